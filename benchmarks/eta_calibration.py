@@ -224,7 +224,7 @@ def replay_corrections(outcomes: Sequence[ForecastOutcome]) -> list[ForecastOutc
         )
         uncorrected = [each for each in outcomes if each.forecast.at == now]
         corrected = [each._replace(forecast=each.forecast.correct_by(calibration)) for each in uncorrected]
-        calibration = add_forecasts(calibration, [each.forecast.sample("") for each in corrected])
+        calibration = add_forecasts(calibration, [each.forecast.calibration_record("") for each in corrected])
         results += corrected
     return results
 

@@ -64,9 +64,9 @@ class CycleStopwatch:
         self._last = time.thread_time()
         self._observer.begin()
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Record the time of the decisions."""
-        self._observer.decide()
+        self._observer.end_decisions()
         now = time.thread_time()
         self.decisions += now - self._last
         self._last = now

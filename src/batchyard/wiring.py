@@ -119,7 +119,7 @@ class WiredPlatform:
 
 
 def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPlatform:
-    """Create the controllers, connect them to the ports, and return a platform that runs the configured groups."""
+    """Create the controllers, connect them to the ports, and return a platform that runs `settings.controllers`."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
     index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)

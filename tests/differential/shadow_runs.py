@@ -111,7 +111,7 @@ def run_shadow(
     for shadowing in one:
         reported.findings += shadowing.reported.findings
         reported.counts = reported.counts.plus(shadowing.followers.counts)
-        reported.reordered += shadowing.followers.reordered_count
+        reported.reordered += shadowing.followers.vanished_divergence_count
     reported.trees = one[-1].followers.tree_count
     return reported
 

@@ -10,7 +10,7 @@ from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.shadow.findings import DivergenceType
-from batchyard.shadow.follower import CohortTrees, group_by_tree, nodes_of
+from batchyard.shadow.follower import CohortTrees, group_by_tree, tree_nodes_of
 from batchyard.sim.scenario import Scenario
 from differential.merged_scenarios import merge_scenarios, with_unique_names
 from differential.recorded_scenarios import packed_cases, run
@@ -132,4 +132,4 @@ def test_related_objects_are_grouped_into_one_tree_in_any_order() -> None:
 
 def test_cluster_wide_object_belongs_to_no_tree() -> None:
     flavor = added_event(scheme.RESOURCE_FLAVOR, "f", {})
-    assert (nodes_of(flavor.key, flavor.obj), group_by_tree([flavor], CohortTrees())) == ((), {})
+    assert (tree_nodes_of(flavor.key, flavor.obj), group_by_tree([flavor], CohortTrees())) == ((), {})

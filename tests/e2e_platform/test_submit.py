@@ -130,7 +130,10 @@ def test_rejected_submit_creates_no_job(platform: UpProcess, tmp_path: Path) -> 
     (tmp_path / "train.py").write_text("")
     platform.kubectl("create", "configmap", "twice-files-0", "-n", "team-a")
     code, _, reported = run_submit(platform, *TEAM, "--name", "twice", str(tmp_path), "--", "true")
-    assert (code, 'ConfigMap twice-files-0: 409: configmaps "twice-files-0" already exists' in reported) == (1, True)
+    assert (code, 'twice-files-0 cannot be created: 409: configmaps "twice-files-0" already exists' in reported) == (
+        1,
+        True,
+    )
     assert "not found" in platform.kubectl("get", "job", "twice", "-n", "team-a", fails=True)
 
 
@@ -138,7 +141,7 @@ def test_job_is_deleted_when_its_files_cannot_be_shipped(platform: UpProcess, tm
     (tmp_path / "hard.bin").write_bytes(b"".join(sha256(b"%d" % each).digest() for each in range(40_000)))
     platform.kubectl("create", "configmap", "half-files-1", "-n", "team-a")
     code, _, reported = run_submit(platform, *TEAM, "--name", "half", str(tmp_path), "--", "true")
-    assert (code, "ConfigMap half-files-1: 409" in reported) == (1, True)
+    assert (code, "ConfigMap half-files-1 cannot be created: 409" in reported) == (1, True)
     platform.kubectl("wait", "--for=delete", "job/half", "-n", "team-a", "--timeout=30s")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.shim.isolation.capabilities import Features, missing_capabilities
+from batchyard.shim.isolation.capabilities import NodeIsolation, missing_capabilities
 from integration_shim.conftest import SharedNodes
 from integration_shim.image_engines import EngineImage, ordinary_user
 from integration_shim.machine import ShimMachine, machine, shell
@@ -38,8 +38,8 @@ def test_ordinary_user_has_user_namespace(node: ShimMachine) -> None:
 
 
 def test_missing_pod_network_is_reported_with_reason() -> None:
-    nothing: dict[str, Any] = dict.fromkeys(Features._fields)
-    result = missing_capabilities(Features(**nothing | {"network_failure": "Operation not supported"}))
+    nothing: dict[str, Any] = dict.fromkeys(NodeIsolation._fields)
+    result = missing_capabilities(NodeIsolation(**nothing | {"network_failure": "Operation not supported"}))
     assert "(Operation not supported)" in next(row["means"] for row in result if row["what"] == "pod network")
 
 

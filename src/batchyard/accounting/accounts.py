@@ -71,14 +71,14 @@ class CostAccount:
 
 
 class CostTotals(NamedTuple):
-    """All charges by account, and the running time of closed hours that was later reclassified as done or lost."""
+    """All charges by account, and the charges of closed hours later reclassified from running to done or lost."""
 
     accounts: dict[AccountKey, CostAccount]
     reclassified_usage: dict[AccountKey, CostAccount]
 
 
 def round_preserving_sum(amounts: Mapping[_AmountKey, int], rounding_unit: int) -> dict[_AmountKey, int]:
-    """Return each amount as a number of `rounding_unit`, rounded so that the sum of the results is the rounded total.
+    """Return each amount in units of `rounding_unit`, rounded so that the results add up to the rounded total.
 
     The amounts with the largest remainders are rounded up, all others down. Of equal remainders, the first keys in
     sorted order are rounded up.

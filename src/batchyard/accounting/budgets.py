@@ -40,7 +40,7 @@ _REASON_BY_ACTION: Final = {NOTIFY: "Notified", DEMOTE: "Demoted", HOLD: "Held"}
 class BudgetUse(NamedTuple):
     """Usage that counts toward a Budget in its current period, the hourly rate, and the maximum further usage.
 
-    All amounts have the unit of the Budget's limit: millionths of dollars, or microseconds of accelerators.
+    All amounts have the unit of the Budget's limit: millionths of dollars, or microseconds of accelerator time.
     """
 
     spent_amount: int = 0
@@ -107,7 +107,7 @@ def is_in_dollars(budget: Obj) -> bool:
 
 
 def limit_of(budget: Obj) -> int:
-    """Return the limit of a Budget: millionths of dollars, or microseconds of accelerators."""
+    """Return a Budget's limit: millionths of dollars if it limits dollars, else microseconds of accelerator time."""
     if is_in_dollars(budget):
         return meta.parse_quantity(budget["spec"]["dollars"]) // 1000
     return meta.parse_quantity(budget["spec"].get("acceleratorHours") or 0) * HOUR // meta.NANO
@@ -271,7 +271,10 @@ class _UsageSpan(NamedTuple):
 
 
 class Budgets:
-    """The Budget controller; with `is_endless` (a live platform) it also reconciles every minute while no pod runs."""
+    """The Budget controller: updates the status of Budgets, and stops LocalQueues or demotes Workloads as they require.
+
+    With `is_endless` (a live platform), it also reconciles every minute while no pod runs.
+    """
 
     name = "budgets"
     rank = 0
@@ -316,8 +319,9 @@ class Budgets:
         return namespace not in self._requeued_namespaces and _affects_costs(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return writes of the Budgets' status, the LocalQueues' stopPolicy and the Workloads' boost in a namespace.
+        """Return the writes for a namespace's Budgets, and for the LocalQueues and Workloads to which they apply.
 
+        They set the status of Budgets, `stopPolicy` of LocalQueues, and the priority-boost annotation of Workloads.
         Without a cost ledger, only request a retry after a second.
         """
         cost_ledger = self._costs.ledger

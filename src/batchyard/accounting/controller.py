@@ -102,7 +102,7 @@ def _restore_ledger(
 
 
 def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
-    """Return None for an Instance or pod that started after `at_time`, and for a pod that ended by then.
+    """Return an object as it was at `at_time`; None if it is an Instance or pod that did not run then.
 
     A pod that ended later is returned as Running. If the time of its end is not recorded, None is returned.
     """
@@ -218,7 +218,11 @@ _TIME_FIELDS: Final = ("through", "revision")
 
 
 class CostController:
-    """The controller that writes CostRecords; with `is_endless` (a live platform), hours also close without events."""
+    """The controller that writes CostRecords of closed hours and of the current hour.
+
+    On a live platform (`is_endless`), hours in which all machines are idle are also closed in time. In a simulation,
+    that would prevent the end of the run.
+    """
 
     name = "costs"
     rank = 0
@@ -279,9 +283,9 @@ class CostController:
         return ReconcileResult(writes, independent=True, requeue_at=now + _WRITE_RETRY_DELAY)
 
     def totals(self, now: Instant) -> CostTotals:
-        """Return the charges and reclassified charges since the hour from which this process resumed.
+        """Return charges and reclassified usage since the start of the hour at which this process resumed accounting.
 
-        They are summed over Workloads and flavors.
+        Accounts that differ only in Workload or flavor are summed.
         """
         accounts, reclassified_usage = (
             {key: replace(a) for key, a in totals_by_key.items()} for totals_by_key in self._totals

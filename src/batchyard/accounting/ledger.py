@@ -127,7 +127,7 @@ class CostLedger:
     def accounts_until_now(self, now: Instant) -> dict[AccountKey, CostAccount]:
         """Charge machines and pods up to `now`; return the cost accounts of the open hour.
 
-        The time of pods that have not ended is `running`.
+        Pods that have not ended are charged to accounts whose use is `running`.
         """
         for machine in self._machines.values():
             self._charge_unused(machine, now)
@@ -148,7 +148,7 @@ class CostLedger:
         return accounts, reclassified_usage
 
     def resume(self, ended_accounts: dict[AccountKey, CostAccount], reclassified_usage: _ReclassifiedUsage) -> None:
-        """Restore from a checkpoint: the accounts of the open hour, and its corrections of earlier hours."""
+        """Restore the accounts of the hour in progress, and reclassified usage of earlier hours, from a checkpoint."""
         self.ended_accounts, self.reclassified_usage = ended_accounts, reclassified_usage
         self._ended_by_team = {}
         for account_key, account in ended_accounts.items():
@@ -332,7 +332,7 @@ class CostLedger:
         self._ended_by_team.setdefault(team, {}).setdefault(queue, CostAccount()).add(account)
 
     def _charge_unused(self, machine: _Machine, now: Instant) -> None:
-        """Charge the free share up to `now`; if it is already charged beyond `now`, refund the difference."""
+        """Charge a machine's unused share up to `now`; if it is already charged beyond `now`, refund the difference."""
         duration, machine.charged_until = now - machine.charged_until, now
         self.charged_until = max(self.charged_until, now)
         unused_share = WHOLE_MACHINE - machine.occupied_parts
@@ -349,9 +349,9 @@ class CostLedger:
 def _reclassify_usage(
     reclassified_usage: _ReclassifiedUsage, pod: _ChargedPod, saved_time: int, period_start: Instant
 ) -> None:
-    """Move the pod's running time in closed hours to done (the first `saved_time`) or lost (the rest).
+    """Correct the use of the pod's running time in closed hours: done (the first `saved_time`) or lost (the rest).
 
-    `saved_time` is in microseconds times parts of a machine, and counts from the time when the pod was bound.
+    `saved_time` counts from the time when the pod was bound. Its unit is a microsecond of 1/WHOLE_MACHINE of a machine.
     """
     span_begin = max(pod.bound_time, period_start - RECLASSIFIED_AGE_MAX)
     saved_time -= (span_begin - pod.bound_time) * pod.machine_parts

@@ -85,7 +85,7 @@ def amounts_of(accounts: Mapping[_AmountKey, CostAccount]) -> dict[_AmountKey, R
 
 
 def accounts_of(lines: Mapping[AccountKey, RecordedAmount]) -> dict[AccountKey, CostAccount]:
-    """Return the lines of a CostRecord as cost accounts."""
+    """Convert the recorded amount of each account to a CostAccount, which counts in finer units."""
     return {
         account_key: CostAccount(
             amount.node_time * WHOLE_MACHINE,
@@ -118,7 +118,11 @@ def cost_record_specs(
     reclassified_usage: Mapping[tuple[Instant, AccountKey], RecordedAmount],
     unpriced_pools: Iterable[tuple[str, str]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the CostRecord spec of each namespace with charges, and always that of kube-system."""
+    """Return the specs of the CostRecords by namespace: of each namespace with charges, and always of kube-system.
+    `lines` become the field `lines`. `reclassified_usage`, which an earlier hour recorded otherwise, becomes `settled`.
+    The spec of kube-system also has the totals of the machines; `unpriced_pools` are (node pool, provisioning mode)
+    pairs.
+    """
     specs: dict[str, Any] = {
         PLATFORM_NAMESPACE: {"lines": [], "machines": _machine_totals(lines, frozenset(unpriced_pools))}
     }
@@ -205,7 +209,10 @@ def reclassify_lines(
 def merge_records(
     records: Sequence[ParsedCostRecord],
 ) -> tuple[dict[AccountKey, RecordedAmount], dict[tuple[Instant, AccountKey], RecordedAmount]]:
-    """Return the summed lines of CostRecords with the corrections of their hours applied, and all other corrections."""
+    """Return the total amounts of CostRecords by account, and the corrections of hours that no given record covers.
+
+    Corrections of hours that a given record covers are already applied to the totals.
+    """
     lines: dict[AccountKey, RecordedAmount] = {}
     for each in records:
         for key, amount in each.lines.items():
@@ -393,7 +400,7 @@ class CostReportRow:
 
     @property
     def total(self) -> int:
-        """The cost of the row over all uses, in cents."""
+        """The cost of the row in cents, summed over its uses, such as idle or done."""
         return sum(self.cents.values())
 
 
@@ -440,7 +447,7 @@ def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end
 
 
 def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCostRecord]:
-    """Return the CostRecords, grouped by namespace, without those that a longer record of the namespace covers."""
+    """Return the CostRecords, by namespace, without those whose period another record of the namespace contains."""
     kept_records_by_namespace: dict[str, list[ParsedCostRecord]] = {}
     for each in sorted(records, key=lambda each: (each.begin, each.begin - each.end)):
         kept_records = kept_records_by_namespace.setdefault(each.namespace, [])
@@ -452,7 +459,7 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
 def corrected_lines(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
-    """Return the summed lines of `chosen_records`, corrected by the reclassified usage in all `records`."""
+    """Return `chosen_records` summed by account, corrected by the reclassified usage that any of `records` contains."""
     lines, _ = merge_records(chosen_records)
     chosen_spans = [(each.namespace, each.begin, each.end) for each in chosen_records]
     chosen_record_ids = {id(each) for each in chosen_records}

@@ -71,7 +71,7 @@ def with_priority(pod: meta.Obj, find_object: FindObject, global_default_class: 
     Raises Forbidden if the PriorityClass does not exist, or if the Pod already has other values.
     """
     spec = pod["spec"]
-    name, value, preemption_policy = _class_of(pod, find_object, global_default_class)
+    name, value, preemption_policy = _priority_class_of(pod, find_object, global_default_class)
     fields = {"priority": value, "preemptionPolicy": preemption_policy} | ({"priorityClassName": name} if name else {})
     if all(spec.get(field) == expected for field, expected in fields.items()):
         return pod
@@ -98,8 +98,13 @@ def with_extended_tolerations(pod: meta.Obj) -> meta.Obj:
     return _with_tolerations(pod, [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in resources])
 
 
-def _class_of(pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None) -> tuple[str, int, str]:
-    """Return the name, value and preemption policy of the class; name '' and value 0 if no class applies."""
+def _priority_class_of(
+    pod: meta.Obj, find_object: FindObject, global_default_class: meta.Obj | None
+) -> tuple[str, int, str]:
+    """Return the name, value and preemption policy of a pod's PriorityClass; name '' and value 0 without one.
+
+    Raises Forbidden if the class does not exist.
+    """
     name = pod["spec"].get("priorityClassName") or ""
     priority_class = find_object(meta.Key(scheme.PRIORITY_CLASS, "", name)) if name else global_default_class
     if priority_class is not None:

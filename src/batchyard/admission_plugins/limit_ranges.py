@@ -120,7 +120,10 @@ def _limit_errors(spec: Mapping[str, Any], limit_items: Sequence[Mapping[str, An
 
 
 def _quantity_texts(containers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the first quantity text of each resource; messages format sums in the same notation."""
+    """Return by resource name the first quantity that a container has for it, as written, such as `500m`.
+
+    Messages write the sum of the quantities in the same notation as this quantity. A request precedes a limit.
+    """
     quantity_texts: dict[str, str] = {}
     for container in containers:
         resources = container.get("resources") or {}

@@ -260,13 +260,18 @@ def is_controlled_by(obj: meta.Obj, owner: meta.Obj) -> bool:
     return controller_reference is not None and bool(controller_reference["uid"] == owner["metadata"]["uid"])
 
 
-def with_request_owner(template: meta.Obj, workload: meta.Obj, request: meta.Obj) -> meta.Obj:
-    """Return a PodTemplate owned by the request instead of the Workload; unchanged unless the Workload controls it."""
+def with_request_owner(template: meta.Obj, workload: meta.Obj, provisioning_request: meta.Obj) -> meta.Obj:
+    """Return a PodTemplate with the ProvisioningRequest as its controller instead of the Workload.
+
+    A PodTemplate that the Workload does not control is returned unchanged.
+    """
     if not is_controlled_by(template, workload):
         return template
     uid = workload["metadata"]["uid"]
     other_owners = [owner for owner in template["metadata"]["ownerReferences"] if owner["uid"] != uid]
-    return meta.with_metadata(template, ownerReferences=[*other_owners, meta.controller_reference(request)])
+    return meta.with_metadata(
+        template, ownerReferences=[*other_owners, meta.controller_reference(provisioning_request)]
+    )
 
 
 def _make_metadata(workload: meta.Obj, name: str) -> dict[str, Any]:

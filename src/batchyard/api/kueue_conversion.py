@@ -29,7 +29,7 @@ class PartLocation(Protocol):
     """Interface that reads and replaces the fields of a ConversionPart in objects of one API version."""
 
     def read(self, obj: Obj) -> ObjectFragment:
-        """Return the values of the fields of the ConversionPart in an object."""
+        """Return the values that the fields of the ConversionPart have in an object."""
 
     def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
         """Return the object with the fields of the ConversionPart replaced by those in `fragment`."""
@@ -51,7 +51,10 @@ class MappingFields:
         return {name: value for name, value in set_fields.items() if self.defaults.get(name) != value or value is None}
 
     def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
-        """Return the object with the values of the named fields replaced; the same object if it lacks the mapping."""
+        """Return the object with the fields `names` set as in `fragment`; those not in `fragment` are removed.
+
+        If the object does not have the mapping at `path`, the same object is returned.
+        """
         old_mapping = self._find_mapping(obj)
         if old_mapping is None:
             return obj

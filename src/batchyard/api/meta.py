@@ -512,7 +512,10 @@ def _power_of_ten(power_exponent: int) -> int:
 
 @lru_cache(maxsize=65536)
 def amount(resource: str, value: str | int | float) -> int:
-    """Convert a quantity to an integer, rounded up: thousandths for cpu, else whole units; ValueError if malformed."""
+    """Convert a quantity to an integer, rounded up: to thousandths for cpu, to whole units for other resources.
+
+    Raises ValueError if the quantity is malformed.
+    """
     nano_unit = NANO // 1000 if resource == "cpu" else NANO
     return -(-parse_quantity(value) // nano_unit)
 

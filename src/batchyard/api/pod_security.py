@@ -210,7 +210,7 @@ def _volume_type(volume: Obj) -> str:
 def run_as_non_root_violation(_metadata: Obj, spec: Obj) -> baseline.PodSecurityViolation | None:
     """Return a violation if containers may run as root, else None.
 
-    runAsNonRoot must be false neither in the pod nor in a container, and true in the pod or in each container.
+    runAsNonRoot must be true in the pod or in each container, and must not be false in any of them.
     """
     reason, pod_value = "runAsNonRoot != true", baseline.security_context(spec).get("runAsNonRoot")
     false_names = baseline.violating_container_names(

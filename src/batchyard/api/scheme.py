@@ -356,7 +356,7 @@ class TypeScope:
         return self._types[type_name]
 
     def scope_of(self, type_name: str) -> "tuple[TypeScope, str]":
-        """Resolve a type name to its TypeScope and its name there: `native.PodSpec` to `native` and `PodSpec`.
+        """Return the scope and the local name of a type: those of `native.PodSpec` are `native` and `PodSpec`.
 
         A name without a scope belongs to this TypeScope.
         """

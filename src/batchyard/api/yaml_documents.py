@@ -487,9 +487,9 @@ class DocumentLines:
             self._root = None
 
     def _find_deepest(self, path: str) -> tuple[int, int]:
-        """Return the line number of the deepest existing part of a path, and how many of its steps exist.
+        """Return the line number of the deepest existing field on a path, and how many fields of the path exist.
 
-        If all steps exist, the length of the path in characters is returned instead of the number of steps.
+        If the whole path exists, its length in characters is returned instead of the number of fields.
         """
         node, line = self._root, self._start
         for depth, (key, name) in enumerate(_PATH_STEP_PATTERN.findall(path)):

@@ -532,7 +532,7 @@ def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[st
 
 
 def version_accessors_of(resource: Resource, namespace: str) -> VersionAccessors:
-    """Return the accessors for all versions of a resource's kind; `namespace` is that of the object to convert."""
+    """Return the functions that convert and merge a kind's versions; `namespace` is that of the object to convert."""
     served_kind, strategy = resource.served_kind, resource.strategy
 
     def merge_schema(api_version: str) -> MergeSchema:

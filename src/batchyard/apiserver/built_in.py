@@ -212,7 +212,7 @@ class BuiltInStrategy:
         return self._wire_times.cut_times_to_seconds(self.in_version(stored_object, api_version), time_paths)
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version with exact times, to compare it with another object."""
+        """Convert a stored object to a served version for a comparison; times keep the stored precision."""
         return conversion.from_storage(stored_object, api_version)
 
     def time_paths(self, api_version: str) -> TimeLocations:

@@ -213,7 +213,7 @@ class ModelStream:
         return lines
 
     def feed(self, watch_events: Iterable[WatchEvent]) -> None:
-        """Mark the page's document as stale if a changed object is of a kind that pages show."""
+        """Mark the dashboard page's document as stale if an object has changed whose kind appears on any page."""
         if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in watch_events):
             self.mark_stale()
 

@@ -68,7 +68,7 @@ _decode_body = msgspec.json.Decoder(ActionBody).decode
 
 
 class PlannedWrite(NamedTuple):
-    """The API write that an action stands for: HTTP method, target, and body."""
+    """The API write that executes a dashboard action: HTTP method, target, and body."""
 
     method: str
     target: Key
@@ -141,7 +141,10 @@ class DashboardActions:
         return Response(200, document, annotations=annotations, headers=_RESPONSE_HEADERS)
 
     def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
-        """Raise the same StatusError (404) for a missing object and for one that the user may not get."""
+        """Return the object on which a user requests an action.
+
+        Raises StatusError (404) if the object does not exist or the user may not get it, without telling which.
+        """
         constant = _KINDS.get(kind)
         obj = None if constant is None else self._objects.get(Key(constant, namespace, name))
         if obj is None or not self._is_allowed(user, "get", key_of(obj)):

@@ -120,9 +120,9 @@ _CACHED_LENGTH_MAX: Final = 256
 
 
 def merge_applied(live_value: Any, applied_value: Any, schema: MergeSchema) -> Any:
-    """Return a live value with an applied value merged into it.
+    """Return a live value with an applied value merged into it, as server-side apply does.
 
-    Raises StatusError for list items without key fields, and for duplicate applied ones.
+    Raises StatusError if a list item lacks a key field, or if two items of an applied list have the same key.
     """
     if isinstance(live_value, dict) and isinstance(applied_value, dict) and not schema.is_atomic:
         changed_fields = {
@@ -191,7 +191,10 @@ def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSch
 
 
 def with_named_fields(fields: FieldSet, schema: MergeSchema) -> FieldSet:
-    """Return a field set to which the parents of its paths are added, as far as the schema declares them by name."""
+    """Return a field set that also contains the parent fields of each of its paths.
+
+    A parent is added only if the schema declares it as a named field, not if it is a key of a map or an item of a list.
+    """
     named_fields: dict[str, Any] = {}
     for step, nested in fields.items():
         if step == SELF_MARK:

@@ -63,7 +63,7 @@ class MergeSchema:
         return self._members
 
     def field_schema(self, name: str) -> "MergeSchema":
-        """Return the merge schema of a field; for an undeclared field that of all such fields, or UNSTRUCTURED."""
+        """Return the merge schema of a field; for an undeclared field, that of undeclared fields, or UNSTRUCTURED."""
         members = self.members
         return members.fields.get(name) or members.undeclared_schema or UNSTRUCTURED
 
@@ -313,9 +313,10 @@ def _check_element_order(element_order: Any, patch: Sequence[Any], key: str) -> 
 
 
 def _order_items(items: list[Any], element_order: Sequence[Any], previous_items: Sequence[Any], key: str) -> list[Any]:
-    """Merge two sequences of `items`: those in `element_order`, sorted by it, and the others, in their given order.
+    """Return the items of a patched list in their final order.
 
-    One of the others precedes the next item in `element_order` only if it did so in `previous_items`.
+    Items in `element_order` are sorted by it, and the other items keep their order. Another item is placed before the
+    next sorted item only if it precedes that item in `previous_items`, the list before the patch.
     """
     positions = _first_positions(_encode_item_key(item, key) for item in element_order)
     previous_positions = _first_positions(_encode_item_key(item, key) for item in previous_items)

@@ -37,7 +37,7 @@ class ResourceStrategy(Protocol):
         """Return a stored object in a served version, with times in whole seconds, except MicroTime fields."""
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version with exact times, to compare it with another object."""
+        """Convert a stored object to a served version, to compare it; its times are not cut to seconds."""
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object. Raises StatusError if its creation is not allowed."""
@@ -151,7 +151,10 @@ class Resources:
         return self._all
 
     def serve_always(self, resource: Resource) -> None:
-        """Add a resource to the built-in ones, and stop serving additional resources until they are set again."""
+        """Add a resource to the built-in ones.
+
+        This removes the additional resources; call `serve_additional` afterwards to serve them again.
+        """
         self._built_in.append(resource)
         self.serve_additional(())
 
@@ -239,12 +242,15 @@ def subresource_in_path(path: str) -> str:
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
     if resource_index is None or len(parts) <= resource_index:
         return ""
-    _, segments = _namespace_in(parts[resource_index:], is_core=resource_index == 2)
+    _, segments = _split_namespace(parts[resource_index:], is_core=resource_index == 2)
     return segments[2] if len(segments) == 3 else ""
 
 
-def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
-    """In the core group, `namespaces/NAME/status` and `namespaces/NAME/finalize` address the Namespace itself."""
+def _split_namespace(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:
+    """Split the segments of an API path into the namespace ('' if it has none) and the remaining segments.
+
+    In the core group, `namespaces/NAME/status` and `namespaces/NAME/finalize` address the Namespace itself.
+    """
     if segments[0] == "namespaces" and len(segments) > 2 and not (is_core and segments[2] in {"status", "finalize"}):
         return segments[1], segments[2:]
     return "", segments
@@ -252,7 +258,7 @@ def _namespace_in(segments: Sequence[str], *, is_core: bool) -> tuple[str, Seque
 
 def _resource_path(resources: Resources, group_version: tuple[str, str], parts: Sequence[str]) -> ResourcePath | None:
     group, version = group_version
-    namespace, parts = _namespace_in(parts, is_core=not group)
+    namespace, parts = _split_namespace(parts, is_core=not group)
     resource = resources.find(group, version, parts[0])
     if resource is None or (namespace and not resource.served_kind.namespaced):
         return None

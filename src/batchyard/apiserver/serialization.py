@@ -123,8 +123,8 @@ _BODY_READERS: Final = {JSON: read_json, YAML: read_yaml, PROTOBUF: _read_protob
 def check_json_limits(body: bytes) -> None:
     """Raise StatusError if a JSON body has too many values or levels of nesting, before it is parsed.
 
-    The number of brackets and commas stands for the number of values. Those inside strings are excluded only if the
-    number with them is too high.
+    The number of opening brackets and commas is the estimate of the number of values. It is first counted with those
+    inside strings, because this is fast. If that number is too high, the strings are removed and it is counted again.
     """
     bracket_count = body.count(b"[") + body.count(b"{")
     if bracket_count <= yaml_documents.NESTING_MAX and bracket_count + body.count(b",") <= yaml_documents.VALUES_MAX:

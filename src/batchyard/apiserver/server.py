@@ -235,7 +235,7 @@ class ApiServer:
         return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
-        """Requests for POST handlers are not authorized here: the handlers check the rights of their users."""
+        """Raise StatusError if the user may not perform a request; POST handlers check their requests themselves."""
         if path is not None or request.method != "POST" or request.path not in self._post_handlers:
             self._auth_filters.authorize(request, path)
 
@@ -270,7 +270,10 @@ class ApiServer:
     def _store_prepared(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
-        """Return None, without storing, if the object has changed; on the last try, raise StatusError instead."""
+        """Store a prepared write and return the response; None, without storing, if the object has changed since.
+
+        Raises StatusError (409) on the last try if the object has changed, and a StatusError in `encoded_write`.
+        """
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)

@@ -124,7 +124,10 @@ class NodeAutoProvisioner:
     # --- candidates ---
 
     def _growable_pool_groups(self, requirements: cluster_objects.NodeRequirements, scale_up: ScaleUp) -> _PoolGroups:
-        """Yield the groups that one scale-up may use: those of a pool that can grow, or one of a queued pool."""
+        """Yield the node groups that one scale-up may use together: those of one possible pool that can grow.
+
+        With queued provisioning, a scale-up uses only one node group.
+        """
         for groups in self._possible_pool_groups(requirements, scale_up):
             open_groups = [group for group in groups if self._can_grow(group, scale_up)]
             if requirements.provisioning == "queued":
@@ -215,7 +218,10 @@ class NodeAutoProvisioner:
     def _pool_name(
         self, requirements: cluster_objects.NodeRequirements, machine: MachineType, spec: PoolSpec, scale_up: ScaleUp
     ) -> str:
-        """Return '' if a pool with an equal spec exists or is planned; only TPU slices may have several such pools."""
+        """Return the name of a new pool with this spec; '' if a pool with an equal spec exists or is planned.
+
+        Only TPU slices may have several pools with equal specs.
+        """
         used_pool_names = {group.pool for group in scale_up.fleet.groups}
         group_name = requirements.placement_group
         if group_name:

@@ -47,7 +47,7 @@ class UpcomingCluster:
                 self._book_capacity(key, request)
 
     def _book_capacity(self, key: Key, request: Obj) -> None:
-        """Reserve free capacity for the pods of a ProvisioningRequest, less one for each bound pod that consumes it."""
+        """Reserve free capacity for those pods of a ProvisioningRequest for which no bound pod consumes it yet."""
         pods = requested_pods(request, self._reader)
         if pods is None:
             return
@@ -59,7 +59,7 @@ class UpcomingCluster:
 
 def upcoming_node(machine: MachineRecord, group: NodeGroup) -> NodeView:
     """Return the node that a machine of a node group will become."""
-    node_view = group.node(machine.name)
+    node_view = group.new_node(machine.name)
     if not machine.resize_request:
         return node_view
     return replace(node_view, labels={**node_view.labels, well_known.NODE_PROVISIONING_REQUEST: machine.resize_request})

@@ -14,7 +14,12 @@ from batchyard.autoscaler import node_groups
 from batchyard.autoscaler.cluster_forecast import UpcomingCluster
 from batchyard.autoscaler.expander import NodeGroupsState
 from batchyard.autoscaler.index import WATCHED_KINDS, FailedMachines, NodeRecord, ScalingIndex
-from batchyard.autoscaler.machines import taint_to_be_deleted, taint_unneeded, untaint_needed, untaint_to_be_deleted
+from batchyard.autoscaler.machines import (
+    taint_to_be_deleted,
+    taint_unneeded_node,
+    untaint_needed_node,
+    untaint_to_be_deleted,
+)
 from batchyard.autoscaler.provisioning_request_pods import (
     BOOKING_TIME,
     PROVISIONED,
@@ -147,7 +152,7 @@ class ScaleDown:
         needed_nodes: Mapping[str, object],
         upcoming_nodes: Iterable[str],
     ) -> None:
-        """Record the unneeded candidates: underused nodes without blocking pods, whose moving pods all fit other nodes.
+        """Record the unneeded candidates: underused nodes whose pods do not block the removal, and fit other nodes.
 
         Nodes in `needed_nodes` are not recorded. Pods do not move to `upcoming_nodes`, which are still being created.
         """
@@ -198,7 +203,7 @@ class ScaleDown:
         )
 
     def _move_pods(self, node: NodeInfo, pods: Sequence[PodView]) -> bool:
-        """Move the pods to other nodes, and let the node receive no more pods.
+        """Simulate the removal of a node: move `pods` to other nodes, and remove the node from the snapshot.
 
         If a pod fits no other node, undo the moves and return False.
         """
@@ -224,7 +229,7 @@ class ScaleDown:
     # --- removal ---
 
     def _is_removal_due(self, candidate: RemovalCandidate) -> bool:
-        """If the removal is not due yet, also requeue the scan for the time when it is."""
+        """Return whether a node has been unneeded long enough to be removed; if not, requeue the scan for that time."""
         unneeded_since = self._loop_context.now if candidate.unneeded_since is None else candidate.unneeded_since
         wait = (
             self._loop_context.settings.scale_down_delays.unneeded_time
@@ -237,9 +242,10 @@ class ScaleDown:
         return True
 
     def _remove_due_candidates(self, due_candidates: Sequence[RemovalCandidate], draining_count: int) -> None:
-        """Remove all complete TPU slices, then empty nodes, then other nodes.
+        """Remove complete TPU slices of which all nodes are due, then empty nodes, then other nodes.
 
-        The parallel limits apply only to nodes outside slices, but removed nodes of slices count toward them too.
+        The limits of parallel removals and drains do not hold back slices, but their nodes count toward the limit of
+        removals. Slices of node groups with a minimum size are not removed.
         """
         removal_max = node_groups.PARALLEL_REMOVALS_MAX - draining_count
         drain_max = node_groups.PARALLEL_DRAINS_MAX - draining_count
@@ -360,7 +366,10 @@ class AutoscalerLoop:
         return removal_candidates
 
     def _is_for_resize_request(self, node_record: NodeRecord) -> bool:
-        """If the end of the node's reservation is known, also requeue the scan for that time."""
+        """Return whether a node is still reserved for the ProvisioningRequest whose ResizeRequest created it.
+
+        If the end of the reservation is known, also requeue the scan for that time.
+        """
         resize_request = node_record.view.labels.get(well_known.NODE_PROVISIONING_REQUEST)
         key = self._index.request_by_resize_request.get(resize_request or "")
         if key is None:
@@ -440,9 +449,9 @@ class AutoscalerLoop:
                 message = "marked the node as toBeDeleted/unschedulable"
                 self.outcome.events.append(EventRecord(key, "Normal", "ScaleDown", message))
             elif name not in decisions.unneeded_nodes:
-                self.outcome.writes.append(Update(untaint_needed(node)))
+                self.outcome.writes.append(Update(untaint_needed_node(node)))
             elif record.unneeded_since is None:
-                self.outcome.writes.append(Update(taint_unneeded(node, self._now)))
+                self.outcome.writes.append(Update(taint_unneeded_node(node, self._now)))
 
     def _delete_unused_pools(self, scale_up: ScaleUp) -> None:
         growing_pools = {group.name.pool for group in scale_up.increases}
@@ -466,9 +475,10 @@ RETRY_TIME: Final = 10 * SECOND
 
 
 def drain_nodes(index: ScalingIndex, reader: Reader, now: Instant) -> ReconcileResult:
-    """Return the writes that evict pods from nodes with the ToBeDeleted taint, or delete machines that are drained.
+    """Return the writes that drain nodes with the ToBeDeleted taint, and delete the machines of drained nodes.
 
-    A node stays, without the taint, if a pod blocks the removal, must end first, or remains after the drain time.
+    The taint is removed instead, so that the node stays, if a pod blocks the removal or must first end by itself, or if
+    pods to be evicted remain after DRAIN_TIME.
     """
     reconcile_result = ReconcileResult()
     for name in index.draining_nodes:
@@ -534,7 +544,7 @@ _AUTOSCALER_KEY: Final = Key(scheme.CLUSTER, "", "autoscaler")
 
 
 class Autoscaler:
-    """The controller that scans the cluster at intervals, and updates the index for controllers that run later.
+    """The controller that scans the cluster at intervals, and updates the ScalingIndex for ProvisioningRequests.
 
     Scan times are multiples of the scan interval since the creation of the Cluster, so a restart does not shift them.
     """

@@ -229,7 +229,7 @@ class NodeGroupsState:
         self._groups_by_pool.setdefault(group.name.pool, []).append(group)
 
     def remove(self, pool: str) -> None:
-        """Remove the node groups of a planned pool."""
+        """Remove the node groups of a pool whose creation is no longer planned."""
         for group in self._groups_by_pool.pop(pool, ()):
             del self.groups[group.name]
 

@@ -137,7 +137,10 @@ class ScalingIndex:
         return self._handlers[event.key.kind](event)
 
     def catch_up(self, reader: Reader) -> None:
-        """Read all objects whose events were ignored so far, in the first call only; from then on, ignore no event."""
+        """Start to observe the kinds that `observe` ignored until now; do nothing in later calls.
+
+        Read the existing objects of these kinds into the index.
+        """
         if self._is_live:
             return
         self._is_live = True
@@ -341,7 +344,7 @@ class FailedMachines:
         self.requeue_at: Instant | None = None
 
     def detect(self) -> None:
-        """Find the machines to delete, which failed or did not become nodes in time, and update the backoffs."""
+        """Find the machines to delete because they failed or did not become nodes in time, and update the backoffs."""
         for machine in self._index.machines.failed_machines.values():
             self._record_failure(machine, self._machine_error(machine))
         for machine in self._index.machines.upcoming_machines.values():
@@ -357,7 +360,10 @@ class FailedMachines:
                 self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT_CODE, message))
 
     def counted_failures(self, group: node_groups.GroupName) -> int:
-        """Return how many of the machines to delete still count toward the size of a node group."""
+        """Return how many machines to delete in a node group are still included in its recorded size.
+
+        These are the machines that did not become nodes in time. Failed machines are not included in the size.
+        """
         return sum(machine.is_counted for machine in self.machines.values() if machine.group == group)
 
     def writes(self) -> list[Write]:

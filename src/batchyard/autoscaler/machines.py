@@ -136,13 +136,16 @@ def _machine_record(instance: Obj) -> MachineRecord:
 # kubernetes-sigs/cluster-autoscaler, pkg/utils/taints.
 
 
-def taint_unneeded(node: Obj, now: Instant) -> Obj:
-    """Return a copy of the node with the taint DeletionCandidate, whose value is `now` as Unix time in seconds."""
+def taint_unneeded_node(node: Obj, now: Instant) -> Obj:
+    """Return a copy of an unneeded node with the DeletionCandidate taint.
+
+    The value of the taint is `now` in seconds since the epoch.
+    """
     return _add_taint(node, well_known.DELETION_CANDIDATE, "PreferNoSchedule", now)
 
 
-def untaint_needed(node: Obj) -> Obj:
-    """Return a copy of the node without the taint DeletionCandidate."""
+def untaint_needed_node(node: Obj) -> Obj:
+    """Return a copy of a needed node without the DeletionCandidate taint."""
     return _remove_taints(node, (well_known.DELETION_CANDIDATE,))
 
 

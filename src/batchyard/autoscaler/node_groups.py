@@ -198,8 +198,8 @@ class NodeGroup:
             return TPU_PROVISION_TIME
         return settings.provision_time
 
-    def node(self, name: str) -> NodeView:
-        """Return a new, ready node of the group with this name."""
+    def new_node(self, name: str) -> NodeView:
+        """Return a new, ready node with this name, as the group would create it."""
         return replace(self.template, name=name, labels={**self.template.labels, well_known.HOSTNAME: name})
 
 
@@ -229,7 +229,10 @@ def groups_of(pool: Obj, cluster: Obj) -> list[NodeGroup]:
 
 
 def _size_bounds(spec: Mapping[str, Any], hosts: int, size_max: int) -> tuple[SizeBounds, SizeBounds]:
-    """Return the bounds of each node group, then those of all groups of the pool together."""
+    """Return the size bounds of each node group of a pool, and those of the sum of its node groups.
+
+    `hosts` is the number of machines of a TPU slice, or 1; `size_max` limits the size of each group.
+    """
     autoscaling = spec.get("autoscaling") or {}
     if hosts > 1:
         slice_bounds = SizeBounds(hosts if autoscaling.get("min") or autoscaling.get("totalMin") else 0, hosts)
@@ -268,7 +271,10 @@ class ClusterLimits:
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
     def take(self, resources: Mapping[str, int], count: int) -> None:
-        """Count `count` more machines with these resources as used; a negative count frees them."""
+        """Add the resources of `count` machines to the usage; `resources` are those of one machine.
+
+        A negative count subtracts them.
+        """
         for resource, amount in resources.items():
             self._usage[resource] = self._usage.get(resource, 0) + amount * count
 

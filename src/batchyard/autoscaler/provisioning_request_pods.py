@@ -353,7 +353,7 @@ _NO_POOL_CONDITION: Final = ConditionText(
 
 
 class GroupRefusal(NamedTuple):
-    """The cause, with details, why a node group cannot provide nodes for all pods of a ProvisioningRequest."""
+    """The reason, with details, why a node group cannot provide nodes for all pods of a ProvisioningRequest."""
 
     cause: str
     details: Sequence[str] = ()
@@ -362,7 +362,10 @@ class GroupRefusal(NamedTuple):
 def choose_scale_up(
     pods: Sequence[PodView], scale_up: ScaleUp, provisioner: NodeAutoProvisioner | None
 ) -> ScaleUpOption | ConditionText:
-    """Return a scale-up of one node group or new pool for all pods of a request; a Failed condition if none fits."""
+    """Return the best scale-up of a queued node group, or of a new pool, that fits all pods of a ProvisioningRequest.
+
+    Return a Failed condition if no scale-up fits them.
+    """
     refusals: dict[NodeGroup, GroupRefusal] = {}
     scale_up_options: list[ScaleUpOption] = []
     for group in scale_up.fleet.groups.values():

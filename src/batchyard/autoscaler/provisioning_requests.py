@@ -89,9 +89,9 @@ def provisioning_details(request: Obj, resize_request: Obj, group: NodeGroup) ->
 
 
 def result_condition(resize_request: Obj | None) -> request_pods.ConditionText | None:
-    """Return the condition of a ProvisioningRequest that its ResizeRequest (None: it is missing) implies.
+    """Return the condition that a ResizeRequest (None: it does not exist) implies for its ProvisioningRequest.
 
-    While the ResizeRequest is open, this is the condition for the cloud's last failed attempt; None without one.
+    For an open ResizeRequest, the condition reports the cloud's last failed attempt; return None if none has failed.
     """
     if resize_request is None:
         return request_pods.MISSING_RESIZE_REQUEST
@@ -191,12 +191,19 @@ class QueuedRequest:
     # --- pending ---
 
     def _initialize(self) -> ReconcileResult:
-        """Also delete the ResizeRequest of an earlier ProvisioningRequest with the same name."""
+        """Set the condition Accepted of a new ProvisioningRequest to False.
+
+        The ResizeRequest of an earlier ProvisioningRequest with the same name is deleted.
+        """
         deletions = [] if self._resize_request is None else [Delete(resize_request_key(self._key))]
         return ReconcileResult([*deletions, *self._set_condition(request_pods.NOT_ACCEPTED).writes])
 
     def _request_machines(self) -> ReconcileResult:
-        """Create the ResizeRequest; a later call, which finds it, sets the condition Accepted."""
+        """Return the creation of the ResizeRequest or, if it exists, the write of the condition Accepted.
+
+        If PodTemplates are missing, or no node group can provide the machines, return the write of a condition that
+        says so.
+        """
         if request_pods.transition_time(self._request, request_pods.ACCEPTED) == self._now:
             return ReconcileResult(requeue_at=self._next_scan_time())
         missing_names = [key.name for key in template_keys(self._request) if self._reader.get(key) is None]
@@ -378,7 +385,10 @@ class CapacityRequest:
         )
 
     def _attempt_provisioning(self, pods: Sequence[PodView]) -> tuple[request_pods.ConditionText, list[Write]]:
-        """Call this only within `nodes.what_if()`, because the attempt places pods in the node snapshot."""
+        """Try to place a request's pods, on new nodes too if its class allows it; return its condition and the writes.
+
+        The attempt places pods in the node snapshot, so call this only within `nodes.what_if()`.
+        """
         failures = FailedMachines(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
         upcoming_cluster.prepare()
@@ -416,7 +426,7 @@ def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> t
 
 
 class ProvisioningRequests:
-    """The controller of ProvisioningRequests; it must run after Autoscaler, which updates the index."""
+    """The controller of ProvisioningRequests; it must run after Autoscaler, which updates the shared ScalingIndex."""
 
     name = "provisioning-requests"
     rank = 15

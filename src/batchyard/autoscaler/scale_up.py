@@ -104,9 +104,10 @@ class PodPlacements:
 def _place_with_retries(
     pods: Sequence[PodView], place_all_once: Callable[[Sequence[PodView]], Sequence[PodView]]
 ) -> Sequence[PodView]:
-    """Repeat while a pass places pods and leaves a pod with affinity, which may fit beside the placed pods.
+    """Place pods as long as a further attempt may help; return the pods that did not fit.
 
-    `place_all_once` tries each pod once. It and this function return the pods that did not fit.
+    A further attempt may help pods with affinity if the last one placed other pods. `place_all_once` tries each pod
+    once, and returns the pods that did not fit.
     """
     unplaced_pods = pods
     while unplaced_pods:
@@ -151,7 +152,7 @@ def pack(pods: Sequence[PodView], group: NodeGroup, node_count_max: int, nodes: 
 
 def find_misfit_reasons(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a new node of the node group; empty if it fits."""
-    node_view = group.node(_simulated_node_name(group, 0))
+    node_view = group.new_node(_simulated_node_name(group, 0))
     if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
         obstacle = find_obstacle(pod.shape.rules, node_view) or find_shortage(pod.shape, NodeInfo(node_view))
         return () if obstacle is None else obstacle.reasons
@@ -166,9 +167,10 @@ def in_decreasing_request_order(pods: Sequence[PodView], template: NodeView) -> 
 
 
 class _Packing:
-    """One binpacking of pods onto new nodes.
+    """The assignment of pods to simulated new nodes of a node group, by first fit.
 
-    Pods of one kind start at the node of the previous one, because earlier nodes are full for them.
+    Pods of one kind are equivalent. The search for a node starts where it ended for the previous pod of the same kind,
+    because all earlier nodes have no room for that kind.
     """
 
     def __init__(self, group: NodeGroup, node_count_max: int, nodes: ClusterSnapshot) -> None:
@@ -196,10 +198,14 @@ class _Packing:
         return False
 
     def _add_node(self) -> bool:
-        """Return False at the limit, or if the last new node is empty: a pod that does not fit there fits no other."""
+        """Add a simulated node of the node group; return False if no node was added.
+
+        None is added at the maximum number of new nodes, or if the last new node is still empty: a pod that does not
+        fit there fits no other new node.
+        """
         if len(self.pods_by_node) >= self._count_max or (self.pods_by_node and not self.pods_by_node[-1]):
             return False
-        self._nodes.set_node(self._group.node(_simulated_node_name(self._group, len(self.pods_by_node))))
+        self._nodes.set_node(self._group.new_node(_simulated_node_name(self._group, len(self.pods_by_node))))
         self.pods_by_node.append([])
         return True
 
@@ -234,7 +240,11 @@ def spread_nodes(groups: Sequence[NodeGroup], count: int, fleet: NodeGroupsState
 
 
 def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: NodeGroupsState, cluster: Obj) -> None:
-    """Add the new nodes to `increases`: all in the first zone with known capacity for them, or else by capacity."""
+    """Distribute `count` new nodes over the node groups in `increases`, by the groups' known capacity.
+
+    The first group with capacity for all nodes gets them all. Without such a group, those with the largest capacity are
+    filled first.
+    """
     capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
@@ -323,9 +333,9 @@ class ScaleUp:
         self.new_nodes: dict[str, None] = {}
 
     def plan(self, unit: PendingUnit) -> bool:
-        """Plan new nodes for the pods of a unit that lack a node; return whether all pods have a node.
+        """Plan new nodes for those pods of a unit that have no node; return whether all pods have a node afterwards.
 
-        A gang gets nodes for all its pods or none.
+        A unit is a gang, or pods without a gang. A gang gets nodes for all its pods or none.
         """
         pods_by_kind = group_pods_by_kind(unit.pods, self.nodes)
         gang_key = tuple(kind for kind, pods in pods_by_kind.items() for _ in pods) if unit.is_gang else ()
@@ -474,7 +484,10 @@ class ScaleUp:
         return scale_up_options
 
     def _may_grow(self, group: NodeGroup) -> bool:
-        """Groups of queued pools grow only for ProvisioningRequests."""
+        """Return whether a node group may grow for pending pods: it is autoscaled, not queued, and has no obstacle.
+
+        Groups with queued provisioning grow only for ProvisioningRequests.
+        """
         if not group.is_autoscaled or group.provisioning == "queued":
             return False
         return not self.fleet.obstacle(group, self.limits, self.loop_context.now)
@@ -495,7 +508,7 @@ class ScaleUp:
 
     def _add_node(self, group: NodeGroup, pods: Sequence[PodView], draft: ScaleUpDraft) -> None:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
-        node_view = group.node(f"{group.id}-new-{self.fleet.size(group)}")
+        node_view = group.new_node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
         self.limits.take(group.counted_resources, 1)
         self.nodes.set_node(node_view)

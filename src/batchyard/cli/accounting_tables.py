@@ -38,10 +38,10 @@ def losses_table(losses: Sequence[GangLoss], now: Instant, *, wide: bool = False
     return format_bounded_table([header, *(_loss_row(loss, now) for loss in losses)], wide=wide, noun="gang")
 
 
-def unplaced_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
-    """Return a table of the unschedulable pods and the reasons; '' if there are none.
+def unschedulable_pods_table(pods: Iterable[Obj], *, wide: bool = False) -> str:
+    """Return a table of the unschedulable pods among `pods`, with the reasons; '' if there are none.
 
-    Without `wide`, the table has at most its first ROWS_SHOWN_MAX rows.
+    Without `wide`, the table has at most ROWS_SHOWN_MAX rows.
     """
     pod_views = [pod_view(pod) for pod in pods]
     pod_rows = [

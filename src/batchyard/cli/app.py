@@ -16,7 +16,7 @@ Exit codes: 0 success, 1 invalid input or failed run, 2 wrong usage."""
 
 
 class CommandEntry(NamedTuple):
-    """A row of the command table: a command's group and summary in the help, and its module and the attribute there."""
+    """A command of `batchyard`: its group and summary in the help, and the module and attribute that implement it."""
 
     group: str
     summary: str

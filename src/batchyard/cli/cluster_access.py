@@ -124,8 +124,8 @@ def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[Api
 def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
     """Send a GET request to the cluster and return the JSON document.
 
-    `path_in` maps the default namespace to the URL path. If the request fails, an error of REQUEST_ERRORS is
-    raised. It is UnreachableError for a status other than 200, or if the local platform does not run.
+    `path_in` returns the URL path for the default namespace of `target`. If the request fails, one of REQUEST_ERRORS is
+    raised: UnreachableError for a status other than 200, or if the local platform does not run.
     """
     if target.uses_kubeconfig:
         url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
@@ -176,7 +176,7 @@ TIME_PATHS: Final = (STATUS_REPORT_PATH, DASHBOARD_TIME_PATH)
 
 
 def time_in_document(document: Mapping[str, Any]) -> tuple[Instant, float] | None:
-    """Return the platform's time and speed in a document of `TIME_PATHS`; None if either is missing."""
+    """Return the platform's time and its speed from a status or dashboard document; None if either is missing."""
     instant, text, speed = document.get("instant"), document.get("time"), document.get("speed")
     if not isinstance(speed, int | float) or not isinstance(text, str):
         return None
@@ -258,7 +258,7 @@ class SourceTexts(NamedTuple):
 
 
 def read_texts(paths: Sequence[str]) -> SourceTexts:
-    """Read files and folders; separate states of clusters (snapshots and dumps of kubectl) from manifests."""
+    """Read files and folders; separate cluster states (snapshots, or lists from `kubectl get`) from manifests."""
     unread: list[FileFault] = []
     states, manifests = list[tuple[str, str]](), list[tuple[str, str]]()
     for name, text in read_sources(paths, unread):
@@ -323,9 +323,9 @@ def print_unread_kinds(state: State) -> None:
 
 
 def with_explicit_runtimes(state: State, assumption: str = "they run to the end") -> State:
-    """Return the cluster state with a run time for each unfinished job; print which running jobs have no known one.
+    """Return the cluster state with a run time for each unfinished job; print the running jobs of unknown run time.
 
-    `assumption` is the end of this message: what the simulation assumes about these jobs.
+    `assumption` ends the printed message: it states what the simulation assumes about these jobs.
     """
     completed_state, unknown_names = with_runtimes(state)
     if unknown_names:

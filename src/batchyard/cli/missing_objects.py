@@ -28,7 +28,7 @@ def not_found_text(
     existing_names: Sequence[NamespacedName],
     option: str = "-n {namespace}",
 ) -> str:
-    """Return a message about a missing object, with other namespaces that have one of that name, or other names.
+    """Return a message about a missing object, which lists other namespaces that have it, or else similar names.
 
     `existing_names` are those of the objects of that kind that the user may list; those in the namespace of
     `missing_name` are preferred. `option` is the option of the command that selects a namespace.

@@ -162,7 +162,10 @@ def run_with_progress(simulation: Simulation, is_interrupted: Callable[[], bool]
 
 
 def run_until_interrupted(simulation: Simulation) -> None:
-    """Run a simulation to its end with progress output; the first Ctrl-C ends the run, a second one the command."""
+    """Run a simulation to its end with progress output.
+
+    The first Ctrl-C ends the simulation early; the second Ctrl-C raises KeyboardInterrupt.
+    """
     interrupts: list[int] = []
 
     def on_interrupt(number: int, _frame: FrameType | None) -> None:

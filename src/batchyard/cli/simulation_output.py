@@ -9,7 +9,7 @@ from batchyard.api.printing import format_table, table
 from batchyard.api.scheme import kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
-from batchyard.cli.accounting_tables import accounting_document, costs_tables, losses_table, unplaced_table
+from batchyard.cli.accounting_tables import accounting_document, costs_tables, losses_table, unschedulable_pods_table
 from batchyard.cli.figure_tables import figure_table_text, format_bounded_table, two_run_totals
 from batchyard.cli.options import Output
 from batchyard.cli.output import NOTHING_FOUND, render
@@ -54,7 +54,7 @@ def format_result(
     texts = [] if summary is None else _conclusion_texts(summary, comparison, wide=is_wide)
     texts += _object_tables(result, _JOB_KINDS, wide=is_wide)
     texts += [] if summary is None else _usage_texts(summary, wide=is_wide)
-    texts.append(unplaced_table(result.objects[scheme.POD], wide=is_wide))
+    texts.append(unschedulable_pods_table(result.objects[scheme.POD], wide=is_wide))
     if result.losses:
         texts.append(losses_table(result.losses, result.now, wide=is_wide))
     if result.costs is not None:
@@ -110,7 +110,10 @@ def _pending_text(pending: Sequence[WorkloadResult], *, wide: bool) -> str:
 
 
 def lint_remarks(report: LintReport, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the numbers of lint findings, then at most three errors and warnings, the most severe first; or nothing."""
+    """Yield remarks on a lint report: one with the numbers of findings, then at most three errors and warnings.
+
+    The most severe findings come first. Without findings, yield nothing.
+    """
     counts = [(report.count(severity), severity.value) for severity in Severity]
     counts_text = ", ".join(count_with_noun(count, name) for count, name in counts if count)
     if not counts_text:

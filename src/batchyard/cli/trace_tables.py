@@ -32,7 +32,7 @@ _FILL_PERCENT_STRIDE: Final = 10
 
 
 def fill_table(report: FillReport, *, wide: bool) -> str:
-    """Return the report on a fill as a table with a title."""
+    """Return a table, with a title, of a simulation that fills the nodes of a trace; `wide` shows all its points."""
     policy = report.policy or "kube-scheduler's scores"
     title = f"{report.pods} pods on {report.nodes} nodes with {report.gpus} GPUs, {policy}, seed {report.seed}"
     stride = 1 if wide else _FILL_PERCENT_STRIDE

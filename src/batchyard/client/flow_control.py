@@ -19,7 +19,7 @@ from batchyard.interfaces.controller import Kernel, Work
 
 
 class WritePriority(IntEnum):
-    """How urgent a write is; the lowest number goes first."""
+    """The priority of a write in the queue of the client; writes with the lowest number are sent first."""
 
     #: What pods wait for: admissions, Jobs that start or stop, and all that is not listed below.
     REGULAR = 0
@@ -155,7 +155,7 @@ class SendQueue:
         self._send_waiting()
 
     def is_full(self, priority: WritePriority) -> bool:
-        """Return whether a new request of this priority must be dropped: an Event, if too many Events wait."""
+        """Return whether a new request of this priority must be dropped: only Events are, if too many wait already."""
         return priority is WritePriority.EVENT and len(self._queues[priority].waiting) >= EVENTS_WAITING_MAX
 
     def waiting_counts(self) -> Mapping[WritePriority, int]:

@@ -61,7 +61,7 @@ class GarbageCollector:
     def observe_existing(self, events: Sequence[client.WatchEvent]) -> None:
         """Record all objects that exist at the start, passed as ADDED events.
 
-        Without `scopes`, owners that are not among these objects count as deleted.
+        If the attribute `scopes` is None, owners that are not among these objects count as deleted.
         """
         for event in events:
             self.observe(event)
@@ -207,9 +207,10 @@ class GarbageCollector:
         return self._find_owner(owner, namespace) is not None
 
     def _counts_as_deleted(self, owner: Obj, namespace: str) -> bool:
-        """Return whether a missing owner counts as deleted, for a dependent in this namespace ('' if cluster-scoped).
+        """Return whether an owner that does not exist counts as deleted, so that its dependent is deleted too.
 
-        The owner's kind must be served. A cluster-scoped dependent cannot have a namespaced owner.
+        `owner` is an ownerReference of a dependent in `namespace` ('' if cluster-scoped). The kind of the owner must be
+        served, and the owner of a cluster-scoped dependent must be cluster-scoped.
         """
         assert self.scopes is not None
         is_namespaced = self.scopes(owner["apiVersion"], owner["kind"])

@@ -59,7 +59,7 @@ _GENERATED_NAME_LENGTH_MAX: Final = 63
 def with_server_metadata(obj: Obj, uid: str, now: Instant) -> Obj:
     """Return a new object with the metadata that the server sets; an existing uid or creation time is kept.
 
-    Marks of a deletion are removed.
+    The fields `deletionTimestamp` and `deletionGracePeriodSeconds` are removed.
     """
     given_metadata = obj["metadata"]
     metadata = {
@@ -235,7 +235,7 @@ def _updated_metadata(stored_metadata: Mapping[str, Any], sent_metadata: Mapping
 
 
 def _with_managed_fields(metadata: Mapping[str, Any], managed_fields: Sequence[Obj] | None) -> Mapping[str, Any]:
-    """Return this metadata with these managedFields; the same mapping if `managed_fields` is None or unchanged."""
+    """Return object metadata with `managed_fields` set; the same mapping if they are None or unchanged."""
     if managed_fields is None or managed_fields == metadata.get("managedFields", []):
         return metadata
     return {**metadata, "managedFields": managed_fields}
@@ -272,7 +272,7 @@ class DryRun:
         return obj
 
     def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Return the last state of the object, as if it were deleted. Raises NotFound if the object does not exist."""
+        """Return the object as if it were deleted; `expect` is ignored. Raises NotFound if there is no object."""
         stored_object = self._records.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')

@@ -34,7 +34,7 @@ _CONFLICT_DELAY_MAX: Final = SECOND
 class ClientDependencies:
     """The dependencies of a RestClient: event loop, real-time timers, transport, rate limit, permission to write, seed.
 
-    `may_write` returns whether writes may be sent now. The event loop and the timers may be the same in real time.
+    `may_write` returns whether writes may be sent now. If `kernel` runs in real time, `timers` may be the same object.
     """
 
     kernel: Kernel
@@ -46,7 +46,7 @@ class ClientDependencies:
 
 
 class _Confirmation(NamedTuple):
-    """The watch progress that confirms a write: a revision of the kind, or the deletion of the object with a uid.
+    """What confirms a write: the informer has reached a revision, or the object with a uid is gone from its cache.
 
     A Conflict is confirmed by another version of the object than the version on which the write was based. A list that
     starts after the response confirms any write, even if the server was restored from a backup since.
@@ -116,7 +116,7 @@ class RestClient:
         return self._cache.owned_by(uid, namespace)
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with batches of later changes, each of one kind and in order, from the event loop."""
+        """Call `listener`, in the event loop, with later changes in order, in batches of one kind each."""
         self._listeners.append(listener)
 
     def is_settled(self) -> bool:
@@ -230,9 +230,9 @@ class RestClient:
             self._count_confirmed_write(pending_result)
 
     def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
-        """Return what a watch must deliver to confirm a write; None if there is nothing to wait for.
+        """Return what a watch must deliver to confirm a write; None if nothing needs to be confirmed.
 
-        An object of a kind that is not watched is stored for later updates.
+        If the kind of the object is not watched, the written object is kept for later updates.
         """
         write, response_body = response.write, response.body
         key = write.key if isinstance(write, Delete) else key_of(response_body) if response.error is None else None

@@ -270,14 +270,17 @@ def may_have_succeeded(response: HttpResponse) -> bool:
     return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
-def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) -> errors.ApiError | None:
-    """Return the API error in a response to a write; `status` is the decoded response body. Return None on success.
+def error_of(response: HttpResponse, write: Write, response_body: Mapping[str, Any]) -> errors.ApiError | None:
+    """Return the API error of a response to a write; None if the write succeeded.
 
-    A success must be an API object, or for a Delete a Status: a proxy may answer 200 too.
+    `response_body` is the decoded body. The code 200 alone is no success, because a proxy may have sent it: the body
+    must be an API object or, for a Delete, a Status.
     """
-    if 200 <= response.code < 300 and (is_object(status) or (isinstance(write, Delete) and "kind" in status)):
+    if 200 <= response.code < 300 and (
+        is_object(response_body) or (isinstance(write, Delete) and "kind" in response_body)
+    ):
         return None
-    message = str(status.get("message") or response.trouble or failure_reason(response))
+    message = str(response_body.get("message") or response.trouble or failure_reason(response))
     if response.code == 404:
         return errors.NotFound(message)
     if response.code == 409:
@@ -285,12 +288,15 @@ def error_of(response: HttpResponse, write: Write, status: Mapping[str, Any]) ->
     if response.code == 403:  # rights change, and no watch reports it
         return (
             errors.NamespaceTerminating(message)
-            if _has_cause(status, "NamespaceTerminating")
+            if _has_cause(response_body, "NamespaceTerminating")
             else errors.TemporarilyForbidden(message)
         )
     if response.code == 422:
         return errors.InvalidObject(
-            [errors.FieldError(cause.get("field", ""), cause.get("message", "")) for cause in _status_causes(status)]
+            [
+                errors.FieldError(cause.get("field", ""), cause.get("message", ""))
+                for cause in _status_causes(response_body)
+            ]
             or [errors.FieldError("", message)]
         )
     return errors.NoValidResponse(f"{type(write).__name__} of {namespace_of(write)}/{name_of(write)}: {message}")
@@ -310,7 +316,7 @@ def failure_reason(response: HttpResponse) -> str:
 
 
 def failure_advice(response: HttpResponse) -> str:
-    """Return why a request of a command failed, and what the user can do if the cause is known."""
+    """Return why a command's request failed and, for some causes, what the user can do."""
     reason = failure_reason(response)
     if not response.code:
         return f"{reason}; check that the server runs and that the kubeconfig has its address"

@@ -285,7 +285,7 @@ class WriteQueue:
     def submit(self, submission: Submission) -> None:
         """Queue a caller's writes; they are sent when earlier submissions for the same objects are finished.
 
-        While too many Events wait, new ones are dropped: they get an error without a request.
+        While too many Events wait, the writes of new Events are not sent: their result is an error.
         """
         if self.send_queue.is_full(submission.priority):
             self.dropped_event_count += 1
@@ -362,10 +362,10 @@ class WriteQueue:
         self._complete_write(submission, self._response_from_body(write, response_body, error))
 
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
-        """Report a rejected write, except for Conflict, NotFound and server errors; reset the counts after a success.
+        """Pass the message about a rejected write to `on_refused`; after a success (`error` is None), reset its counts.
 
-        Missing permissions are reported once for each kind and type of write. Other rejections are reported for each
-        object, at the 1st, 2nd, 4th, 8th time and so on.
+        Conflict, NotFound and server errors are not reported. Missing permissions are reported once for each kind and
+        type of write. Other rejections are reported for each object, at the 1st, 2nd, 4th, 8th time and so on.
         """
         kind_key, object_key = (type(write), kind_of(write)), (type(write), _written_key(write))
         if error is None:

@@ -86,7 +86,7 @@ class MachineDemand:
 
 
 def demand_of(key: CapacityKey, pool: Obj | None, catalog: Catalog) -> MachineDemand:
-    """Return what one machine with this capacity key uses; `pool` is its node pool, None if that was deleted."""
+    """Return the capacity that one machine with this key uses; `pool` is its node pool, None if that was deleted."""
     if pool is None:
         return MachineDemand(catalog.machine(key.machine_type), key.zone, key.provisioning)
     spec = pool["spec"]
@@ -119,7 +119,7 @@ class CapacityPool:
         self._counts_by_demand: dict[MachineDemand, int] = {}
 
     def reserve(self, demand: MachineDemand, count: int = 1) -> None:
-        """Count `count` more machines as using capacity."""
+        """Reserve capacity for `count` more machines of one kind (`demand`)."""
         self._counts_by_demand[demand] = self._counts_by_demand.get(demand, 0) + count
 
     def refusal(self, demand: MachineDemand, count: int = 1) -> AllocationRefusal | None:
@@ -227,7 +227,7 @@ _OPEN_STATES: Final = frozenset({"", "ACCEPTED"})
 
 
 class CapacityIndex:
-    """An index from watch events: machines in use, Instances without a machine, and open ResizeRequests."""
+    """An index of machines in use, Instances without a machine, and open ResizeRequests; watch events update it."""
 
     def __init__(self) -> None:
         self._key_by_instance: dict[str, CapacityKey] = {}

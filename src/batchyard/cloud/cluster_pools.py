@@ -35,10 +35,10 @@ class ClusterPoolsController:
         return (_CLUSTER_KEY,) if is_deleted_pool or event.key.kind == scheme.CLUSTER else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Apply the rows of `spec.nodePools` that changed since they were last applied, and record their hashes.
+        """Apply the entries of `spec.nodePools` that changed since they were last applied, and record their hashes.
 
-        NodePools of removed rows are deleted. A row that changes the machines of an existing NodePool is refused with
-        an Event. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
+        NodePools of removed entries are deleted. An entry that would change the machines of an existing NodePool is
+        refused with an Event. If the Cluster has no `spec.nodePools`, all NodePools stay as they are.
         """
         cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:
@@ -48,7 +48,7 @@ class ClusterPoolsController:
         hashes = {name: _hash_of(row) for name, row in row_by_name.items()}
         result = ReconcileResult()
         for name, row in row_by_name.items():
-            if hashes[name] != applied_hashes.get(name) and not _apply_row(row, cluster, reader, result):
+            if hashes[name] != applied_hashes.get(name) and not _apply_node_pool_row(row, cluster, reader, result):
                 hashes.pop(name)
         for name in applied_hashes:
             if name not in row_by_name and reader.get(_pool_key(name)) is not None:
@@ -61,8 +61,11 @@ class ClusterPoolsController:
         return result
 
 
-def _apply_row(row: Mapping[str, Any], cluster: Obj, reader: Reader, result: ReconcileResult) -> bool:
-    """Add the changes for a row to `result`; return False if a NodePool of that name is still being deleted."""
+def _apply_node_pool_row(row: Mapping[str, Any], cluster: Obj, reader: Reader, result: ReconcileResult) -> bool:
+    """Add to `result` the write and the Event that a row of the Cluster's `spec.nodePools` requires.
+
+    Return False, without adding any, if a NodePool with the row's name is still being deleted.
+    """
     pool, name = node_pool_of(row), row["name"]
     stored_pool = reader.get(_pool_key(name))
     if stored_pool is None:

@@ -238,7 +238,7 @@ class EventRecorder:
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
-        """Record a message; return whether this key has more than ten recent messages, which then share one Event."""
+        """Record an Event's message; return whether over ten recent messages with this key share one Event."""
         similar_records = self._similar_records.recall(key)
         if similar_records is None:
             self._similar_records.remember(key, _SimilarRecords(now, {message: None}))

@@ -179,7 +179,7 @@ class ReconcileTimer(Protocol):
 
 
 class ReconcilePacer:
-    """Delays reconciles of controllers with a rank above the lowest, as a throttle requires."""
+    """Delays the reconciles of low-priority controllers (rank above the lowest) until a throttle allows them."""
 
     def __init__(self, kernel: Kernel, throttle: ReconcileThrottle | None) -> None:
         self._kernel = kernel
@@ -192,7 +192,7 @@ class ReconcilePacer:
         return self._is_wake_up_scheduled
 
     def may_reconcile(self, now: Instant, retry: Work) -> bool:
-        """Return whether a reconcile may run now; if not, schedule `retry` for when it may, unless one is scheduled."""
+        """Return whether a reconcile may run now. If not, schedule `retry`, unless a retry is scheduled already."""
         next_turn_at = now if self._throttle is None else self._throttle.next_turn()
         if next_turn_at <= now:
             return True
@@ -201,8 +201,8 @@ class ReconcilePacer:
             self._kernel.call_at(next_turn_at, lambda: self._wake_up(retry))
         return False
 
-    def take(self, reconcile: Work) -> None:
-        """Run a reconcile. A throttle, if there is one, runs it and measures its duration."""
+    def run_reconcile(self, reconcile: Work) -> None:
+        """Run a reconcile, through the throttle if there is one, which measures the duration."""
         if self._throttle is None:
             reconcile()
         else:

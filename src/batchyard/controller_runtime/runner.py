@@ -215,7 +215,7 @@ class Runner:
                     return
                 if not self._pacer.may_reconcile(now, self._schedule_drain):
                     return
-                self._pacer.take(partial(self._reconcile, *rank_queue.popleft(), now))
+                self._pacer.run_reconcile(partial(self._reconcile, *rank_queue.popleft(), now))
 
     def _is_settled(self) -> bool:
         return self._client.is_settled()

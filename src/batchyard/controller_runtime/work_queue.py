@@ -18,9 +18,10 @@ from batchyard.interfaces.controller import Controller, ReconcileResult, Ticket
 
 
 class KeyState(Enum):
-    """State of an object key in a ControllerQueue: queued, being written, or being written and to be queued again.
+    """State of an object key in a ControllerQueue: queued, or waiting for the results of its writes.
 
-    A key with fewer writes in flight than its reconcile allows has no state.
+    A key that waits for results is queued again after them if it was added meanwhile (WRITING_AND_REQUEUED). All other
+    keys have no state, even if they have writes in flight, as long as their controller allows that number.
     """
 
     WAITING = auto()
@@ -124,10 +125,10 @@ class ControllerQueue:
             self.states[key] = _WRITING
 
     def complete_in_flight(self, key: Key, in_flight_max: int) -> bool:
-        """Count the result of a write in flight; return whether the caller must queue the key.
+        """Count the result of one of a key's writes in flight; return whether the caller must queue the key.
 
-        The key must be queued after its last result. If `add` was called while too many writes were in flight, the key
-        must be queued as soon as at most `in_flight_max` are left.
+        This is the case after the last result. If `add` was called while more than `in_flight_max` writes were in
+        flight, it is also the case as soon as at most `in_flight_max` are left.
         """
         remaining = self.in_flight.pop(key) - 1
         if remaining:

@@ -174,7 +174,7 @@ class QueueSource(Protocol):
         """Return the number of pending Workloads in a ClusterQueue."""
 
     def count_ahead_of(self, cluster_queue: str, workload: str) -> int | None:
-        """Return the number of Workloads ahead of a pending Workload; None if the Workload is not pending there."""
+        """Return the number of Workloads ahead of a pending Workload; None if it is not pending in the ClusterQueue."""
 
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the name of a LocalQueue's ClusterQueue; None if the LocalQueue does not exist."""

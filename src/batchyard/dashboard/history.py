@@ -47,7 +47,7 @@ class ShadowComparison:
     """The results of shadow mode: how often Kueue and this scheduler agreed and differed, and recent differences."""
 
     def __init__(self, count_agreements: Callable[[], int], count_divergences: Callable[[], int]) -> None:
-        """Store two functions that return how often Kueue and this scheduler agreed and differed."""
+        """Store two functions that count the decisions in which Kueue and batchyard's scheduler agreed and diverged."""
         self.count_agreements = count_agreements
         self.count_divergences = count_divergences
         #: The recent divergences, the latest first.
@@ -81,7 +81,7 @@ _CONDITION_EVENTS: Final = (
 
 
 class WorkloadMark(NamedTuple):
-    """One recorded event of a Workload, such as its admission."""
+    """An event in the recorded history of a Workload, such as its admission, with its time, reason and message."""
 
     at: Instant
     event: str

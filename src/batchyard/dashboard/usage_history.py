@@ -21,14 +21,17 @@ PENDING_COUNT, RUNNING_COUNT = ("workloads", "pending"), ("workloads", "running"
 
 
 class RecordedSeries(NamedTuple):
-    """The recorded totals: the instants, and for each total (by kind and resource) its value at each instant."""
+    """Time series of recorded totals: the instants, and the values of each total, by its kind and resource."""
 
     instants: Sequence[Instant]
     values: Mapping[tuple[str, str], Sequence[int]]
 
 
 class UsageHistory:
-    """The totals at the end of each interval since the start, keyed by the kind of total and the resource."""
+    """Recorded totals (quota, requests, capacity, Workloads) at the end of each interval since the recording began.
+
+    The totals of an interval are keyed by the kind of total and the resource, such as `("quota", "cpu")`.
+    """
 
     def __init__(self, began: Instant) -> None:
         self._began = began
@@ -42,9 +45,9 @@ class UsageHistory:
         self._current_point(now)[name] = count
 
     def add(self, now: Instant, total_kind: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
-        """Add amounts of resources to the current totals of a kind; `sign` -1 subtracts them.
+        """Add (resource, amount) pairs to the totals of a kind, such as QUOTA, at `now`; `sign` -1 subtracts them.
 
-        Resources beyond the first RESOURCES_MAX are ignored.
+        Only the first RESOURCES_MAX distinct resources are recorded; others are ignored.
         """
         point = self._current_point(now)
         for resource, amount in amounts:
@@ -63,7 +66,11 @@ class UsageHistory:
         return RecordedSeries([*instants, max(now, self._began)], values)
 
     def _current_point(self, now: Instant) -> dict[tuple[str, str], int]:
-        """Return the point of the current interval; intervals without a point get copies of the last one."""
+        """Return the totals of the interval that contains `now`, for updates in place.
+
+        Skipped intervals get the totals of the last recorded one. If there are more than POINTS_MAX intervals, their
+        length is doubled, and every second one is dropped.
+        """
         while (now - self._began) // self._interval >= POINTS_MAX:
             if len(self._points) % 2:
                 self._points.append(dict(self._points[-1]))

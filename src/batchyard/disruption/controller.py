@@ -41,14 +41,17 @@ _ALWAYS_ALLOW: Final = "AlwaysAllow"
 
 
 class ExpectedPods(NamedTuple):
-    """How many pods a PodDisruptionBudget should have, and the names of its pods that no controller manages."""
+    """The number of pods that a PodDisruptionBudget expects, as in its `status.expectedPods`.
+
+    `unmanaged_names` are the names of its pods without a controller, which a budget based on controllers cannot count.
+    """
 
     total: int
     unmanaged_names: tuple[str, ...] = ()
 
 
 class DisruptedPods(NamedTuple):
-    """The evicted pods of a budget that are not terminating yet, before and after DELETION_TIMEOUT."""
+    """The evicted, but not yet terminating pods of a PodDisruptionBudget: before and after DELETION_TIMEOUT."""
 
     #: The eviction times of the pods within the timeout, by pod name.
     eviction_times: Mapping[str, str]
@@ -264,9 +267,10 @@ class DisruptionBudgets:
         self._budgets: dict[str, dict[Key, Obj]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of a changed budget, or the keys of the budgets that select a changed pod.
+        """Return the key of a created or updated PodDisruptionBudget; for a pod, the keys of those that select it.
 
-        Also return the key of a changed pod whose condition DisruptionTarget is True and may become stale.
+        While a pod has the condition DisruptionTarget, its own key is returned too, because the condition may become
+        stale.
         """
         key, obj = event.key, event.obj
         if key.kind == scheme.POD_DISRUPTION_BUDGET:

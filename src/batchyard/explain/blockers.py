@@ -91,7 +91,7 @@ def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, schedul
 
 
 def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
-    """Return the limit of a Workload that a backoff or Requeued=False keeps out of its queue; None for others."""
+    """Return why a backoff or the condition Requeued=False keeps a Workload out of its queue; None if neither does."""
     if not is_held_back(view, now):
         return None
     if view.requeue_at is not None and view.requeue_at > now:
@@ -125,10 +125,10 @@ def unready_workloads(scheduler_cache: SchedulerCache, reader: Reader) -> list[s
     ]
 
 
-def pods_ready_binding(
+def pods_ready_limit(
     workload: Obj, scheduler_cache: SchedulerCache, reader: Reader, user: ExplanationUser
 ) -> BindingLimit | None:
-    """Return the limit of a Workload that waits for the pods of admitted Workloads to be ready; None for others.
+    """Return the limit of a Workload that waits for the pods of admitted Workloads to be ready; None if it does not.
 
     The reason of the condition QuotaReserved shows this wait. The limit names Workloads with unready pods, if any.
     """
@@ -149,7 +149,10 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
 
 
 def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
-    """Return a limit that names the first of the `blocked_views()`; None if there is none."""
+    """Return a limit that names the first Workload whose admission waits until all admitted Workloads are ready.
+
+    Return None if no Workload waits for this.
+    """
     waiting_views = blocked_views(scheduler_cache)
     if not waiting_views:
         return None
@@ -164,7 +167,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
 
 
 def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
-    """Return the misconfiguration or stop that kept the scheduler from trying any flavor; None if there is none."""
+    """Return the misconfiguration or stop because of which the scheduler tried no flavor for a Workload, else None."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
     stay_reason, queue = decision.why, decision.head.queue
@@ -370,8 +373,8 @@ class QuotaShortage(NamedTuple):
 def shortage_of(outcomes: Sequence[PodSetFlavorOutcomes], queue: ClusterQueue) -> QuotaShortage | None:
     """Return the largest shortage among a Workload's pod sets and resource groups; None if all of them fit.
 
-    The shortage of a group is that of the flavor nearest to fitting. A resource that the ClusterQueue does not cover is
-    returned first.
+    The shortage of a group is that of the flavor nearest to fitting. A resource that the ClusterQueue does not cover
+    takes precedence over all other shortages.
     """
     ranked_shortages: list[tuple[tuple[int, float], QuotaShortage]] = []
     for pod_set in outcomes:

@@ -30,7 +30,11 @@ class BudgetRaise(NamedTuple):
 
 
 def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
-    """Return all Budgets that hold a LocalQueue; () if one is missing, or if the queue was stopped before the hold."""
+    """Return the exceeded Budgets that hold a LocalQueue, as its annotation names them.
+
+    The result is () if the LocalQueue is None or not held, if any of these Budgets does not exist, or if the queue was
+    already stopped before the Budgets held it.
+    """
     names = None if local_queue is None else annotation(local_queue, well_known.HELD_BY)
     if local_queue is None or names is None:
         return ()
@@ -43,7 +47,7 @@ def holding_budgets(local_queue: Obj | None, reader: Reader) -> Sequence[Obj]:
 
 
 def end_of_hold(budgets: Sequence[Obj], now: Instant) -> Instant | None:
-    """Return when the current periods of all Budgets have ended; None if there is no Budget or a period has no end."""
+    """Return when the last of the Budgets' current periods ends; None if there is no Budget or a period has no end."""
     ends = [period_of(budget, now).end for budget in budgets]
     known_ends = [end for end in ends if end is not None]
     return max(known_ends) if known_ends and len(known_ends) == len(ends) else None

@@ -13,7 +13,7 @@ from batchyard.explain.budget_raises import holding_budgets
 from batchyard.explain.cohort_simulation import OTHER_WORKLOADS_MAX, CohortSimulation, HypotheticalChange
 from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
 from batchyard.explain.fixes import (
-    CorrectedQueue,
+    QueueCorrection,
     WaitingCase,
     correct_queue,
     propose_local_queues,
@@ -24,7 +24,7 @@ from batchyard.explain.proposals import (
     ENDED_WORKLOADS_MAX,
     FIX,
     ProposalCase,
-    proposal_of_ends,
+    deactivation_proposal,
     propose_borrowing_preemption,
     propose_flavors,
     propose_preemption_rules,
@@ -96,19 +96,20 @@ class ChangeExplainer:
         if waiting_case.limit.limit == blockers.PODS_READY:
             return self.unready_part(waiting_case, user)
         waiting_case = waiting_case._replace(budgets=holding_budgets(waiting_case.queues.local_queue, self._reader))
-        corrected_queues = correct_queue(waiting_case, self._cache)
-        if corrected_queues:
-            return self._corrections_part(waiting_case, corrected_queues, user)
+        queue_corrections = correct_queue(waiting_case, self._cache)
+        if queue_corrections:
+            return self._corrections_part(waiting_case, queue_corrections, user)
         proposals = list(propose_local_queues(waiting_case, self._cache, self._policy))
         proposals = proposals or list(propose_new_local_queues(waiting_case, self._cache, self._policy))
         changes = [each.document() for each in proposals]
         return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
 
     def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
-        """Return the fields `changes` and `changesEnd` for a Workload that waits until other Workloads are ready.
+        """Return the document fields `changes` and `changesEnd` for a Workload blocked by the unready pods of others.
 
-        At most one change is proposed: it ends the Workloads with unready pods, and withdraws other blocked Workloads
-        with pods. It is omitted if its simulation does not admit the Workload, or if a further Workload may be first.
+        At most one change is proposed: end the Workloads whose pods are not ready, and withdraw the other blocked
+        Workloads of Jobs and JobSets. It is proposed only if a simulation with it admits the Workload, and if no
+        further Workload could be admitted first.
         """
         view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
         queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
@@ -119,8 +120,10 @@ class ChangeExplainer:
         changes = []
         if keys and len(keys) <= ENDED_WORKLOADS_MAX and is_first:
             with closing(CohortSimulation(self._cache, self._policy, view, queue)) as simulation:
-                if simulation.run_baseline(change).is_admitted:
-                    changes.append(_proposal_part(proposal_of_ends([*keys, *blocked_keys], user.name_of), simulation))
+                if simulation.run_trial_within_limit(change).is_admitted:
+                    changes.append(
+                        _proposal_part(deactivation_proposal([*keys, *blocked_keys], user.name_of), simulation)
+                    )
         return nonempty_fields(changes=changes, changesEnd=remedy_of(waiting_case, self._cache))
 
     def _is_only_pending_with_pods(self, view: WorkloadView, withdrawn_keys: Sequence[str]) -> bool:
@@ -137,39 +140,39 @@ class ChangeExplainer:
         return workload is not None and has_pods(workload)
 
     def _corrections_part(
-        self, waiting_case: WaitingCase, corrected_queues: Sequence[CorrectedQueue], user: ExplanationUser
+        self, waiting_case: WaitingCase, queue_corrections: Sequence[QueueCorrection], user: ExplanationUser
     ) -> DocumentPart:
-        sufficient_queues = [each for each in corrected_queues if self._is_sufficient(waiting_case, each)]
+        sufficient_queues = [each for each in queue_corrections if self._is_sufficient(waiting_case, each)]
         if sufficient_queues:
             return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient_queues]}
-        corrected_queue = corrected_queues[0]
-        with self._simulation_of(waiting_case, corrected_queue) as simulation:
+        queue_correction = queue_corrections[0]
+        with self._simulation_of(waiting_case, queue_correction) as simulation:
             view = simulation.explained_view
             outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
-            case = ProposalCase(corrected_queue.workload, view, outcomes, simulation, waiting_case.owner_job)
+            case = ProposalCase(queue_correction.workload, view, outcomes, simulation, waiting_case.owner_job)
             result = self._search_changes(case, (), user)
         changes = [
-            _proposal_part(each._replace(text=f"{corrected_queue.text}; {each.text}", apply=patches), simulation)
+            _proposal_part(each._replace(text=f"{queue_correction.text}; {each.text}", apply=patches), simulation)
             for each in result.proposals
-            for patches in ([*corrected_queue.patches, *each.apply] if each.apply else (),)
+            for patches in ([*queue_correction.patches, *each.apply] if each.apply else (),)
         ]
         changes_end = (
-            f"{corrected_queue.text}: that alone is not enough, because it would then wait for quota or its turn"
+            f"{queue_correction.text}: that alone is not enough, because it would then wait for quota or its turn"
         )
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
-    def _is_sufficient(self, waiting_case: WaitingCase, corrected_queue: CorrectedQueue) -> bool:
-        with self._simulation_of(waiting_case, corrected_queue) as simulation:
-            return simulation.run_baseline().is_admitted
+    def _is_sufficient(self, waiting_case: WaitingCase, queue_correction: QueueCorrection) -> bool:
+        with self._simulation_of(waiting_case, queue_correction) as simulation:
+            return simulation.run_trial_within_limit().is_admitted
 
     def _simulation_of(
-        self, waiting_case: WaitingCase, corrected_queue: CorrectedQueue
+        self, waiting_case: WaitingCase, queue_correction: QueueCorrection
     ) -> AbstractContextManager[CohortSimulation]:
-        queue = self._cache.snapshot.queues[corrected_queue.objects.queue.name]
+        queue = self._cache.snapshot.queues[queue_correction.objects.queue.name]
         view = waiting_case.view
-        if corrected_queue.workload is not waiting_case.workload:
-            view = self._cache.hypothetical_view(corrected_queue.workload, view)
-        return closing(CohortSimulation(self._cache, self._policy, view, queue, corrected_queue.objects))
+        if queue_correction.workload is not waiting_case.workload:
+            view = self._cache.hypothetical_view(queue_correction.workload, view)
+        return closing(CohortSimulation(self._cache, self._policy, view, queue, queue_correction.objects))
 
     def owner_job(self, workload: Obj) -> Obj | None:
         """Return the Job or JobSet that controls a Workload; None if there is none."""

@@ -31,11 +31,11 @@ class CorrectedObjects(NamedTuple):
 
 
 def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjects | None = None) -> Snapshot:
-    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold its quota.
+    """Return a new snapshot with the cohort tree of a ClusterQueue and the Workloads that hold quota in the tree.
 
-    Flavor-resources keep their ids. Evicted Workloads are left out, because they will release their quota. If the
-    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. Of
-    `corrected`, the flavors and Cohorts are applied, but not the ClusterQueue.
+    Flavor-resource pairs keep their ids. Evicted Workloads are left out, because they will release their quota. If the
+    Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. The
+    snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
@@ -121,7 +121,7 @@ class TrialOutcome:
 
 
 class DecisionLimitReached(Exception):  # noqa: N818 - named for the event
-    """The simulation reached its limit of scheduling decisions, so the result of the trial is unknown."""
+    """The simulation reached its limit of scheduling decisions, so the effect of the change is unknown."""
 
 
 class CohortSimulation:
@@ -135,7 +135,10 @@ class CohortSimulation:
         queue: ClusterQueue,
         corrected: CorrectedObjects | None = None,
     ) -> None:
-        """Copy the tree. With `corrected` objects, the ClusterQueue is active, and all trials have these objects."""
+        """Copy the cohort tree of `queue` from the cache.
+
+        `corrected` objects replace those of the cache in all simulated cycles, and their ClusterQueue counts as active.
+        """
         self.snapshot = copy_tree(cache.snapshot, queue, corrected)
         self.explained_view = explained_view
         if corrected is not None:
@@ -164,7 +167,7 @@ class CohortSimulation:
             raise DecisionLimitReached
 
     def close(self) -> None:
-        """Dismantle the copied snapshot; no trial may follow."""
+        """Dismantle the copied snapshot; no further change can be simulated."""
         dismantle_snapshot(self.snapshot)
 
     def restore_quota_objects(self) -> None:
@@ -176,7 +179,7 @@ class CohortSimulation:
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
     def views_ahead(self) -> list[WorkloadView]:
-        """Return the views of the simulated Workloads that are ahead in the explained Workload's queue, in order."""
+        """Return the simulated Workloads that are ahead of the explained Workload in its queue, in queue order."""
         return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
 
     def run_trial(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
@@ -185,8 +188,8 @@ class CohortSimulation:
         self._apply_change(change)
         return _Trial(self, change).run()
 
-    def run_baseline(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
-        """Simulate a change and return the outcome; at the decision limit, the outcome is "not admitted"."""
+    def run_trial_within_limit(self, change: HypotheticalChange = NO_CHANGE) -> TrialOutcome:
+        """Simulate a change and return the outcome; "not admitted" if the simulation exceeds its decision limit."""
         try:
             return self.run_trial(change)
         except DecisionLimitReached:
@@ -205,7 +208,10 @@ class CohortSimulation:
     def _select_pending(self) -> dict[str, list[WorkloadView]]:
         names = [name for name in self.snapshot.queues if name != self.queue.name and len(self._pending_queues[name])]
         limit_per_queue = max(1, OTHER_WORKLOADS_MAX // max(1, len(names)))
-        views = {name: self._pending_queues[name].front(limit_per_queue) for name in names[:OTHER_WORKLOADS_MAX]}
+        views = {
+            name: self._pending_queues[name].first_not_held_back(limit_per_queue)
+            for name in names[:OTHER_WORKLOADS_MAX]
+        }
         self.omitted_elsewhere_count = sum(len(self._pending_queues[name]) for name in names) - sum(
             map(len, views.values())
         )
@@ -220,7 +226,9 @@ class CohortSimulation:
             views[self.queue.name] = [self.explained_view]
         else:
             front_views = [
-                v for v in own_queue.front(ahead_count + OTHER_WORKLOADS_MAX) if v.key != self.explained_view.key
+                v
+                for v in own_queue.first_not_held_back(ahead_count + OTHER_WORKLOADS_MAX)
+                if v.key != self.explained_view.key
             ]
             views[self.queue.name] = [*front_views[:ahead_count], self.explained_view, *front_views[ahead_count:]]
         return views

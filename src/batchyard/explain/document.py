@@ -62,7 +62,7 @@ class FlavorResourceRequest(NamedTuple):
 
     @property
     def difficulty(self) -> int:
-        """How hard the quota is to get: 1 by preemption, 3 if it exceeds the potential quota, 2 otherwise."""
+        """How hard the quota is to get: 1 by preemption, 2 not by preemption, 3 beyond the potential quota."""
         if self.total > self.potential_quota:
             return 3
         return 1 if self.possibility in PREEMPTING_POSSIBILITIES else 2
@@ -91,7 +91,10 @@ class FlavorOutcome(NamedTuple):
         return any(request.total > request.potential_quota for request in self.requests)
 
     def binding_requests(self) -> list[FlavorResourceRequest]:
-        """Return the unmet requests of the highest difficulty, largest missing fraction first; [] if all fit."""
+        """Return the unmet requests with the highest `difficulty`, sorted by missing fraction, the largest first.
+
+        The list is empty if all requests fit.
+        """
         unmet_requests = [request for request in self.requests if request.shortfall]
         hardest = max((request.difficulty for request in unmet_requests), default=0)
         hardest_requests = [request for request in unmet_requests if request.difficulty == hardest]
@@ -375,7 +378,7 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
 
 
 def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the outermost Job or JobSet that controls an object, else the object itself if it is one, else None."""
+    """Return the outermost Job or JobSet among an object and its controlling owners; None if there is none."""
     job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job

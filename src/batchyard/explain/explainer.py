@@ -187,7 +187,7 @@ class QueueExplainer:
         if not readiness.active:
             binding_limit = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
             return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding_limit.document()}
-        head_views = pending_queue.front(1)
+        head_views = pending_queue.first_not_held_back(1)
         if not head_views:
             holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"
             summary = f"the ClusterQueue is active; {holding_text} quota, and no pending Workload is ready"
@@ -196,7 +196,7 @@ class QueueExplainer:
                 summary += f"; {pending_count} {verb} for the end of a backoff or a change of conditions"
             return {**part, "state": "Active", "summary": summary}
         head_name = user.name_of(head_views[0].key)
-        head_binding = self._pending.binding_of_pending(head_views[0].key, queue, user)
+        head_binding = self._pending.binding_limit_of_pending(head_views[0].key, queue, user)
         head_reason = head_binding.message if head_binding is not None else "it is scheduled next"
         part["facts"] |= {"head": f"{head_name}: {head_reason}"}
         part |= {"binding": head_binding.document()} if head_binding is not None else {}

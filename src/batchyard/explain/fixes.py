@@ -70,8 +70,8 @@ class _Correction(NamedTuple):
     workload: Obj | None = None
 
 
-class CorrectedQueue(NamedTuple):
-    """A Workload and the objects that it needs, as corrected, with the text and the patches of the corrections."""
+class QueueCorrection(NamedTuple):
+    """One way to correct all errors of a Workload and its queue: the corrected objects, the text and the patches."""
 
     workload: Obj
     objects: CorrectedObjects
@@ -79,10 +79,11 @@ class CorrectedQueue(NamedTuple):
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[CorrectedQueue]:
-    """Return the Workload and its queue with all errors corrected; empty if there are none or patches do not suffice.
+def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
+    """Return the alternatives to correct all errors of a Workload and its queue, each with the corrected objects.
 
-    A cycle of Cohorts can be corrected in several places: then there is one result for each.
+    There is one alternative, or several if the Cohorts form a cycle, which can be broken in several places. The result
+    is empty if there are no errors, or if patches cannot correct them.
     """
     queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
     if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):
@@ -92,24 +93,24 @@ def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[Correcte
         alternatives = [corrections] if corrections else []
     else:
         alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
-    corrected_queues = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
-    return [each for each in corrected_queues if _is_ready(each.objects, cache)]
+    queue_corrections = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
+    return [each for each in queue_corrections if _is_ready(each.objects, cache)]
 
 
 def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
     return cache.readiness_of_view(objects.queue, objects.flavors).active
 
 
-def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> CorrectedQueue:
+def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> QueueCorrection:
     objects = CorrectedObjects(view)
     for correction in corrections:
         objects, workload = correction.correct(objects), correction.workload or workload
     text = "; ".join(each.text for each in corrections)
-    return CorrectedQueue(workload, objects, text, [each.patch for each in corrections])
+    return QueueCorrection(workload, objects, text, [each.patch for each in corrections])
 
 
 def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
-    """Return a text on what helps if no patch does, or on when the limit ends by itself; '' if neither is known."""
+    """Return what the user can change if no patch helps, or when the wait ends by itself; '' if neither is known."""
     if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
         return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
     local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name

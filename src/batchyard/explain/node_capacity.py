@@ -77,7 +77,7 @@ class NodeCapacityView:
         return machines[0].group.pool if machines and self.has_room_for(pods, with_nodes=nodes) else ""
 
     def describe_waits(self, now: Instant) -> list[str]:
-        """Return texts on booting machines and on node groups in backoff, for which the autoscaler waits; at most 5."""
+        """Return up to five texts about what the autoscaler waits for: booting machines, and node groups in backoff."""
         created_by_zone: dict[str, list[Instant]] = {}
         for machine in self._scaling_index.machines.upcoming_machines.values():
             created_by_zone.setdefault(f"pool {machine.group.pool} in {machine.group.zone}", []).append(
@@ -92,7 +92,10 @@ class NodeCapacityView:
         return awaited_texts[:_SHOWN_MAX]
 
     def retry_time(self, now: Instant) -> Instant | None:
-        """Return the earliest end of the running backoffs that need no configuration change; None if there is none."""
+        """Return when the first backoff of a node group ends, of those that need no configuration change to end.
+
+        Return None if no such backoff is running.
+        """
         ends = [
             each.end
             for _, each in self._unretried_backoffs(now)
@@ -206,7 +209,7 @@ def _workload_end_proposals(
 
 
 def _hypothetical_nodes(group: NodeGroup, node_count: int) -> list[NodeView]:
-    return [group.node(f"{group.id}-imagined-{number}") for number in range(node_count)]
+    return [group.new_node(f"{group.id}-imagined-{number}") for number in range(node_count)]
 
 
 def _minimum_number(is_satisfied: Callable[[int], bool], highest_number: int) -> int:

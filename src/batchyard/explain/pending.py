@@ -80,10 +80,10 @@ class PendingExplainer:
             return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
-    def binding_of_pending(
+    def binding_limit_of_pending(
         self, key: str, queue: ClusterQueue, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
-        """Return the limit of the pending Workload `key` (namespace/name), ignoring the queue order.
+        """Return the limit that keeps the Workload `key` (namespace/name) pending, apart from the queue order.
 
         The result is None if the Workload fits or does not exist.
         """
@@ -122,7 +122,7 @@ class PendingExplainer:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
         limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
         limit = limit or blockers.requeue_binding(view, now)
-        limit = limit or blockers.pods_ready_binding(workload, self._cache, self._reader, user)
+        limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
             case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
             return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
@@ -140,7 +140,7 @@ class PendingExplainer:
     def _simulate(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
-        baseline = simulation.run_baseline()
+        baseline = simulation.run_trial_within_limit()
         binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
         binding = binding or self._shortage_binding(analysis, user)
         binding = binding or self._queue_order_binding(analysis, baseline, user)
@@ -182,12 +182,12 @@ class PendingExplainer:
             return None
         if not queue.view.strict_fifo:
             return self._preemptor_binding(analysis, pending_queue.preemptor, user)
-        front_views = pending_queue.front(1)
+        front_views = pending_queue.first_not_held_back(1)
         if not front_views or front_views[0].key == analysis.view.key:
             return None
         head_key = front_views[0].key
         name = user.name_of(head_key)
-        head_binding = self.binding_of_pending(head_key, queue, user)
+        head_binding = self.binding_limit_of_pending(head_key, queue, user)
         suffix = f"; that Workload waits: {head_binding.message}" if head_binding is not None else ""
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
@@ -209,7 +209,11 @@ class PendingExplainer:
             blocked_binding = blockers.blocked_entry_binding(self._cache, user)
             return blocked_binding or document.BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending_queues = self._cache.queue_manager.pending
-        head_keys = [view.key for each in self._queues_of_tree(analysis) for view in pending_queues[each.name].front(1)]
+        head_keys = [
+            view.key
+            for each in self._queues_of_tree(analysis)
+            for view in pending_queues[each.name].first_not_held_back(1)
+        ]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return document.BindingLimit(TURN, text, "ClusterQueue", queue)
@@ -299,7 +303,9 @@ class PendingExplainer:
         if pending_queue.get(key) is None:
             return {"of": len(pending_queue)}
         position = pending_queue.count_ahead_of(key)
-        ahead_keys = [view.key for view in pending_queue.front(min(position, AHEAD_SHOWN) + 1) if view.key != key]
+        ahead_keys = [
+            view.key for view in pending_queue.first_not_held_back(min(position, AHEAD_SHOWN) + 1) if view.key != key
+        ]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue)
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
@@ -317,9 +323,10 @@ class PendingExplainer:
 
 
 def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> document.DocumentPart:
-    """Return a fact if the condition QuotaReserved names another missing amount than `binding`; else {}.
+    """Return the field `facts` with a note if the QuotaReserved message names another missing amount than `binding`.
 
-    The scheduler evaluates an inadmissible Workload again when quota is released, but not when more quota is used.
+    Return {} otherwise. The message can be outdated: the scheduler evaluates an inadmissible Workload again when quota
+    is released, but not when more quota is used.
     """
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     rejections = messages.INSUFFICIENT_QUOTA_PATTERN.findall("" if condition is None else condition.get("message", ""))

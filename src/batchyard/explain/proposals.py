@@ -289,7 +289,10 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
 
 
 def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
-    """Search for a minimal set, among the first 8 Workloads ahead, whose withdrawal would admit the explained one."""
+    """Search for a minimal set of pending Workloads whose withdrawal would admit the explained Workload.
+
+    Only the first ENDED_WORKLOADS_MAX Workloads ahead of it are candidates.
+    """
     keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
@@ -315,13 +318,16 @@ def _propose_deactivations(
             candidates = list(chosen_keys) if is_needless else candidates[1:]
     except DecisionLimitReached:
         is_minimal = False
-    yield proposal_of_ends(chosen_keys, name_of, verb, is_minimal=is_minimal)
+    yield deactivation_proposal(chosen_keys, name_of, verb, is_minimal=is_minimal)
 
 
-def proposal_of_ends(
+def deactivation_proposal(
     keys: Sequence[str], name_of: Callable[[str], str], verb: str = "end or suspend", *, is_minimal: bool = True
 ) -> Proposal:
-    """Return the deactivation of Workloads as a proposal; without patches if the names of some are hidden."""
+    """Return a proposal to deactivate Workloads; it has no patches if `name_of` hides any of their names.
+
+    `verb` begins the proposal's text. `is_minimal` is False if some of the Workloads may be needless.
+    """
     patches = [
         merge_patch("Workload", name, {"spec": {"active": False}}, namespace)
         for namespace, _, name in (key.partition("/") for key in keys)

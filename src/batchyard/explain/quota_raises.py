@@ -162,20 +162,22 @@ def _minimal_raise(
 
 
 def _search_smallest_amounts(
-    change_with: Callable[[Sequence[int]], HypotheticalChange], steps: Sequence[Sequence[int]]
+    change_with: Callable[[Sequence[int]], HypotheticalChange], start_amounts: Sequence[Sequence[int]]
 ) -> Generator[HypotheticalChange, bool, tuple[Sequence[int], bool]]:
-    """Search for amounts that admit the Workload and cannot be reduced further; () if no amounts admit it.
-
-    `steps` are lists of amounts to start from, in ascending order. The first step is tried before the last one. The
-    second result says whether the amounts are minimal.
+    """Search for amounts that admit the Workload, and reduce each of them as far as possible.
+    `start_amounts` are lists of amounts in ascending order: if the first list does not admit the Workload, the smallest
+    list that admits it is searched. Return the reduced amounts, () if even the last list does not admit the Workload,
+    and whether the amounts are minimal: not if the limit of decisions ended the search.
     """
-    if (yield change_with(steps[0])):
+    if (yield change_with(start_amounts[0])):
         step = SearchedAmount(0)
-    elif len(steps) > 1 and (yield change_with(steps[-1])):
-        step = yield from search_smallest_between(lambda index: change_with(steps[index]), 1, len(steps) - 1)
+    elif len(start_amounts) > 1 and (yield change_with(start_amounts[-1])):
+        step = yield from search_smallest_between(
+            lambda index: change_with(start_amounts[index]), 1, len(start_amounts) - 1
+        )
     else:
         return (), True
-    amounts, is_minimal, has_changed = list(steps[step.amount]), step.is_minimal, True
+    amounts, is_minimal, has_changed = list(start_amounts[step.amount]), step.is_minimal, True
     while has_changed and is_minimal:
         has_changed = False
         for dimension, amount in enumerate(amounts):
@@ -195,7 +197,10 @@ def _change_in_dimension(
 
 
 def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
-    """Return quota raises to try, ascending: the shortfalls, then these plus other pending Workloads' requests."""
+    """Return the quota raises to try, each as a list of amounts for `quota_keys`, in ascending order.
+
+    The first raises are the shortfalls. Each next one adds the requests of another pending Workload.
+    """
     raise_steps, total_amounts = [shortfalls], list(shortfalls)
     for view in case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}

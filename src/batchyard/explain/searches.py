@@ -45,7 +45,8 @@ class SearchedAmount(NamedTuple):
 def search_smallest_between(change_with: Callable[[int], HypotheticalChange], low: int, high: int) -> Trials:
     """Search for the smallest amount from `low` to `high` that admits the Workload; `high` itself must admit it.
 
-    If the limit of decisions is reached, the smallest amount so far that admits the Workload is returned.
+    The generator yields each change to simulate and receives whether the change admits the Workload. If it receives a
+    DecisionLimitReached, it returns the smallest amount found so far, which may not be minimal.
     """
     try:
         while low < high:
@@ -74,7 +75,7 @@ def search_smallest_amount(change_with: Callable[[int], HypotheticalChange], amo
 
 
 class SearchResult(NamedTuple):
-    """The proposals of several searches, in the order of the searches, and whether the limit ended one of them."""
+    """The proposals of several searches, in the order of the searches; whether the decision limit stopped a search."""
 
     proposals: Sequence[Proposal]
     is_limit_reached: bool

@@ -130,7 +130,10 @@ def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta
 
 
 def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
-    """Return (reason, message) by condition type, for the remaining objects and their finalizers."""
+    """Return the conditions of a terminating Namespace about its remaining objects and their finalizers.
+
+    They are pairs (reason, message) by condition type. `content` contains the remaining objects by resource name.
+    """
     counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
     finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
@@ -355,7 +358,10 @@ class EventExpiry:
         self._expiries: list[tuple[Instant, meta.Key]] = []
 
     def keys_for(self, event: client.WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return EVENTS_KEY if the new Event expires before all others, or if surplus Events fill a batch."""
+        """Return EVENTS_KEY if the new Event is the first to expire, or if BATCH_MAX Events exceed EVENTS_MAX.
+
+        Then `reconcile` has Events to delete, or must be requeued earlier.
+        """
         if event.type is not client.EventType.ADDED:
             return ()
         heappush(self._expiries, (_event_expiry_time(event.obj, now), event.key))
@@ -363,7 +369,7 @@ class EventExpiry:
         return (EVENTS_KEY,) if is_batch_full or self._expiries[0][1] is event.key else ()
 
     def reconcile(self, key: meta.Key, reader: client.Reader, now: Instant) -> ReconcileResult:
-        """Delete expired Events and, while more than EVENTS_MAX exist, those that expire next; at most BATCH_MAX."""
+        """Delete expired Events and, if over EVENTS_MAX exist, the next to expire; at most BATCH_MAX per call."""
         event_expiries, deletions, rechecks = self._expiries, list[client.Write](), list[tuple[Instant, meta.Key]]()
         surplus_count = len(event_expiries) - EVENTS_MAX
         while event_expiries and len(deletions) < BATCH_MAX and (event_expiries[0][0] <= now or surplus_count > 0):
@@ -385,7 +391,11 @@ class EventExpiry:
 
 
 def _event_expiry_time(event: meta.Obj, now: Instant) -> Instant:
-    """Return when an Event expires; if it last occurred before its creation or far ahead, its creation counts."""
+    """Return when an Event expires: EVENT_LIFETIME after its last occurrence.
+
+    If the last occurrence is before the Event's creation, or more than EVENT_LIFETIME in the future, the time counts
+    from the creation instead.
+    """
     created_at = parse_time(event["metadata"]["creationTimestamp"])
     occurred_at = parse_time(meta.event_last_time(event) or event["metadata"]["creationTimestamp"])
     return (occurred_at if created_at <= occurred_at <= now + EVENT_LIFETIME else created_at) + EVENT_LIFETIME

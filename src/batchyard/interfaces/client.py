@@ -93,7 +93,7 @@ Write: TypeAlias = Create | Update | UpdateStatus | Delete
 
 
 class WriteResult(NamedTuple):
-    """The result of writes that were submitted together: the object of the last write, or the error and its write."""
+    """The result of writes submitted together: the object of the last write, or the error of the rejected write."""
 
     obj: Obj | None
     error: ApiError | None = None

@@ -166,7 +166,10 @@ class ContainerRuntime(Protocol):
         """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:
-        """Return all runs, or those of the pod with a uid; the starts of one container are ordered by number."""
+        """Return all runs (container starts, sandboxes and image pulls), or those of the pod with the uid `uid`.
+
+        The starts of one container are ordered by number.
+        """
 
     def execute_write(self, write: Write) -> Obj:
         """Start (Create), change (Update) or remove (Delete) a run, and return its resulting state."""

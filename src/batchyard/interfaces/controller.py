@@ -113,7 +113,7 @@ class Kernel(Clock, Protocol):
 
 
 class ReconcileThrottle(Protocol):
-    """Limits the time share of all controllers above the lowest rank, so that API requests are not delayed."""
+    """Limits the time used by controllers above the lowest rank, so that API requests are not delayed."""
 
     def next_turn(self) -> Instant:
         """Return a past instant if a reconcile may run now, else the instant at which to call this method again."""

@@ -215,9 +215,9 @@ class JobReconciler:
         return stop_result or self._sync_job(job_pass, matching_workload)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
-        """Keep a job and its prebuilt Workload in sync, after setting the job as owner of the Workload.
-
-        A Workload that does not match the job is finished, and a job without a usable Workload is stopped.
+        """Return the writes that keep a job and its prebuilt Workload in sync.
+        First the job becomes the owner of a Workload without owner. A Workload that does not match the job is finished;
+        a job whose Workload is missing or belongs to another job is stopped.
         """
         if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
@@ -338,7 +338,10 @@ class JobReconciler:
         return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        """Stop the job of an evicted Workload; release the quota when the job's pods are gone; None if not evicted."""
+        """Stop the job of an evicted Workload; release the quota when the job's pods are gone.
+
+        Return None if the Workload is not evicted.
+        """
         if not lifecycle.is_evicted(workload):
             return None
         evicted_condition = meta.find_condition(workload, lifecycle.EVICTED)
@@ -384,7 +387,7 @@ class JobReconciler:
     def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
         """Return the next write that stops a job and restores its pod templates.
 
-        The result has no write while the job's pods still end, and is None if the job is stopped.
+        The result has no write while the job's pods are still terminating, and is None once the job is stopped.
         """
         if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
             return ReconcileResult()

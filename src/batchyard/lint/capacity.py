@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj, format_amount
 from batchyard.base.counts import count_with_noun
-from batchyard.lint.configuration import Configuration, MachineGroup
 from batchyard.lint.findings import RuleResult
+from batchyard.lint.linted_manifests import LintedManifests, MachineGroup
 from batchyard.scheduling.quota import QuotaNode
 
 # The maximum amount of a flavor-resource that a tree of queues can use at the same time.
 
 
 class QuotaDemand(NamedTuple):
-    """How much of a flavor-resource a cohort subtree can use: from quota that it does not lend, and from its parent.
+    """How much of a flavor-resource a cohort subtree can use: quota that it does not lend, and quota of its parent.
 
     `from_parent` is None if the use of the parent's quota is unlimited.
     """
@@ -24,7 +24,10 @@ class QuotaDemand(NamedTuple):
 
 
 def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[QuotaNode]) -> int:
-    """Return how much of flavor-resource `fr` the ClusterQueues `active_leaves` of a cohort tree can use together."""
+    """Return how much of a flavor-resource pair the ClusterQueues `active_leaves` of a cohort tree can use at once.
+
+    `fr` is the id of the flavor-resource pair.
+    """
     if not root.children:
         return root.subtree_quota[fr] if root in active_leaves else 0
     demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]
@@ -70,49 +73,49 @@ class QuotaDeclaration(NamedTuple):
     nominal: int
 
 
-def quota_above_capacity(config: Configuration) -> Iterator[RuleResult]:
+def quota_above_capacity(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each flavor-resource whose usable quota exceeds the capacity of the flavor's machines.
 
     Flavors without machines and the resource `pods` are not checked.
     """
-    if not config.inventory.is_known:
+    if not linted.inventory.is_known:
         return
-    for fr, (flavor, resource) in enumerate(config.snapshot.names):
-        if flavor not in config.flavors or resource == "pods":
+    for fr, (flavor, resource) in enumerate(linted.snapshot.names):
+        if flavor not in linted.flavors or resource == "pods":
             continue
-        labels = config.flavors[flavor][1].labels
-        machine_groups = config.inventory.machines_for(config.flavors[flavor][1])
-        can_create_pools = config.can_create_pools_for(flavor)
+        labels = linted.flavors[flavor][1].labels
+        machine_groups = linted.inventory.machines_for(linted.flavors[flavor][1])
+        can_create_pools = linted.can_create_pools_for(flavor)
         available_amount = sum(group.total_allocatable(resource) for group in machine_groups)
-        available_amount += config.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
-        admissible = max_admissible_amount(config, fr, flavor)
+        available_amount += linted.inventory.max_creatable_amount(resource, labels) if can_create_pools else 0
+        admissible = max_admissible_amount(linted, fr, flavor)
         if (machine_groups or can_create_pools) and admissible > available_amount:
-            yield from _report_over_capacity(config, (flavor, resource), (admissible, available_amount), machine_groups)
+            yield from _report_over_capacity(linted, (flavor, resource), (admissible, available_amount), machine_groups)
 
 
-def max_admissible_amount(config: Configuration, fr: int, flavor: str) -> int:
+def max_admissible_amount(linted: LintedManifests, fr: int, flavor: str) -> int:
     """Return how much of the flavor-resource `fr`, which belongs to `flavor`, can be in use at once.
 
     ClusterQueues with an AdmissionCheck that requests machines for the flavor do not count.
     """
-    snapshot = config.snapshot
+    snapshot = linted.snapshot
 
     def may_use_flavor(node: QuotaNode) -> bool:
         view = snapshot.queue_of[node].view
-        return flavor in view.flavors and not config.creates_provisioning_requests(view, flavor)
+        return flavor in view.flavors and not linted.creates_provisioning_requests(view, flavor)
 
     active_leaves = {node: None for node in snapshot.queue_of if may_use_flavor(node)}
     root_nodes = {node.path[0]: None for node in active_leaves}
     return sum(max_concurrent_usage(root, fr, active_leaves) for root in root_nodes)
 
 
-def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> list[QuotaDeclaration]:
+def quota_declarations_of(linted: LintedManifests, flavor: str, resource: str) -> list[QuotaDeclaration]:
     """Return all nominal quotas above 0 of a resource in a flavor: ClusterQueues first, then Cohorts."""
     return [
         QuotaDeclaration(
             manifest, f"spec.resourceGroups[{index}].flavors[{group.flavors.index(flavor)}]", quota.nominal
         )
-        for manifest, groups in config.resource_groups
+        for manifest, groups in linted.resource_groups
         for index, group in enumerate(groups)
         for quota in group.quotas
         if (quota.flavor, quota.resource) == (flavor, resource) and quota.nominal > 0
@@ -120,10 +123,13 @@ def quota_declarations_of(config: Configuration, flavor: str, resource: str) -> 
 
 
 def _report_over_capacity(
-    config: Configuration, flavor_resource: tuple[str, str], amounts: tuple[int, int], machines: Sequence[MachineGroup]
+    linted: LintedManifests,
+    flavor_resource: tuple[str, str],
+    amounts: tuple[int, int],
+    machines: Sequence[MachineGroup],
 ) -> Iterator[RuleResult]:
     flavor, resource = flavor_resource
-    declarations = quota_declarations_of(config, flavor, resource)
+    declarations = quota_declarations_of(linted, flavor, resource)
     admissible_text, capacity = (format_amount(resource, amount) for amount in amounts)
     names = ", ".join(sorted({quota.manifest.obj["metadata"]["name"] for quota in declarations}))
     count_texts = [f"{group.name}: {_format_machine_count(group)}" for group in machines]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
-from batchyard.lint.configuration import Configuration
+from batchyard.lint.linted_manifests import LintedManifests
 
 #: The document that describes all lint rules.
 RULES_DOCUMENT: Final = "docs/reference/lint.md"
@@ -43,7 +43,7 @@ class RuleResult:
     severity: Severity | None = None
 
 
-RuleCheck = Callable[[Configuration], Iterator[RuleResult]]
+RuleCheck = Callable[[LintedManifests], Iterator[RuleResult]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.pool_properties import chip_count_of
 from batchyard.lint.capacity import quota_declarations_of
-from batchyard.lint.configuration import Configuration, MachineGroup, format_machine_names
 from batchyard.lint.findings import RuleResult, Severity
+from batchyard.lint.linted_manifests import LintedManifests, MachineGroup, format_machine_names
 from batchyard.lint.workloads import LintedJob
 from batchyard.placement.node_filters import tolerates
 
@@ -22,35 +22,35 @@ _AUTO_TOLERATED_KEYS: Final = (well_known.GPU, well_known.TPU)
 _HARD_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
-def unused_flavor(config: Configuration) -> Iterator[RuleResult]:
+def unused_flavor(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ResourceFlavor that no resource group of a ClusterQueue or Cohort lists."""
-    used_flavors = {name: None for _, groups in config.resource_groups for group in groups for name in group.flavors}
-    for name, (manifest, _) in config.flavors.items():
+    used_flavors = {name: None for _, groups in linted.resource_groups for group in groups for name in group.flavors}
+    for name, (manifest, _) in linted.flavors.items():
         if name not in used_flavors:
             problem = f"no ClusterQueue or Cohort has quota for flavor {name}: the flavor is never assigned"
             fix = f"add quota for {name} to a ClusterQueue, or remove the flavor"
             yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
-def flavor_without_nodes(config: Configuration) -> Iterator[RuleResult]:
+def flavor_without_nodes(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ResourceFlavor with quota whose labels no node, node pool or auto-provisioned pool can have."""
-    if not config.inventory.is_known:
+    if not linted.inventory.is_known:
         return
-    for name, (manifest, flavor) in config.flavors.items():
-        if not flavor.labels or config.inventory.machines_for(flavor) or config.can_create_pools_for(name):
+    for name, (manifest, flavor) in linted.flavors.items():
+        if not flavor.labels or linted.inventory.machines_for(flavor) or linted.can_create_pools_for(name):
             continue
-        queues = config.queues_using(name)
-        if not any(quota_declarations_of(config, name, resource) for resource in _covered_resources(queues)):
+        queues = linted.queues_using(name)
+        if not any(quota_declarations_of(linted, name, resource) for resource in _covered_resources(queues)):
             continue
         labels = ", ".join(f"{key}={value}" for key, value in flavor.labels.items())
         problem = f"no node pool or node has the labels {labels}: pods that are admitted in flavor {name} stay Pending"
-        yield RuleResult(manifest, "spec.nodeLabels", problem, _describe_nearest_labels(config, flavor))
+        yield RuleResult(manifest, "spec.nodeLabels", problem, _describe_nearest_labels(linted, flavor))
 
 
-def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
+def flavor_without_quota(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each flavor with a covered resource for which neither the ClusterQueue nor its cohort has quota."""
-    snapshot = config.snapshot
-    for name, (manifest, view) in config.queues.items():
+    snapshot = linted.snapshot
+    for name, (manifest, view) in linted.queues.items():
         potential_quota = snapshot.queues[name].node.potential_quota
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
@@ -65,11 +65,11 @@ def flavor_without_quota(config: Configuration) -> Iterator[RuleResult]:
                     yield RuleResult(manifest, f"spec.resourceGroups[{group_index}].flavors[{index}]", problem, fix)
 
 
-def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
+def shadowed_flavor(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each resource group in which an earlier flavor has quota for all jobs, so later flavors are never used."""
-    for name, (manifest, view) in config.queues.items():
+    for name, (manifest, view) in linted.queues.items():
         for group_index, group in enumerate(view.groups):
-            sufficient_flavor = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(config, view, f)), None)
+            sufficient_flavor = next((f for f in group.flavors[:-1] if _has_quota_for_all_jobs(linted, view, f)), None)
             if sufficient_flavor is not None:
                 later_flavors = group.flavors[group.flavors.index(sufficient_flavor) + 1 :]
                 problem = (
@@ -80,13 +80,13 @@ def shadowed_flavor(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(manifest, f"spec.resourceGroups[{group_index}].flavors", problem, fix)
 
 
-def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
+def untolerated_flavor(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each taint that neither its flavor nor any of the jobs in the flavor's ClusterQueues tolerates.
 
     Flavors whose ClusterQueues have no jobs are not reported.
     """
-    for name, (manifest, flavor) in config.flavors.items():
-        jobs = [job for queue in config.queues_using(name) for job in config.jobs_by_queue[queue.name]]
+    for name, (manifest, flavor) in linted.flavors.items():
+        jobs = [job for queue in linted.queues_using(name) for job in linted.jobs_by_queue[queue.name]]
         templates = [pod_set.template for job in jobs for pod_set in job.view.pod_sets]
         for index, taint in enumerate(flavor.taints):
             if not templates or tolerates(flavor.tolerations, taint):
@@ -103,20 +103,21 @@ def untolerated_flavor(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(manifest, f"spec.nodeTaints[{index}]", problem, fix, patches)
 
 
-def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report each NoSchedule or NoExecute taint of all nodes of a flavor that it neither declares nor tolerates.
+def undeclared_taint(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each hard taint that all nodes of a flavor have, but the flavor neither declares nor tolerates.
 
-    Taints that all eligible pods tolerate are not reported, nor GKE's taints of GPUs, TPUs and queued machines.
-    Flavors without labels, or with auto-provisioned node pools, are not checked.
+    Hard taints are those with effect NoSchedule or NoExecute. Taints that all eligible pods tolerate are not reported,
+    nor GKE's taints of GPUs, TPUs and queued machines. Flavors without labels, or with auto-provisioned node pools, are
+    not checked.
     """
-    for name, (manifest, flavor) in config.flavors.items():
-        machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
-        if not machine_groups or config.can_create_pools_for(name):
+    for name, (manifest, flavor) in linted.flavors.items():
+        machine_groups = linted.inventory.machines_for(flavor) if flavor.labels else []
+        if not machine_groups or linted.can_create_pools_for(name):
             continue
         first_taints, *other_taints = map(_hard_taints, machine_groups)
         common_taints = [taint for taint in first_taints if all(taint in taints for taints in other_taints)]
         for taint in common_taints:
-            if not _is_taint_declared(config, name, flavor, taint):
+            if not _is_taint_declared(linted, name, flavor, taint):
                 problem = (
                     f"the nodes of flavor {name} ({format_machine_names(machine_groups)}) have the taint"
                     f" {_format_taint(taint)}, which the flavor does not declare: jobs that do not tolerate it are"
@@ -130,21 +131,21 @@ def undeclared_taint(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(manifest, "spec.nodeTaints", problem, fix, patches)
 
 
-def _is_taint_declared(config: Configuration, name: str, flavor: FlavorView, taint: Taint) -> bool:
+def _is_taint_declared(linted: LintedManifests, name: str, flavor: FlavorView, taint: Taint) -> bool:
     if taint.key == well_known.QUEUED or taint.key in _AUTO_TOLERATED_KEYS or tolerates(flavor.tolerations, taint):
         return True
     if any((own_taint.key, own_taint.effect) == (taint.key, taint.effect) for own_taint in flavor.taints):
         return True
-    eligible_pod_sets = config.eligible_pod_sets(name)
+    eligible_pod_sets = linted.eligible_pod_sets(name)
     templates = [job.view.pod_sets[index].template for job, index in eligible_pod_sets]
     return bool(templates) and all(tolerates(template.tolerations, taint) for template in templates)
 
 
-def _has_quota_for_all_jobs(config: Configuration, view: ClusterQueueView, flavor: str) -> bool:
-    jobs = dict.fromkeys(config.jobs_by_queue[view.name])
+def _has_quota_for_all_jobs(linted: LintedManifests, view: ClusterQueueView, flavor: str) -> bool:
+    jobs = dict.fromkeys(linted.jobs_by_queue[view.name])
     eligible_pod_sets = (
-        [(job, index) for job, index in config.eligible_pod_sets(flavor) if job in jobs]
-        if flavor in config.flavors
+        [(job, index) for job, index in linted.eligible_pod_sets(flavor) if job in jobs]
+        if flavor in linted.flavors
         else []
     )
     if not jobs or len(eligible_pod_sets) < sum(len(job.view.pod_sets) for job in jobs):
@@ -166,8 +167,8 @@ def _hard_taints(machine_group: MachineGroup) -> list[Taint]:
     ]
 
 
-def _describe_nearest_labels(config: Configuration, flavor: FlavorView) -> str:
-    templates = [(machines.name, machines.templates[0].labels) for machines in config.inventory.machines]
+def _describe_nearest_labels(linted: LintedManifests, flavor: FlavorView) -> str:
+    templates = [(machines.name, machines.templates[0].labels) for machines in linted.inventory.machines]
     if not templates:
         return "add a pool with these labels"
     label_matches = [(len(flavor.labels.items() & labels.items()), name, labels) for name, labels in templates]
@@ -244,9 +245,9 @@ _KUEUE_KEYS: Final = (
 _JOB_LABELS: Final = (well_known.PRIORITY_CLASS, well_known.MAX_EXEC_TIME)
 
 
-def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
+def queue_name_not_a_label(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each queue name in an annotation or a pod template of a job without the queue label: it has no effect."""
-    for job in config.jobs:
+    for job in linted.jobs:
         if job.is_job and not job.queue:
             for path, name in _misplaced_values(job, well_known.QUEUE_NAME):
                 problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(job)}"
@@ -255,9 +256,9 @@ def queue_name_not_a_label(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, patch)])
 
 
-def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
+def misplaced_label(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each priority class or time limit of a job that is set only where Kueue ignores it."""
-    for job in config.jobs:
+    for job in linted.jobs:
         for key in _JOB_LABELS if job.is_job else ():
             if key in (job.obj["metadata"].get("labels") or {}):
                 continue
@@ -269,9 +270,9 @@ def misplaced_label(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, _add_label_patch(key, value))])
 
 
-def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
+def unknown_kueue_key(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each label or annotation of a job that starts with `kueue.x-k8s.io/` and that Kueue does not define."""
-    for job in config.jobs:
+    for job in linted.jobs:
         for path, keys in _labels_and_annotations(job):
             for key in keys:
                 if key.startswith(_KUEUE_PREFIX) and key.removeprefix(_KUEUE_PREFIX) not in _KUEUE_KEYS:
@@ -285,12 +286,12 @@ def unknown_kueue_key(config: Configuration) -> Iterator[RuleResult]:
                     )
 
 
-def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
+def job_without_queue(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each job that names no queue in any field, if its namespace has LocalQueues but none named `default`."""
-    for job in config.jobs:
+    for job in linted.jobs:
         if not job.is_job or job.queue or any(_misplaced_values(job, well_known.QUEUE_NAME)):
             continue
-        queue_names = sorted(config.local_queues_in(job.namespace))
+        queue_names = sorted(linted.local_queues_in(job.namespace))
         if not queue_names or "default" in queue_names:
             continue
         fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(queue_names)}"
@@ -300,20 +301,20 @@ def job_without_queue(config: Configuration) -> Iterator[RuleResult]:
         yield RuleResult(job.manifest, "metadata.labels", problem, fix, severity=severity)
 
 
-def namespace_without_queue(config: Configuration) -> Iterator[RuleResult]:
+def namespace_without_queue(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each Namespace in the manifests that has jobs but no LocalQueue, if there are LocalQueues elsewhere."""
-    for manifest in config.latest_versions(scheme.NAMESPACE):
+    for manifest in linted.latest_versions(scheme.NAMESPACE):
         name = manifest.obj["metadata"]["name"]
-        jobs = [job for job in config.jobs if job.namespace == name]
-        if jobs and config.has_kind(scheme.LOCAL_QUEUE) and not config.local_queues_in(name):
+        jobs = [job for job in linted.jobs if job.namespace == name]
+        if jobs and linted.has_kind(scheme.LOCAL_QUEUE) and not linted.local_queues_in(name):
             problem = f"namespace {name} has no LocalQueue: its {len(jobs)} jobs run without quota, or never"
             fix = f"create a LocalQueue in namespace {name}"
             yield RuleResult(manifest, "metadata.name", problem, fix)
 
 
-def not_suspended(config: Configuration) -> Iterator[RuleResult]:
+def not_suspended(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each JobSet with a queue name that sets `suspend: false`."""
-    for job in config.jobs:
+    for job in linted.jobs:
         if job.queue and job.obj["kind"] == "JobSet" and job.obj["spec"].get("suspend") is False:
             problem = "suspend is false, but Kueue suspends a queued JobSet until its Workload is admitted"
             fix = "set suspend: true, or remove the field if Kueue's webhooks always run"
@@ -362,12 +363,12 @@ def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tu
 _TPU_TOPOLOGY_SEPARATOR: Final = "x"
 
 
-def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
+def tpu_topology_mismatch(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each Job whose pods together request another number of TPU chips than the selected slice topology has.
 
     Pods that each request the chips of a whole slice are accepted in any number.
     """
-    for job in config.jobs:
+    for job in linted.jobs:
         for job_spec, path, index in _job_specs(job):
             topology, chips_per_pod = _tpu_topology_and_chips(job, index)
             if not topology or not chips_per_pod:
@@ -386,16 +387,16 @@ def tpu_topology_mismatch(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(job.manifest, f"{path}.parallelism", problem, fix)
 
 
-def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
+def tpu_chips_left(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report pods that request fewer TPU chips than their machine has; no other pod can use the remaining chips."""
-    for job in config.jobs:
+    for job in linted.jobs:
         for index, path in enumerate(job.paths):
             pod = job.pod(index)
             per_pod = dict(pod.requests).get(well_known.TPU)
             if not per_pod:
                 continue
             node_selector = dict(pod.node_selector)
-            matching_groups = [m for m in config.inventory.machines if m.has_labels(node_selector)]
+            matching_groups = [m for m in linted.inventory.machines if m.has_labels(node_selector)]
             chips = {t.allocatable.get(well_known.TPU, 0) for machines in matching_groups for t in machines.templates}
             if chips and all(per_pod < count for count in chips):
                 min_chips = min(chips)
@@ -405,10 +406,10 @@ def tpu_chips_left(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(job.manifest, f"{path}.spec.containers", problem, fix)
 
 
-def accelerator_mismatch(config: Configuration) -> Iterator[RuleResult]:
+def accelerator_mismatch(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each node selector whose machine type does not support its accelerator, or whose Spot labels conflict."""
-    catalog = builtin_catalog() if config.inventory.cluster is None else catalog_of(config.inventory.cluster)
-    for manifest, path, labels in config.node_selectors():
+    catalog = builtin_catalog() if linted.inventory.cluster is None else catalog_of(linted.inventory.cluster)
+    for manifest, path, labels in linted.node_selectors():
         accelerator = labels.get(well_known.ACCELERATOR) or labels.get(well_known.TPU_ACCELERATOR)
         machine_type = labels.get(well_known.INSTANCE_TYPE) or ""
         if (
@@ -483,9 +484,9 @@ _TOPOLOGY_FIX: Final = (
 )
 
 
-def topology_ignored(config: Configuration) -> Iterator[RuleResult]:
+def topology_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report the first topology request of each pod set: batchyard stores the request but does not act on it."""
-    for job in config.jobs:
+    for job in linted.jobs:
         for template, path in zip(job.templates, job.paths, strict=True):
             annotations = (template.get("metadata") or {}).get("annotations") or {}
             key = next((key for key in _TOPOLOGY_ANNOTATIONS if key in annotations), None)

@@ -10,8 +10,8 @@ from batchyard.api.meta import Obj, format_amount
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.counts import count_with_noun, pluralize
-from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import RuleResult, Severity
+from batchyard.lint.linted_manifests import LintedManifests
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.scheduling.messages import ExceedsMaxCapacity
 from batchyard.scheduling.quota import FlavorAssignmentMode
@@ -22,9 +22,9 @@ _NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _MIN_PLAUSIBLE_MEMORY_BYTES: Final = 1 << 20
 
 
-def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
+def null_namespace_selector(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue without a namespaceSelector, which therefore selects no namespace."""
-    for manifest, view in config.queue_versions:
+    for manifest, view in linted.queue_versions:
         if view.namespaces is None:
             problem = "namespaceSelector is missing, so the queue selects no namespace and never admits a Workload"
             fix = "set `namespaceSelector: {}` for all namespaces, or select the labels of the allowed namespaces"
@@ -33,17 +33,17 @@ def null_namespace_selector(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.namespaceSelector", problem, fix, patches)
 
 
-def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
+def namespace_not_selected(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each LocalQueue in a namespace that its ClusterQueue does not select.
 
     Namespaces that are not in the manifests have unknown labels, and are reported only if their name decides.
     """
-    for manifest, view in config.local_queues.values():
-        queue = config.queues.get(view.cluster_queue)
+    for manifest, view in linted.local_queues.values():
+        queue = linted.queues.get(view.cluster_queue)
         if queue is None or queue[1].namespaces is None:
             continue
         namespace = view.key.partition("/")[0]
-        namespace_manifest = config.find(scheme.NAMESPACE, namespace)
+        namespace_manifest = linted.find(scheme.NAMESPACE, namespace)
         selector_label_keys = {requirement.key for requirement in queue[1].namespaces.requirements}
         if namespace_manifest is None and selector_label_keys - {_NAMESPACE_NAME_LABEL}:
             continue  # the namespace's labels are unknown
@@ -58,19 +58,19 @@ def namespace_not_selected(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "metadata.namespace", problem, fix)
 
 
-def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
+def queue_stopped(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue or LocalQueue that has jobs in the manifests and a stopPolicy other than None."""
-    for name, (manifest, view) in config.queues.items():
-        jobs = config.jobs_by_queue[name]
+    for name, (manifest, view) in linted.queues.items():
+        jobs = linted.jobs_by_queue[name]
         if view.stop_policy != "None" and jobs:
             problem = (
                 f"stopPolicy is {view.stop_policy}: the {_format_job_count(jobs)} of this queue wait until"
                 " stopPolicy is None"
             )
             yield RuleResult(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_resume_patch(manifest)])
-    for manifest, local_queue in config.local_queues.values():
+    for manifest, local_queue in linted.local_queues.values():
         is_stopped = local_queue.stop_policy != "None"
-        jobs = [job for job in config.jobs if job.view.queue == local_queue.key] if is_stopped else []
+        jobs = [job for job in linted.jobs if job.view.queue == local_queue.key] if is_stopped else []
         if jobs:
             problem = (
                 f"stopPolicy is {local_queue.stop_policy}: the {_format_job_count(jobs)} of this queue wait until"
@@ -79,10 +79,10 @@ def queue_stopped(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.stopPolicy", problem, "set stopPolicy to None", [_resume_patch(manifest)])
 
 
-def queue_without_local_queue(config: Configuration) -> Iterator[RuleResult]:
+def queue_without_local_queue(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue that no LocalQueue refers to."""
-    referenced_names = {view.cluster_queue: None for _, view in config.local_queues.values()}
-    for name, (manifest, _) in config.queues.items():
+    referenced_names = {view.cluster_queue: None for _, view in linted.local_queues.values()}
+    for name, (manifest, _) in linted.queues.items():
         if name not in referenced_names:
             problem = f"no LocalQueue in these files refers to ClusterQueue {name}: no job can be queued in it"
             yield RuleResult(
@@ -93,13 +93,13 @@ def queue_without_local_queue(config: Configuration) -> Iterator[RuleResult]:
             )
 
 
-def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
+def strict_fifo_blocking(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each StrictFIFO ClusterQueue whose first job can block later jobs for which quota is free."""
-    for name, (manifest, view) in config.queues.items():
+    for name, (manifest, view) in linted.queues.items():
         if not view.strict_fifo:
             continue
-        jobs = config.jobs_by_queue[name]
-        distinct_jobs_by_key = {_job_equality_key(config, view, job): job for job in jobs}
+        jobs = linted.jobs_by_queue[name]
+        distinct_jobs_by_key = {_job_equality_key(linted, view, job): job for job in jobs}
         if len(distinct_jobs_by_key) > 1:
             largest_job_key, smallest_job_key = _largest_and_smallest_job_keys(list(distinct_jobs_by_key.values()))
             problem = (
@@ -119,9 +119,9 @@ def strict_fifo_blocking(config: Configuration) -> Iterator[RuleResult]:
         yield RuleResult(manifest, "spec.queueingStrategy", problem, fix, patches, severity=severity)
 
 
-def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
+def tiny_memory_quota(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each memory quota above 0 and below 1 MiB, where a unit such as Gi was probably forgotten."""
-    for manifest, groups in config.resource_groups:
+    for manifest, groups in linted.resource_groups:
         for group_index, group in enumerate(groups):
             for quota in group.quotas:
                 if quota.resource == "memory" and 0 < quota.nominal < _MIN_PLAUSIBLE_MEMORY_BYTES:
@@ -134,14 +134,14 @@ def tiny_memory_quota(config: Configuration) -> Iterator[RuleResult]:
                     yield RuleResult(manifest, path, problem, fix)
 
 
-def _job_equality_key(config: Configuration, view: ClusterQueueView, job: LintedJob) -> object:
+def _job_equality_key(linted: LintedManifests, view: ClusterQueueView, job: LintedJob) -> object:
     """Return the requests and usable flavors of a job's pod sets; jobs with equal keys wait for the same quota."""
     return tuple(
         [
             (
                 tuple((resource, amount * count) for resource, amount in pod_set.template.requests),
                 tuple(
-                    config.snapshot.obstacles.mismatches_for(pod_set.template, group.flavors) for group in view.groups
+                    linted.snapshot.obstacles.mismatches_for(pod_set.template, group.flavors) for group in view.groups
                 ),
             )
             for pod_set, count in zip(job.view.pod_sets, job.view.counts, strict=True)
@@ -176,9 +176,9 @@ def _resume_patch(manifest: Manifest) -> tuple[Manifest, dict[str, object]]:
 _REASONS_SHOWN_MAX: Final = 3
 
 
-def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
+def uncovered_resource(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set that requests a resource which its ClusterQueue does not cover."""
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         resource = pod_set.assignment.unavailable_resource
         if resource:
             groups = pod_set.queue.view.groups
@@ -191,9 +191,9 @@ def uncovered_resource(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
-def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
+def exceeds_quota(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set that requests more than its ClusterQueue could get with all quota of its cohort free."""
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         excesses = [
             rejection for rejection in pod_set.assignment.rejections if isinstance(rejection, ExceedsMaxCapacity)
         ]
@@ -218,9 +218,9 @@ def exceeds_quota(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
 
-def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
+def no_matching_flavor(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set that may use no flavor of its ClusterQueue: by taints, node selectors or missing flavors."""
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         rejections = pod_set.assignment.rejections
         if (
             pod_set.assignment.unavailable_resource
@@ -236,9 +236,9 @@ def no_matching_flavor(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
 
-def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
+def asks_for_nothing(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set with pods that request none of the resources which its ClusterQueue covers."""
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         covered_resources = [resource for group in pod_set.queue.view.groups for resource in group.resources]
         template = pod_set.job.view.pod_sets[pod_set.index].template
         if PODS in covered_resources or any(
@@ -252,12 +252,12 @@ def asks_for_nothing(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
-def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
+def beyond_limit_range(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each job whose pods violate a LimitRange of their namespace."""
     ranges_by_namespace: dict[str, list[Obj]] = {}
-    for manifest in config.latest_versions(scheme.LIMIT_RANGE):
+    for manifest in linted.latest_versions(scheme.LIMIT_RANGE):
         ranges_by_namespace.setdefault(manifest.obj["metadata"].get("namespace", ""), []).append(manifest.obj)
-    for job in config.jobs:
+    for job in linted.jobs:
         limit_ranges = ranges_by_namespace.get(job.namespace)
         violation = describe_limit_violations(job.workload, combine_limit_ranges(limit_ranges)) if limit_ranges else ""
         if violation:
@@ -270,28 +270,28 @@ def beyond_limit_range(config: Configuration) -> Iterator[RuleResult]:
             )
 
 
-def pod_larger_than_node(config: Configuration) -> Iterator[RuleResult]:
+def pod_larger_than_node(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report pod sets whose pods are larger than every node that they may run on, in some or all of their flavors."""
-    yield from _report_node_mismatches(config, "pod-larger-than-node")
+    yield from _report_node_mismatches(linted, "pod-larger-than-node")
 
 
-def no_such_node(config: Configuration) -> Iterator[RuleResult]:
+def no_such_node(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report pod sets whose pods select node labels that no node has, in some or all of their flavors."""
-    yield from _report_node_mismatches(config, "no-such-node")
+    yield from _report_node_mismatches(linted, "no-such-node")
 
 
-def untolerated_taint(config: Configuration) -> Iterator[RuleResult]:
-    """Report pod sets whose pods do not tolerate the taints of the selected nodes, in some or all of their flavors."""
-    yield from _report_node_mismatches(config, "untolerated-taint")
+def untolerated_taint(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report pod sets whose pods do not tolerate the taints of the nodes that some or all of their flavors select."""
+    yield from _report_node_mismatches(linted, "untolerated-taint")
 
 
-def too_few_nodes(config: Configuration) -> Iterator[RuleResult]:
+def too_few_nodes(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report pod sets with more parallel pods than all suitable nodes can hold, in some or all of their flavors."""
-    yield from _report_node_mismatches(config, "too-few-nodes")
+    yield from _report_node_mismatches(linted, "too-few-nodes")
 
 
-def _report_node_mismatches(config: Configuration, rule: str) -> Iterator[RuleResult]:
-    for pod_set, mismatch_by_flavors in config.node_mismatches:
+def _report_node_mismatches(linted: LintedManifests, rule: str) -> Iterator[RuleResult]:
+    for pod_set, mismatch_by_flavors in linted.node_mismatches:
         mismatches = {flavors: mismatch for flavors, mismatch in mismatch_by_flavors.items() if mismatch is not None}
         if not mismatches or next(iter(mismatches.values())).rule != rule:
             continue
@@ -316,18 +316,18 @@ def _format_exceeded_quota(rejection: ExceedsMaxCapacity) -> str:
 # Rules on preemption and fair sharing: policies without effect, contradictions, and endless loops.
 
 
-def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
+def preemption_loop(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report two jobs that can preempt each other endlessly, because one of them allows partial admission.
 
     With its minimum pod count, the first job fits the nominal quota of its ClusterQueue and reclaims quota from the
     second job. Once that quota is free, the first job would borrow to run all its pods. The second job also borrows, is
     ordered before the first job, and takes the quota back.
     """
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         reclaim_policy = pod_set.queue.view.preemption.reclaim_within_cohort
-        may_reclaim = reclaim_policy != "Never" if config.fair_sharing else reclaim_policy == "Any"
+        may_reclaim = reclaim_policy != "Never" if linted.fair_sharing else reclaim_policy == "Any"
         contended_quota = _borrowed_only_at_full_count(pod_set) if may_reclaim and pod_set.queue.node.parent else ()
-        rival_job = _find_rival_job(config, pod_set, contended_quota) if contended_quota else None
+        rival_job = _find_rival_job(linted, pod_set, contended_quota) if contended_quota else None
         if rival_job is not None:
             view = pod_set.queue.view
             problem = (
@@ -335,7 +335,7 @@ def preemption_loop(config: Configuration) -> Iterator[RuleResult]:
                 " and is ordered after that job: the two can preempt each other forever"
             )
             fix = f"remove the minimum pod count, or give ClusterQueue {view.name} the quota for all pods"
-            fix += "" if config.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
+            fix += "" if linted.fair_sharing else ", or set its reclaimWithinCohort to LowerPriority"
             yield RuleResult(pod_set.job.manifest, pod_set.path, problem, fix)
 
 
@@ -348,25 +348,25 @@ def _borrowed_only_at_full_count(pod_set: LintedPodSet) -> frozenset[int]:
     return frozenset([fr for fr, amount in usage.items() if amount * view.count > node.subtree_quota[fr] * min_count])
 
 
-def _find_rival_job(config: Configuration, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
-    for candidate in config.pod_sets:
+def _find_rival_job(linted: LintedManifests, pod_set: LintedPodSet, contended_frs: Container[int]) -> LintedJob | None:
+    for candidate in linted.pod_sets:
         if candidate.queue is pod_set.queue or candidate.queue.node.path[0] is not pod_set.queue.node.path[0]:
             continue
         uses_contended_quota = any(
             amount and fr in contended_frs for fr, amount in candidate.assignment.assigned_flavors.usage
         )
-        if uses_contended_quota and (config.fair_sharing or candidate.job.view.priority >= pod_set.job.view.priority):
+        if uses_contended_quota and (linted.fair_sharing or candidate.job.view.priority >= pod_set.job.view.priority):
             return candidate.job
     return None
 
 
-def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
+def contradicting_priorities(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report two jobs per ClusterQueue whose WorkloadPriorityClasses and PriorityClasses order them in opposite ways.
 
     Of several such pairs in a ClusterQueue, only the first is reported.
     """
-    priority_classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
-    for name, jobs in config.jobs_by_queue.items():
+    priority_classes = {m.obj["metadata"]["name"]: m.obj for m in linted.latest_versions(scheme.PRIORITY_CLASS)}
+    for name, jobs in linted.jobs_by_queue.items():
         jobs_by_priorities = {_queue_and_pod_priority(job, priority_classes): job for job in jobs}
         for priorities, other_priorities in combinations(jobs_by_priorities, 2):
             (queue_priority, pod_priority), (other_queue_priority, other_pod_priority) = priorities, other_priorities
@@ -382,11 +382,11 @@ def contradicting_priorities(config: Configuration) -> Iterator[RuleResult]:
                 break
 
 
-def zero_weight(config: Configuration) -> Iterator[RuleResult]:
+def zero_weight(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue and Cohort with a fair sharing weight of 0."""
     for manifest, weight in [
-        *((manifest, view.weight) for manifest, view in config.queue_versions),
-        *((manifest, view.weight) for manifest, view in config.cohorts.values()),
+        *((manifest, view.weight) for manifest, view in linted.queue_versions),
+        *((manifest, view.weight) for manifest, view in linted.cohorts.values()),
     ]:
         if weight == 0:
             problem = "a fair sharing weight of 0 makes the share infinite: only unrequested quota is borrowed"
@@ -394,36 +394,36 @@ def zero_weight(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight_patch("1"))])
 
 
-def borrowing_ignored(config: Configuration) -> Iterator[RuleResult]:
+def borrowing_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue that sets borrowWithinCohort if fair sharing is enabled: the field has no effect."""
-    for manifest, view in config.queue_versions:
-        if config.fair_sharing and view.preemption.borrow_within_cohort:
+    for manifest, view in linted.queue_versions:
+        if linted.fair_sharing and view.preemption.borrow_within_cohort:
             problem = "borrowWithinCohort has no effect under fair sharing: shares determine the victims"
             fix = "remove borrowWithinCohort, or disable fair sharing"
             patches = [(manifest, {"spec": {"preemption": {"borrowWithinCohort": None}}})]
             yield RuleResult(manifest, "spec.preemption.borrowWithinCohort", problem, fix, patches)
 
 
-def reclaim_without_cohort(config: Configuration) -> Iterator[RuleResult]:
+def reclaim_without_cohort(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue that sets reclaimWithinCohort, but cannot reclaim anything.
 
     Its cohort tree has neither another ClusterQueue nor a Cohort with quota of its own.
     """
-    for manifest, view in config.queue_versions:
-        if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(config, view):
+    for manifest, view in linted.queue_versions:
+        if view.preemption.reclaim_within_cohort != "Never" and not _has_cohort_neighbors(linted, view):
             reason = f"no other queue is in cohort {view.cohort}" if view.cohort else "the queue is in no cohort"
             problem = f"reclaimWithinCohort has no effect: {reason}, so no quota can be reclaimed"
             fix = "set a cohortName that other queues use, or remove reclaimWithinCohort"
             yield RuleResult(manifest, "spec.preemption.reclaimWithinCohort", problem, fix)
 
 
-def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
+def borrowing_without_lender(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each borrowingLimit above 0 for a flavor-resource of which no other member of the cohort lends quota.
 
     Flavor-resources of which the ClusterQueue itself has no quota either are not reported.
     """
-    snapshot = config.snapshot
-    for name, (manifest, view) in config.queues.items():
+    snapshot = linted.snapshot
+    for name, (manifest, view) in linted.queues.items():
         node = snapshot.queues[name].node
         for group_index, group in enumerate(view.groups):
             for quota in group.quotas:
@@ -439,34 +439,35 @@ def borrowing_without_lender(config: Configuration) -> Iterator[RuleResult]:
                     yield RuleResult(manifest, path, problem, fix)
 
 
-def nothing_lent(config: Configuration) -> Iterator[RuleResult]:
-    """Report each Cohort with several members that lend nothing, because all their quota has a lendingLimit of 0."""
-    snapshot = config.snapshot
+def nothing_lent(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each Cohort of several members in which no member lends quota, because each lendingLimit is 0."""
+    snapshot = linted.snapshot
     for name, cohort in snapshot.cohorts.items():
         child_nodes = list(cohort.children.values())
         lendable_frs = [fr for fr in cohort.declared_frs if sum(child.subtree_quota[fr] for child in child_nodes)]
         if len(child_nodes) > 1 and lendable_frs and not any(cohort.subtree_quota[fr] for fr in lendable_frs):
-            manifest = _first_cohort_member(config, name)
+            manifest = _first_cohort_member(linted, name)
             if manifest is not None:
                 problem = f"every member of cohort {name} has a lendingLimit of 0: no queue can borrow quota"
                 fix = "raise the lendingLimits, or remove the cohort"
                 yield RuleResult(manifest, "spec.cohortName", problem, fix)
 
 
-def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
-    """Report each ClusterQueue without preemption whose quota admits its lowest or highest priority job, but not both.
+def priority_without_preemption(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each ClusterQueue whose quota admits its job of lowest or of highest priority, but not both.
 
-    The pods of the highest priority job could preempt other pods by their PriorityClass, but are never created.
+    Only ClusterQueues with withinClusterQueue: Never are reported. The pods of the highest priority job could preempt
+    other pods by their PriorityClass, but are never created.
     """
-    classes = {m.obj["metadata"]["name"]: m.obj for m in config.latest_versions(scheme.PRIORITY_CLASS)}
-    for manifest, view in config.queue_versions:
-        if view.preemption.within_cluster_queue != "Never" or config.is_changed_later(manifest):
+    classes = {m.obj["metadata"]["name"]: m.obj for m in linted.latest_versions(scheme.PRIORITY_CLASS)}
+    for manifest, view in linted.queue_versions:
+        if view.preemption.within_cluster_queue != "Never" or linted.is_redefined_later(manifest):
             continue
-        jobs = sorted(config.jobs_by_queue[view.name], key=lambda job: job.view.priority)
+        jobs = sorted(linted.jobs_by_queue[view.name], key=lambda job: job.view.priority)
         if len(jobs) < 2 or not _may_preempt(jobs[-1], classes) or jobs[0].view.priority == jobs[-1].view.priority:
             continue
         lowest_job, highest_job = jobs[0], jobs[-1]
-        if _fits_only_one_job(config, view, lowest_job, highest_job):
+        if _fits_only_one_job(linted, view, lowest_job, highest_job):
             problem = (
                 f"the quota holds {lowest_job.view.key} or {highest_job.view.key}, not both, and withinClusterQueue is"
                 " Never: the job"
@@ -477,11 +478,11 @@ def priority_without_preemption(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.preemption.withinClusterQueue", problem, fix, patches)
 
 
-def _fits_only_one_job(config: Configuration, view: ClusterQueueView, job_a: LintedJob, job_b: LintedJob) -> bool:
-    pod_sets = [each for each in config.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
+def _fits_only_one_job(linted: LintedManifests, view: ClusterQueueView, job_a: LintedJob, job_b: LintedJob) -> bool:
+    pod_sets = [each for each in linted.pod_sets if each.queue.name == view.name and each.job in (job_a, job_b)]
     if not all(pod_set.assignment.mode is FlavorAssignmentMode.FIT for pod_set in pod_sets):
         return False
-    potential_quota = config.snapshot.queues[view.name].node.potential_quota
+    potential_quota = linted.snapshot.queues[view.name].node.potential_quota
     total_usage: dict[int, int] = {}
     for pod_set in pod_sets:
         for fr, amount in pod_set.assignment.assigned_flavors.usage:
@@ -501,18 +502,18 @@ def _queue_and_pod_priority(job: LintedJob, priority_classes: Mapping[str, Obj])
     return job.view.priority, value
 
 
-def _has_cohort_neighbors(config: Configuration, view: ClusterQueueView) -> bool:
+def _has_cohort_neighbors(linted: LintedManifests, view: ClusterQueueView) -> bool:
     """Return whether the cohort tree of a ClusterQueue has other ClusterQueues, or Cohorts with quota of their own."""
-    cohorts = config.snapshot.cohorts
+    cohorts = linted.snapshot.cohorts
     if view.cohort not in cohorts:
         return False
     root = cohorts[view.cohort].path[0]
-    has_other_queues = any(queue.name != view.name for queue in config.snapshot.queues_below(root))
+    has_other_queues = any(queue.name != view.name for queue in linted.snapshot.queues_below(root))
     return has_other_queues or any(any(each.nominal.values()) for each in cohorts.values() if each.path[0] is root)
 
 
-def _first_cohort_member(config: Configuration, cohort: str) -> Manifest | None:
-    return next((manifest for manifest, view in config.queues.values() if view.cohort == cohort), None)
+def _first_cohort_member(linted: LintedManifests, cohort: str) -> Manifest | None:
+    return next((manifest for manifest, view in linted.queues.values() if view.cohort == cohort), None)
 
 
 def _weight_patch(text: str) -> Mapping[str, Any]:

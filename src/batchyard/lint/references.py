@@ -17,8 +17,8 @@ from batchyard.api.views.workload import FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, parse_duration
-from batchyard.lint.configuration import PROVISIONING_CONTROLLER, Configuration
 from batchyard.lint.findings import RuleResult, Severity
+from batchyard.lint.linted_manifests import PROVISIONING_CONTROLLER, LintedManifests
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.placement.node_filters import selects
 
@@ -44,35 +44,35 @@ class ObjectReference(NamedTuple):
     namespace: str = ""
 
 
-def unknown_local_queue(config: Configuration) -> Iterator[RuleResult]:
+def unknown_local_queue(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each job whose LocalQueue does not exist."""
-    for job in config.jobs:
+    for job in linted.jobs:
         if job.queue:
             path = f"metadata.labels[{well_known.QUEUE_NAME}]" if job.is_job else "spec.queueName"
             consequence = "the job waits forever"
             reference = ObjectReference(job.manifest, path, scheme.LOCAL_QUEUE, job.queue, consequence, job.namespace)
-            yield from _report_missing(config, reference)
+            yield from _report_missing(linted, reference)
 
 
-def unknown_cluster_queue(config: Configuration) -> Iterator[RuleResult]:
+def unknown_cluster_queue(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each LocalQueue whose ClusterQueue does not exist."""
-    for manifest, view in config.local_queues.values():
+    for manifest, view in linted.local_queues.values():
         effect = "jobs in this queue wait forever"
         reference = ObjectReference(manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, effect)
-        yield from _report_missing(config, reference)
+        yield from _report_missing(linted, reference)
 
 
-def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
+def unknown_namespace(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each Namespace that manifests use but do not define, located at the first object in that Namespace.
 
     System Namespaces and those of a linted cluster state are not reported. If the manifests define no Namespace at all,
     the Namespaces probably exist on the cluster: the severity is note.
     """
-    severity = None if config.has_kind(scheme.NAMESPACE) else Severity.NOTE
+    severity = None if linted.has_kind(scheme.NAMESPACE) else Severity.NOTE
     manifests_by_namespace: dict[str, list[Manifest]] = {}
-    for manifest in config.manifests:
+    for manifest in linted.manifests:
         name = manifest.obj["metadata"].get("namespace")
-        if name and name not in config.existing_namespaces and not config.find(scheme.NAMESPACE, name):
+        if name and name not in linted.existing_namespaces and not linted.find(scheme.NAMESPACE, name):
             manifests_by_namespace.setdefault(name, []).append(manifest)
     for name, manifests in manifests_by_namespace.items():
         problem = (
@@ -83,36 +83,36 @@ def unknown_namespace(config: Configuration) -> Iterator[RuleResult]:
         yield RuleResult(manifests[0], "metadata.namespace", problem, fix, severity=severity)
 
 
-def unknown_flavor(config: Configuration) -> Iterator[RuleResult]:
+def unknown_flavor(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ResourceFlavor that a ClusterQueue lists but that does not exist."""
-    for manifest, view in config.queue_versions:
+    for manifest, view in linted.queue_versions:
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
                 path = f"spec.resourceGroups[{group_index}].flavors[{index}].name"
                 consequence = "the ClusterQueue is inactive and admits no Workload"
                 reference = ObjectReference(manifest, path, scheme.RESOURCE_FLAVOR, flavor, consequence)
-                yield from _report_missing(config, reference)
+                yield from _report_missing(linted, reference)
 
 
-def unknown_admission_check(config: Configuration) -> Iterator[RuleResult]:
+def unknown_admission_check(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each AdmissionCheck that a ClusterQueue names but that does not exist."""
-    for manifest, view in config.queue_versions:
+    for manifest, view in linted.queue_versions:
         for index, check in enumerate(view.admission_checks):
             path = f"spec.admissionChecksStrategy.admissionChecks[{index}].name"
             effect = "the ClusterQueue is inactive and admits no Workload"
-            yield from _report_missing(config, ObjectReference(manifest, path, scheme.ADMISSION_CHECK, check, effect))
+            yield from _report_missing(linted, ObjectReference(manifest, path, scheme.ADMISSION_CHECK, check, effect))
 
 
-def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
+def unknown_provisioning_config(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report missing ProvisioningRequestConfigs of AdmissionChecks, and those whose class no autoscaler serves."""
-    for manifest in config.all_versions(scheme.ADMISSION_CHECK):
+    for manifest in linted.all_versions(scheme.ADMISSION_CHECK):
         spec = manifest.obj["spec"]
         if spec.get("controllerName") == PROVISIONING_CONTROLLER:
             name = (spec.get("parameters") or {}).get("name") or ""
             effect = "the AdmissionCheck and every ClusterQueue that uses it are inactive"
             kind = scheme.PROVISIONING_REQUEST_CONFIG
-            yield from _report_missing(config, ObjectReference(manifest, "spec.parameters.name", kind, name, effect))
-    for manifest in config.all_versions(scheme.PROVISIONING_REQUEST_CONFIG):
+            yield from _report_missing(linted, ObjectReference(manifest, "spec.parameters.name", kind, name, effect))
+    for manifest in linted.all_versions(scheme.PROVISIONING_REQUEST_CONFIG):
         name = manifest.obj["spec"].get("provisioningClassName") or ""
         if name not in _PROVISIONING_CLASSES:
             suggestion = find_nearest_name(name, _PROVISIONING_CLASSES) or " or ".join(_PROVISIONING_CLASSES)
@@ -121,40 +121,40 @@ def unknown_provisioning_config(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, "spec.provisioningClassName", problem, fix, severity=Severity.WARNING)
 
 
-def unknown_topology(config: Configuration) -> Iterator[RuleResult]:
+def unknown_topology(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ResourceFlavor whose Topology does not exist."""
-    for manifest in config.all_versions(scheme.RESOURCE_FLAVOR):
+    for manifest in linted.all_versions(scheme.RESOURCE_FLAVOR):
         name = (manifest.obj.get("spec") or {}).get("topologyName")
         if name:
             consequence = "ClusterQueues with the flavor are inactive"
             reference = ObjectReference(manifest, "spec.topologyName", scheme.TOPOLOGY, name, consequence)
-            yield from _report_missing(config, reference)
+            yield from _report_missing(linted, reference)
 
 
-def unknown_priority_class(config: Configuration) -> Iterator[RuleResult]:
+def unknown_priority_class(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each job whose WorkloadPriorityClass or PriorityClass does not exist."""
-    for job in config.jobs:
+    for job in linted.jobs:
         if job.class_kind == "WorkloadPriorityClass":
             path = f"metadata.labels[{well_known.PRIORITY_CLASS}]" if job.is_job else "spec.priorityClassRef.name"
             consequence = "Kueue creates no Workload for the job, so it never starts"
             kind = scheme.WORKLOAD_PRIORITY_CLASS
-            yield from _report_missing(config, ObjectReference(job.manifest, path, kind, job.class_name, consequence))
+            yield from _report_missing(linted, ObjectReference(job.manifest, path, kind, job.class_name, consequence))
         for path, template in zip(job.paths, job.templates, strict=True):
             name = (template.get("spec") or {}).get("priorityClassName")
             if name and name not in SYSTEM_CLASSES:
                 consequence = "the API server rejects its pods, and Kueue does not queue the job"
                 class_path = f"{path}.spec.priorityClassName"
                 yield from _report_missing(
-                    config, ObjectReference(job.manifest, class_path, scheme.PRIORITY_CLASS, name, consequence)
+                    linted, ObjectReference(job.manifest, class_path, scheme.PRIORITY_CLASS, name, consequence)
                 )
 
 
-def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
+def unknown_node_pool(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod template or ResourceFlavor that selects an unknown node pool, if any node pools are known."""
-    pool_names = {machines.name: None for machines in config.inventory.pools}
+    pool_names = {machines.name: None for machines in linted.inventory.pools}
     if not pool_names:
         return
-    for manifest, path, labels in config.node_selectors():
+    for manifest, path, labels in linted.node_selectors():
         name = labels.get(well_known.NODE_POOL)
         if name and name not in pool_names:
             problem = f"node pool {name} does not exist: no node has this label, so the pods stay Pending"
@@ -163,19 +163,19 @@ def unknown_node_pool(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(manifest, f"{path}[{well_known.NODE_POOL}]", problem, fix)
 
 
-def cohort_cycle(config: Configuration) -> Iterator[RuleResult]:
+def cohort_cycle(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each Cohort whose chain of parents contains a cycle."""
-    for name, (manifest, view) in config.cohorts.items():
-        if config.snapshot.forest.has_cycle(name):
+    for name, (manifest, view) in linted.cohorts.items():
+        if linted.snapshot.forest.has_cycle(name):
             problem = f"the parents of Cohort {name} form a cycle: no ClusterQueue below it admits anything"
             fix = f"give {view.parent} or {name} another parent, or none"
             yield RuleResult(manifest, "spec.parentName", problem, fix, [(manifest, {"spec": {"parentName": None}})])
 
 
-def defined_twice(config: Configuration) -> Iterator[RuleResult]:
+def defined_twice(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each repeated definition of an object with the same submission time, except of a Cluster."""
     first_definitions: dict[object, Manifest] = {}
-    for manifest in config.manifests:
+    for manifest in linted.manifests:
         if group_kind(manifest.obj) == scheme.CLUSTER or not manifest.obj["metadata"].get("name"):
             continue
         submitted_at = annotation(manifest.obj, well_known.SUBMIT_AT)
@@ -191,12 +191,12 @@ def defined_twice(config: Configuration) -> Iterator[RuleResult]:
             )
 
 
-def _report_missing(config: Configuration, reference: ObjectReference) -> Iterator[RuleResult]:
-    if config.find(reference.kind, reference.name, reference.namespace) is not None:
+def _report_missing(linted: LintedManifests, reference: ObjectReference) -> Iterator[RuleResult]:
+    if linted.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]
     suffix = f" in namespace {reference.namespace}" if reference.namespace else ""
-    if not config.has_kind(reference.kind):
+    if not linted.has_kind(reference.kind):
         problem = f"the {kind} {reference.name}{suffix} is not in these files; without it, {reference.consequence}"
         is_priority = reference.kind in _PRIORITY_KINDS
         fix = f"make sure that the {kind} exists in the cluster"
@@ -205,12 +205,12 @@ def _report_missing(config: Configuration, reference: ObjectReference) -> Iterat
         yield RuleResult(reference.manifest, reference.path, problem, fix, severity=severity)
         return
     problem = f"{kind} {reference.name}{suffix} does not exist: {reference.consequence}"
-    fix = _suggest_name(kind, reference, _names_of_kind(config, reference))
+    fix = _suggest_name(kind, reference, _names_of_kind(linted, reference))
     yield RuleResult(reference.manifest, reference.path, problem, fix)
 
 
-def _names_of_kind(config: Configuration, reference: ObjectReference) -> Sequence[str]:
-    all_metadata = (manifest.obj["metadata"] for manifest in config.latest_versions(reference.kind))
+def _names_of_kind(linted: LintedManifests, reference: ObjectReference) -> Sequence[str]:
+    all_metadata = (manifest.obj["metadata"] for manifest in linted.latest_versions(reference.kind))
     return sorted(metadata["name"] for metadata in all_metadata if metadata.get("namespace", "") == reference.namespace)
 
 
@@ -237,9 +237,12 @@ MAX_RUN_SECONDS: Final = 7 * 24 * 3600
 _MAX_RUN_ANNOTATION: Final = f"{well_known.PROVISIONING_PREFIX}maxRunDurationSeconds"
 
 
-def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
-    """Report each non-default grace period that Spot machines do not allow, of pods that can run on Spot machines."""
-    for pod_set in _pod_sets_on_spot(config):
+def grace_beyond_spot(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each pod set that can run on Spot machines with a longer grace period than these allow.
+
+    The default grace period is not reported.
+    """
+    for pod_set in _pod_sets_on_spot(linted):
         spec = pod_set.job.templates[pod_set.index].get("spec") or {}
         grace_seconds = spec.get("terminationGracePeriodSeconds")
         if grace_seconds not in {None, GRACE_DEFAULT} and grace_seconds > SPOT_GRACE_SECONDS:
@@ -252,9 +255,9 @@ def grace_beyond_spot(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.terminationGracePeriodSeconds", problem, fix)
 
 
-def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
+def no_retries_on_spot(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each job that fails for good when its first Spot machine is reclaimed, because its backoffLimit is 0."""
-    for pod_set in _pod_sets_on_spot(config):
+    for pod_set in _pod_sets_on_spot(linted):
         job, spec = pod_set.job, _job_spec_of_pod_set(pod_set)
         if spec is None or spec.get("backoffLimit") != 0 or _ignores_disruptions(spec):
             continue
@@ -268,15 +271,15 @@ def no_retries_on_spot(config: Configuration) -> Iterator[RuleResult]:
         yield RuleResult(job.manifest, f"{path}backoffLimit", problem, fix)
 
 
-def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
+def queued_pool_without_check(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set that can only run on queued-provisioning pools but gets no ProvisioningRequest."""
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         flavor_names = [choice.flavor for choice in pod_set.assignment.choices.values()]
-        flavors = [config.flavors[name][1] for name in flavor_names if name in config.flavors]
-        if any(config.creates_provisioning_requests(pod_set.queue.view, flavor.name) for flavor in flavors):
+        flavors = [linted.flavors[name][1] for name in flavor_names if name in linted.flavors]
+        if any(linted.creates_provisioning_requests(pod_set.queue.view, flavor.name) for flavor in flavors):
             continue
         pod = pod_set.job.pod(pod_set.index, flavors, with_queued_toleration=True)
-        groups = [m for m in config.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]
+        groups = [m for m in linted.inventory.machines if any(selects(pod.shape.rules, t) for t in m.templates)]
         if groups and all(m.provisioning == "queued" for m in groups):
             names = ", ".join(m.name for m in groups)
             problem = (
@@ -287,10 +290,10 @@ def queued_pool_without_check(config: Configuration) -> Iterator[RuleResult]:
             yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.nodeSelector", problem, fix)
 
 
-def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
+def run_time_beyond_limit(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each job that requests or declares a longer run time than its queued-provisioning machines can have."""
-    for job in config.jobs:
-        if not _requests_gke_capacity(config, job):
+    for job in linted.jobs:
+        if not _requests_gke_capacity(linted, job):
             continue
         requested_seconds = parse_integer(annotation(job.obj, _MAX_RUN_ANNOTATION) or "")
         limit_seconds = MAX_RUN_SECONDS if requested_seconds is None else requested_seconds
@@ -319,11 +322,11 @@ def run_time_beyond_limit(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(job.manifest, path, problem, fix, severity=Severity.WARNING)
 
 
-def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
+def check_without_resource(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set that requests none of the managedResources of its queue's provisioning AdmissionCheck."""
-    for pod_set in config.pod_sets:
+    for pod_set in linted.pod_sets:
         for rule in pod_set.queue.view.check_rules:
-            managed_resources = _managed_resources(config, rule.name)
+            managed_resources = _managed_resources(linted, rule.name)
             requested_resources = [resource for resource, amount in pod_set.assignment.requests if amount]
             if managed_resources and not any(resource in managed_resources for resource in requested_resources):
                 names = ", ".join(managed_resources)
@@ -336,27 +339,27 @@ def check_without_resource(config: Configuration) -> Iterator[RuleResult]:
                 yield RuleResult(pod_set.job.manifest, f"{pod_set.path}.containers", problem, fix)
 
 
-def _pod_sets_on_spot(config: Configuration) -> Iterator[LintedPodSet]:
-    for pod_set in config.pod_sets:
+def _pod_sets_on_spot(linted: LintedManifests) -> Iterator[LintedPodSet]:
+    for pod_set in linted.pod_sets:
         template = pod_set.job.view.pod_sets[pod_set.index].template
         node_selector_labels = dict(template.node_selector)
         usable_flavors = [
             flavor
             for group in pod_set.queue.view.groups
             for name, obstacle in zip(
-                group.flavors, config.snapshot.obstacles.mismatches_for(template, group.flavors), strict=True
+                group.flavors, linted.snapshot.obstacles.mismatches_for(template, group.flavors), strict=True
             )
-            if not obstacle and (flavor := config.flavors[name][1])
+            if not obstacle and (flavor := linted.flavors[name][1])
         ]
-        if any(is_spot(config, flavor) for flavor in usable_flavors) or _selects_spot(node_selector_labels):
+        if any(is_spot(linted, flavor) for flavor in usable_flavors) or _selects_spot(node_selector_labels):
             yield pod_set
 
 
-def is_spot(config: Configuration, flavor: FlavorView) -> bool:
+def is_spot(linted: LintedManifests, flavor: FlavorView) -> bool:
     """Return whether all machines of a ResourceFlavor are Spot machines."""
     if _selects_spot(flavor.labels):
         return True
-    machine_groups = config.inventory.machines_for(flavor) if flavor.labels else []
+    machine_groups = linted.inventory.machines_for(flavor) if flavor.labels else []
     return bool(machine_groups) and all(group.provisioning == "spot" for group in machine_groups)
 
 
@@ -381,26 +384,26 @@ def _ignores_disruptions(spec: Any) -> bool:
     )
 
 
-def _requests_gke_capacity(config: Configuration, job: LintedJob) -> bool:
-    queue = config.cluster_queue_of(job)
+def _requests_gke_capacity(linted: LintedManifests, job: LintedJob) -> bool:
+    queue = linted.cluster_queue_of(job)
     names = queue.view.admission_checks if queue is not None else ()
-    return any(_provisioning_class(config, name) == QUEUED_CLASS for name in names)
+    return any(_provisioning_class(linted, name) == QUEUED_CLASS for name in names)
 
 
-def _provisioning_config(config: Configuration, check_name: str) -> Any:
-    check_manifest = config.find(scheme.ADMISSION_CHECK, check_name)
+def _provisioning_config(linted: LintedManifests, check_name: str) -> Any:
+    check_manifest = linted.find(scheme.ADMISSION_CHECK, check_name)
     name = ((check_manifest.obj["spec"].get("parameters") or {}).get("name") or "") if check_manifest else ""
-    config_manifest = config.find(scheme.PROVISIONING_REQUEST_CONFIG, name)
+    config_manifest = linted.find(scheme.PROVISIONING_REQUEST_CONFIG, name)
     return {} if config_manifest is None else config_manifest.obj["spec"]
 
 
-def _provisioning_class(config: Configuration, check_name: str) -> str:
-    name: str = _provisioning_config(config, check_name).get("provisioningClassName") or ""
+def _provisioning_class(linted: LintedManifests, check_name: str) -> str:
+    name: str = _provisioning_config(linted, check_name).get("provisioningClassName") or ""
     return name
 
 
-def _managed_resources(config: Configuration, check_name: str) -> list[str]:
-    return _provisioning_config(config, check_name).get("managedResources") or []
+def _managed_resources(linted: LintedManifests, check_name: str) -> list[str]:
+    return _provisioning_config(linted, check_name).get("managedResources") or []
 
 
 def _declared_run_times(job: LintedJob) -> Iterator[tuple[str, int]]:

@@ -16,8 +16,8 @@ from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import workload_spec
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.lint import capacity, flavors, queues, references
-from batchyard.lint.configuration import Configuration
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
+from batchyard.lint.linted_manifests import LintedManifests
 from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
@@ -255,11 +255,11 @@ RULES: Final = (
 RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 
 
-def run_rules(config: Configuration, names: Collection[str] = ()) -> Iterator[LintFinding]:
+def run_rules(linted: LintedManifests, names: Collection[str] = ()) -> Iterator[LintFinding]:
     """Run the checks of the lint rules in `names` (of all if empty), in the order of RULES, and yield the findings."""
     for rule in RULES:
         if rule.check is not None and (not names or rule.name in names):
-            for result in rule.check(config):
+            for result in rule.check(linted):
                 yield make_finding(rule, result)
 
 
@@ -275,7 +275,7 @@ _REPAIRS_MAX: Final = 6
 
 
 def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """Return a manifest with its invalid fields removed or corrected, and its decoded object; None if that fails."""
+    """Remove or correct the invalid fields of a manifest; return it and its decoded object, None on failure."""
     for _ in range(_REPAIRS_MAX):
         if not isinstance(value, Mapping):
             return None
@@ -385,7 +385,8 @@ def lint_manifests(
 ) -> LintReport:
     """Check parsed manifests with the lint rules named in `rules` (all if empty) and return a report.
 
-    `state_names` are the names of the sources that are cluster states; all Namespaces of objects in them exist.
+    `state_names` are the names of the sources that are cluster states. The Namespaces of objects in these sources count
+    as existing, even without manifests.
     """
     doc_repairs = [(doc, repair) for doc in manifests.invalid_documents if (repair := repair_manifest(doc.value))]
     repairs = [Manifest(obj, doc.source, doc.document, doc.item_path) for doc, (_, obj) in doc_repairs]
@@ -399,7 +400,7 @@ def lint_manifests(
         for each in manifests.objects
         if each.source in state_names or each.obj["metadata"].get("resourceVersion")
     }
-    findings += run_rules(build_configuration(sorted_manifests, existing_namespaces), rules)
+    findings += run_rules(index_manifests(sorted_manifests, existing_namespaces), rules)
     position_by_source = {source: position for position, source in enumerate(source_names)}
     located_findings = _add_line_numbers(findings, manifests)
     located_findings.sort(
@@ -408,8 +409,8 @@ def lint_manifests(
     return LintReport(located_findings, len(manifests.texts))
 
 
-def build_configuration(manifests: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> Configuration:
-    """Return the Configuration that the lint rules check, from manifests and the jobs among them."""
+def index_manifests(manifests: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> LintedManifests:
+    """Return manifests with the indexes that the lint rules need."""
     reader = _ObjectReader(manifests)
     jobs = [job for manifest in manifests for job in _linted_jobs_of(manifest, reader)]
     scenarios = [
@@ -417,7 +418,7 @@ def build_configuration(manifests: Sequence[Manifest], existing_namespaces: Coll
     ]
     configurations = [manifest.obj for manifest in manifests if group_kind(manifest.obj) == scheme.CONFIGURATION]
     fair_sharing = any(spec.get("fairSharing") for spec in [*scenarios, *configurations])
-    return Configuration(manifests, jobs, fair_sharing=fair_sharing, existing_namespaces=existing_namespaces)
+    return LintedManifests(manifests, jobs, fair_sharing=fair_sharing, existing_namespaces=existing_namespaces)
 
 
 def _sort_by_position(manifests: list[Manifest], sources: Sequence[str]) -> list[Manifest]:

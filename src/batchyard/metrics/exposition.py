@@ -68,7 +68,7 @@ class Scrape:
         self._is_scheduled = False
 
     def take(self) -> Sequence[Any]:
-        """Return the next chunk of the response; empty at a pause, before the next chunk is due, or after the end."""
+        """Return the next chunk as the only item; () during a pause, before the chunk is due, or after the end."""
         if self._is_scheduled or self.is_over:
             return ()
         chunk = next(self._chunks, None)
@@ -124,7 +124,7 @@ class MetricGroup:
         self._counters[name].add(labels, amount)
 
     def set(self, name: str, labels: Labels, value: float) -> None:
-        """Set one series of the gauge `name`: the series with these label values."""
+        """Set the value of the series with these label values, of the gauge `name`."""
         self._counters[name].set(labels, value)
 
     def observe(self, name: str, labels: Labels, value: float) -> None:

@@ -66,11 +66,11 @@ class ShadowMetrics:
         self,
         counts: Callable[[], ComparisonCounts],
         waiting_count: Callable[[], int],
-        reordered_count: Callable[[], int],
+        vanished_divergence_count: Callable[[], int],
     ) -> None:
         self._counts = counts
         self._waiting_count = waiting_count
-        self._reordered_count = reordered_count
+        self._vanished_divergence_count = vanished_divergence_count
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of shadow mode."""
@@ -82,7 +82,7 @@ class ShadowMetrics:
         yield gauge_text(metric("batchyard_shadow_divergences_total"), divergence_samples)
         yield gauge_text(metric("batchyard_shadow_late_total"), [((), comparison_counts.late_count)])
         yield gauge_text(metric("batchyard_shadow_alike_total"), [((), comparison_counts.alike_count)])
-        yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._reordered_count())])
+        yield gauge_text(metric("batchyard_shadow_reordered_total"), [((), self._vanished_divergence_count())])
         yield gauge_text(metric("batchyard_shadow_unseen_total"), [((), comparison_counts.unseen_count)])
         yield gauge_text(metric("batchyard_shadow_waiting"), [((), self._waiting_count())])
 

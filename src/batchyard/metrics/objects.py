@@ -163,7 +163,10 @@ def _job_time(field: str) -> Callable[[Obj], ObjectSamples]:
 
 
 def _job_failed(obj: Obj) -> ObjectSamples:
-    """As in kube-state-metrics, a known reason of the Job's failure replaces the number of failed pods."""
+    """Yield the samples of kube_job_status_failed for a Job, as kube-state-metrics does.
+    If the Job failed for a known reason, there is a sample for each reason, 1 for this one and 0 for the others.
+    Otherwise there is one sample without a reason: the number of failed pods.
+    """
     failed_count = (obj.get("status") or _NO_FIELDS).get("failed") or 0
     reasons = {c.get("reason", "") for c in _job_conditions(obj, "Failed")}
     if failed_count and reasons:

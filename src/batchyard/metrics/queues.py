@@ -96,7 +96,9 @@ class QueueMetrics:
         self._deleted_cohorts: set[str] = set()
 
     def observe(self, event: WatchEvent) -> None:
-        """Omit the gauges of a Cohort whose object was deleted, until the object or a ClusterQueue below it changes.
+        """Update the set of deleted Cohorts, whose gauges are omitted, from a watch event.
+
+        A Cohort leaves the set when its object is created again, or when a ClusterQueue below it changes.
 
         Source: ClearCohortMetrics and RecordCohortMetrics in Kueue's pkg/controller/core.
         """

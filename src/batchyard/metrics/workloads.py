@@ -305,7 +305,7 @@ class CycleMetrics:
         """Record the start time of a scheduling cycle."""
         self._started_at = self._clock()
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Record the time at which the scheduling cycle has made its decisions and starts to write them."""
         self._decided_at = self._clock()
 

@@ -200,7 +200,7 @@ def is_lease_of(lease: Obj, node: Obj) -> bool:
 
 
 def has_heartbeats(lease: Obj) -> bool:
-    """Return whether a Lease has no `renewTime`, so that its simulated node still sends heartbeats."""
+    """Return whether a Lease's simulated node still sends heartbeats; `renewTime` is set only when they stop."""
     return "renewTime" not in lease["spec"]
 
 

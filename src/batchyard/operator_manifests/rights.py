@@ -23,7 +23,7 @@ _AUTOSCALER_GROUP: Final = "autoscaling.x-k8s.io"
 def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
     """Return the CRDs, with all versions of the kinds that webhooks convert, and the stored version of other kinds.
 
-    Empty if the settings exclude the CRDs.
+    Return [] if the settings exclude the CRDs.
     """
     if not settings.definitions:
         return []
@@ -33,7 +33,10 @@ def crd_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 
 def crd_names(settings: InstallSettings, *, only_converted: bool) -> list[str]:
-    """Return the names of the CRDs for the selected controllers; with `only_converted`, of those with a conversion."""
+    """Return the names of the CRDs that the selected controllers need.
+
+    With `only_converted`, return only CRDs with versions that a webhook must convert.
+    """
     installed_kinds = [info for info in _installed_kinds(settings) if needs_conversion(info) or not only_converted]
     return [f"{info.plural}.{info.group}" for info in installed_kinds]
 

@@ -167,7 +167,7 @@ class NodeShortages:
 
 
 class CandidateNodesCache:
-    """LRU cache of static filter results by a pod's node rules; of candidates and shortages by its requirements."""
+    """LRU cache of static filter results by node rules, and of candidate nodes and shortages by pod requirements."""
 
     def __init__(
         self, nodes: Mapping[str, NodeInfo], node_changes: NodeGenerations, property_changes: NodeGenerations
@@ -278,7 +278,7 @@ class PodDisruptionBudgets:
 
 
 class RemainingDisruptions:
-    """The disruptions that each PodDisruptionBudget still allows during a trial that removes several nodes."""
+    """The disruptions that each PodDisruptionBudget still allows, while a simulation removes nodes one by one."""
 
     def __init__(self, budgets: dict[str, dict[Key, _PodDisruptionBudget]]) -> None:
         self._budgets = budgets
@@ -488,18 +488,27 @@ class ClusterSnapshot:
         return self._nominated_nodes.get(uid, "")
 
     def begin_trial(self) -> list[Callable[[], None]] | None:
-        """Start to record changes for undo; return the undo steps of the enclosing trial, None if there is none."""
+        """Start a trial: record how to undo each of the following changes of the snapshot.
+
+        Trials can be nested. Return the undo steps recorded in the enclosing trial, None if there is none.
+        """
         outer_undo_steps, self._undo_steps, self._is_trial = self._undo_steps, [], True
         return outer_undo_steps
 
     def keep_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Keep the changes since `begin_trial`: append their undo steps to `outer_undo_steps` (not None)."""
+        """End the current trial without undoing its changes; they become part of the enclosing trial.
+
+        `outer_undo_steps`, the result of `begin_trial`, must not be None.
+        """
         assert outer_undo_steps is not None, "keep_changes() requires an enclosing what_if() block"
         outer_undo_steps += self._undo_steps or ()
         self._undo_steps = outer_undo_steps
 
     def roll_back_changes(self, outer_undo_steps: list[Callable[[], None]] | None) -> None:
-        """Undo the changes since `begin_trial`; continue the enclosing trial, if any, with its `outer_undo_steps`."""
+        """Undo the changes of a `what_if()` block; an enclosing block, if any, continues to record changes.
+
+        `outer_undo_steps` is the value that `begin_trial` returned at the start of the block.
+        """
         undo_steps, self._undo_steps = self._undo_steps or [], None
         for step in reversed(undo_steps):
             step()
@@ -529,13 +538,16 @@ class SnapshotTrial:
         return self
 
     def keep(self) -> None:
-        """Keep the changes made in this block: the enclosing trial, which is required, decides whether to undo them."""
+        """Do not undo the changes at the end of the `with` block; only for use within an outer SnapshotTrial.
+
+        The changes become part of the outer SnapshotTrial, which undoes or keeps them.
+        """
         self._is_kept = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Undo the snapshot's changes made inside, or pass kept changes to the enclosing trial."""
+        """Undo the snapshot's changes of the `with` block; after `keep`, leave them to the enclosing block instead."""
         if self._is_kept:
             self._nodes.keep_changes(self._outer_undo_steps)
         else:

@@ -111,7 +111,7 @@ class _Pass:
             self._failures[equivalence_key] = failure_messages
 
     def _try_pod(self, pod: PodView) -> Sequence[str]:
-        """Bind a pod or preempt victims for it and return (); otherwise set it aside and return why it fits no node."""
+        """Bind a pod, or preempt pods for it, and return (); otherwise mark it unschedulable and return why."""
         placement = find_node(pod, self._nodes, self._index.profile_of(pod))
         if isinstance(placement, ChosenNode):
             self._bind_pod(pod, placement.node)
@@ -193,9 +193,10 @@ class _Pass:
                 self.outcome.writes.append(UpdateStatus(updated_pod))
 
     def _preemption_failure(self, stuck_pod: PodView, fit_error: Unschedulable) -> PreemptionFailure:
-        """Return why preemption does not help a stuck pod.
+        """Return why preemption does not help `stuck_pod`, which fits no node, although hotswap was tried for its gang.
 
-        If it helps this pod alone, or is under way for it, the failure is that no pod may be evicted.
+        If preemption would help this pod alone, or is already under way for it, the reason is that no pod may be
+        evicted.
         """
         preemption = find_preemption(stuck_pod, self._nodes, fit_error.obstacles)
         if isinstance(preemption, PreemptionFailure) and not preemption.is_under_way:

@@ -103,7 +103,10 @@ def may_have_room(pods: Sequence[PodView], nodes: ClusterSnapshot, profile: Node
 def _equal_pods_may_fit(
     equal_pods: Sequence[PodView], nodes: ClusterSnapshot, profile: NodeScoring, preemptor_priority: int | None
 ) -> bool:
-    """Count the capacity of pods with a priority below `preemptor_priority` as free; None: of no pods."""
+    """Return whether equal pods may all fit, judged by the total free resources of the nodes that can accept them.
+
+    The resources of pods with a priority below `preemptor_priority` count as free; if it is None, those of no pods.
+    """
     pod, pod_count = equal_pods[0], len(equal_pods)
     if preemptor_priority is not None and not nodes.has_pods_below(preemptor_priority):
         preemptor_priority = None

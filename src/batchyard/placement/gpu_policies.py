@@ -21,7 +21,7 @@ _MAX_SCORE: Final = 100
 
 
 class GpuPolicyName(StrEnum):
-    """The names of the policies."""
+    """The names of the policies that choose nodes and GPUs for pods that share GPUs."""
 
     RANDOM = "random"
     DOT_PRODUCT = "dot-product"
@@ -32,7 +32,10 @@ class GpuPolicyName(StrEnum):
 
 
 class ExpectedPod(NamedTuple):
-    """The requests of expected pods, in thousandths; `models` are the allowed GPU models, all if empty."""
+    """What an expected pod requests: millicores, thousandths of a GPU, and one of some GPU models.
+
+    Empty `models` allow every GPU model.
+    """
 
     cpu: int
     gpu_milli: int
@@ -64,7 +67,7 @@ DrawBelow: TypeAlias = Callable[[int], int]
 
 
 class GpuPolicy(NamedTuple):
-    """Scores the nodes that a pod fits, and chooses GPUs on its node. Nodes with equal scores are taken by name."""
+    """Scores the nodes that a pod fits, and chooses the GPUs on its node. Equal scores are ordered by node name."""
 
     score: _Score
     choose_gpus: _GpuChoice
@@ -77,7 +80,7 @@ NodeScoring: TypeAlias = AutoscalingProfile | GpuPolicy
 
 
 def make_gpu_policy(placement: GpuPlacement, draw_below: DrawBelow) -> GpuPolicy:
-    """Return the policy of `placement`; only GpuPolicyName.RANDOM uses `draw_below`."""
+    """Return the GPU placement policy that `placement` names; only GpuPolicyName.RANDOM uses `draw_below`."""
     largest_node = placement.largest_node
     match placement.policy:
         case GpuPolicyName.RANDOM:
@@ -127,7 +130,11 @@ def _best_fit_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> in
 
 
 def _packing_score(shape: PodShape, node: NodeInfo) -> int:
-    """Return a high score for GPUs in use, a lower one for free GPUs on a used node, the lowest for a free node."""
+    """Score a node for packing a pod's GPUs; 0 if the pod requests no GPU.
+
+    The score is highest if the pod fits GPUs that are partly in use, lower if it needs free GPUs on a node in use, and
+    lowest on a node without used GPUs.
+    """
     if not shape.gpu_milli:
         return 0
     free_shares = node.gpu_shares.free_shares
@@ -157,7 +164,7 @@ def _clustering_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> 
 
 
 def _gpu_count(shape: PodShape) -> int:
-    """Return the number of whole GPUs that a pod requests; 0 for a part of one."""
+    """Return the number of whole GPUs that a pod requests; 0 if it requests less than one."""
     return shape.gpu_milli // WHOLE_GPU
 
 
@@ -174,7 +181,10 @@ _SCORE_SCALE: Final = 1000
 
 
 class _UsableShares:
-    """The fractions of expected pods with a limited cpu request that can use free GPUs of a node."""
+    """The fractions of expected pods that can use free GPUs of a node, by the free amount.
+
+    `fraction_by_pod` contains only the pods that the node's GPU model and free cpu suit.
+    """
 
     def __init__(self, fraction_by_pod: Mapping[ExpectedPod, float]) -> None:
         self._on_one_gpu = {pod: f for pod, f in fraction_by_pod.items() if 0 < pod.gpu_milli <= WHOLE_GPU}
@@ -183,7 +193,7 @@ class _UsableShares:
         self._fraction_by_count: dict[int, float] = {}
 
     def fraction_for_share(self, free_milli: int) -> float:
-        """Return the fraction of pods that request a part of one GPU, or all of it, of at most `free_milli`."""
+        """Return the fraction of pods that request at most one GPU, and at most `free_milli` thousandths of it."""
         fraction = self._fraction_by_share.get(free_milli)
         if fraction is None:
             fraction = sum(f for pod, f in self._on_one_gpu.items() if pod.gpu_milli <= free_milli)
@@ -199,7 +209,7 @@ class _UsableShares:
         return fraction
 
     def usable_milli(self, free_shares: Iterable[int]) -> float:
-        """Return how many thousandths of the GPUs an expected pod can use, as a mean."""
+        """Return how much of the GPUs' free shares an expected pod can use on average, all in thousandths of a GPU."""
         free_gpus, usable_milli = 0, 0.0
         for free_milli in free_shares:
             usable_milli += free_milli * self.fraction_for_share(free_milli)
@@ -261,7 +271,10 @@ class _Fragmentation:
 
 
 def _typical_pods(expected_pods: Iterable[ExpectedPod]) -> dict[ExpectedPod, float]:
-    """Return the most frequent requests, and the fraction of the pods with these requests that have each of them."""
+    """Return the most frequent requests of the expected pods, with the relative frequency of each.
+
+    Together they cover at least 95 % of the pods. The frequencies are relative to the covered pods, and their sum is 1.
+    """
     counts: dict[ExpectedPod, int] = {}
     for pod in expected_pods:
         counts[pod] = counts.get(pod, 0) + 1

@@ -279,7 +279,11 @@ class _HotswapSearch:
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
     def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
-        """Place a claim as if all rival units of the domain were evicted; then spare unneeded ones, costliest first."""
+        """Return nodes of a topology domain for a claim, and the evictions that this requires; None if impossible.
+
+        First, all pods are evicted tentatively that may be evicted for the claim. Then each eviction that is not needed
+        is cancelled, the costliest first.
+        """
         if not any(_may_fit_after_eviction(node, claim.leader) for node in domain):
             return None
         rival_units = sorted(
@@ -407,7 +411,10 @@ def is_node_lost(node: meta.Obj) -> bool:
 
 
 def _removable_at(node: meta.Obj | None, pod: meta.Obj) -> Instant:
-    """Return when the pod was bound, plus NODE_EVENT_DELAY_MAX unless the node was lost after that."""
+    """Return when Hotswap may fail a pod on a lost or deleted node.
+
+    That is when the pod was bound if the node was lost later, else NODE_EVENT_DELAY_MAX after the binding.
+    """
     bound_at = lifecycle.scheduled_at(pod)
     return (
         bound_at if node is not None and bound_at <= _node_lost_at(node, bound_at) else bound_at + NODE_EVENT_DELAY_MAX
@@ -458,7 +465,10 @@ class HotswapPass:
         self._pods_by_gang: dict[str, list[PodView]] = {}
 
     def claims_of(self, pods: Iterable[PodView]) -> list[gang.PlacementClaim]:
-        """Return a claim for each pending pod: the pod and, if it leads an exclusively placed Job, the missing pods."""
+        """Return the placement claim of each pending pod.
+
+        The claim of an exclusively placed Job's leader pod includes the pods of the Job that do not exist yet.
+        """
         return [self._claim_of(pod) for pod in pods]
 
     def reserve_nodes(self, claims: Sequence[gang.PlacementClaim], nodes_by_uid: Mapping[str, str]) -> None:

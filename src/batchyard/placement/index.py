@@ -73,7 +73,7 @@ class PlacementIndex:
         self._unconfirmed[pod.uid] = pod_key(pod)
 
     def _choose_gpus(self, pod: PodView, node_name: str) -> Sequence[int]:
-        """Return the GPUs that the policy chooses for a pod; () if the node's state chooses them."""
+        """Return the indices of the GPUs that a GPU placement policy chooses for a pod; () without such a policy."""
         profile, node = self.profile_of(pod), self.nodes.get(node_name)
         if not (pod.shape.gpu_milli and isinstance(profile, GpuPolicy) and node is not None):
             return ()

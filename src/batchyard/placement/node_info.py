@@ -21,7 +21,10 @@ WHOLE_GPU: Final = 1000
 
 
 class GpuShares:
-    """The GPUs of a node and how much of each GPU its pods use. If too few GPUs are free, a pod gets none."""
+    """The GPUs of a node, and how much of each GPU its pods use.
+
+    A pod for which too few GPUs are free gets none.
+    """
 
     __slots__ = ("_shares_by_pod", "free_shares")
 
@@ -55,7 +58,7 @@ class GpuShares:
         self._change_free(gpu_milli, chosen_gpus, -1)
 
     def release(self, uid: str) -> tuple[int, ...]:
-        """Free the GPUs of a pod that was passed to `take`, and return their indices; () if it got none."""
+        """Free the GPUs that `take` assigned to a pod, and return their indices; () if the pod got no GPU."""
         gpu_milli, chosen_indices = self._shares_by_pod.pop(uid)
         self._change_free(gpu_milli, chosen_indices, 1)
         return chosen_indices
@@ -189,7 +192,10 @@ class NodeInfo:
 
 
 class NodeGenerations:
-    """The names of changed nodes in order of their last change, numbered by a count of all changes (generation)."""
+    """Log of node changes: the names of changed nodes in order of their last change, and the number of that change.
+
+    All changes are numbered consecutively. The number of a change is called its generation.
+    """
 
     __slots__ = ("_generations", "latest")
 

@@ -207,7 +207,10 @@ class PodAffinityFilter:
 
 
 def affinity_scores(pod: PodView, affinity_context: AffinityContext) -> dict[Domain, int]:
-    """Return scores of topology domains by a pod's preferred affinity and placed pods' affinity for it; can be < 0."""
+    """Return scores of topology domains for a pod: by its preferred affinity, and by placed pods' affinity for it.
+
+    Scores can be negative.
+    """
     domain_scores: dict[Domain, int] = {}
     for weight, term in pod.shape.preferred_terms:
         node_counts: CountByNode = {}

@@ -103,7 +103,7 @@ def importance_key(pod: PodView) -> tuple[int, int, str]:
 
 
 def preemptible_pods(pod: PodView, node: NodeInfo) -> list[PodView]:
-    """Return the pods of a node with lower priority that may be evicted for a pod."""
+    """Return the pods of a node that may be evicted for `pod`: those of a lower priority and of other gangs."""
     return [
         candidate
         for candidate in node.pods.values()
@@ -129,7 +129,7 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
     if shortage is not None:
         return shortage
     victims = []
-    violating_uids, ordered_pods = _sparing_order(candidate_victims, nodes)
+    violating_uids, ordered_pods = _order_victims(candidate_victims, nodes)
     for other_pod in ordered_pods:
         amounts_without_pod = {resource: freed_amounts[resource] - amount for resource, amount in other_pod.requests}
         if find_shortage(pod.shape, node, {**freed_amounts, **amounts_without_pod}) is None:
@@ -139,8 +139,11 @@ def _find_victims(pod: PodView, node: NodeInfo | None, nodes: ClusterSnapshot) -
     return _make_preemption(node, victims, violating_uids)
 
 
-def _sparing_order(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
-    """Return the uids of pods whose eviction violates a PodDisruptionBudget, and all pods, those to spare first."""
+def _order_victims(pods: Sequence[PodView], nodes: ClusterSnapshot) -> tuple[Mapping[str, None], Sequence[PodView]]:
+    """Return the uids of the pods whose eviction violates a PodDisruptionBudget, and the pods sorted.
+
+    The pods to evict last come first: those with a violation, and among equals the more important ones.
+    """
     ordered_pods = sorted(pods, key=importance_key)
     violating_uids = nodes.budgets.violating_uids(ordered_pods) if nodes.budgets else {}
     if violating_uids:
@@ -165,7 +168,7 @@ def _find_victims_by_trial(
         obstacle = find_obstacle(pod, node, nodes)
         if obstacle is not None:
             return obstacle
-        violating_uids, ordered_pods = _sparing_order(candidate_victims, nodes)
+        violating_uids, ordered_pods = _order_victims(candidate_victims, nodes)
         for other in ordered_pods:
             nodes.add_pod(other, node.name)
             if find_obstacle(pod, node, nodes) is not None:

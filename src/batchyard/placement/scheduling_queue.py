@@ -113,12 +113,15 @@ class UnschedulablePods:
         return EquivalenceKey(tuple(count_by_kind.items()), unit if is_lone_unit else "")
 
     def parked_class_key(self, unit: str) -> EquivalenceKey | None:
-        """Return the equivalence class of a parked pod or gang; None if the unit is not parked."""
+        """Return the equivalence class of an unschedulable pod or gang; None if `unit` is not unschedulable."""
         parked_unit = self._parked_units.get(unit)
         return None if parked_unit is None else parked_unit.class_key
 
     def add(self, unit: str, pods: Sequence[PodView], sort_key: UnitSortKey) -> None:
-        """Add a pod or gang that did not fit; `sort_key` orders the members of its class."""
+        """Add a pod or gang that did not fit; `unit` is its name: the pod's uid, or the gang.
+
+        `sort_key` is its position among the pods and gangs with equal requirements.
+        """
         class_key = self.equivalence_key(unit, pods)
         nominated_nodes = list(dict.fromkeys(name for pod in pods if (name := self._nodes.nominated_node_of(pod.uid))))
         self._parked_units[unit] = _ParkedUnit(class_key, sort_key, nominated_nodes)
@@ -155,10 +158,11 @@ class UnschedulablePods:
     def find_helped_units(
         self, node_names: Sequence[str], moved_pods: Iterable[PodView], *, is_topology_changed: bool
     ) -> list[tuple[UnitSortKey, str]]:
-        """Return (sort key, name) of the unschedulable pods and gangs that may fit now, only the first of each class.
+        """Return the unschedulable pods and gangs that may fit after changes, as pairs of sort key and name.
 
-        The changed nodes `node_names` and the added or removed `moved_pods` may help them. With `is_topology_changed`
-        (nodes, their labels or taints, or namespace labels changed), all units with a class of their own are included.
+        The nodes `node_names` changed, and the pods `moved_pods` were bound, terminate or were removed. Of each
+        equivalence class, only the first member is returned. With `is_topology_changed` (nodes, their labels or taints,
+        or namespace labels changed), all pods and gangs that are alone in their class are returned too.
         """
         helped_units = [
             equivalence_class.queued_units[0]
@@ -186,8 +190,8 @@ class UnschedulablePods:
             dict.fromkeys([*helped_units, *[(self._parked_units[unit].sort_key, unit) for unit in affected_units]])
         )
 
-    def is_still_helped(self, unit: str) -> bool:
-        """Return whether a pod or gang may still fit the changed nodes, now that earlier ones were placed there."""
+    def may_fit_changed_nodes(self, unit: str) -> bool:
+        """Return whether a pod or gang may fit the changed nodes, on which earlier pods may have been placed since."""
         class_key = self._parked_units[unit].class_key
         return bool(class_key.lone_unit) or self._is_helped(self._classes[class_key], self._changed_nodes)
 
@@ -209,7 +213,7 @@ def _pod_kind(pod: PodView) -> PodKind:
 
 
 class SchedulingQueue:
-    """The pending pods as units (a pod or a gang).
+    """The queue of scheduling units with pending pods; a unit is a gang, or a pod without a gang.
 
     To try all due units, call `start`, and then `next_unit` until it returns an empty sequence.
     """
@@ -266,7 +270,7 @@ class SchedulingQueue:
             self._activate_unit(unit)  # the remaining pods of the gang may fit
 
     def activate(self, uid: str) -> None:
-        """Make a pending pod due, together with its gang, so that it is tried next time."""
+        """Let the next pass over the queue try a pending pod, together with its gang."""
         pod = self._units.pod(uid)
         if pod is not None:
             self._activate_unit(self._units.unit_of(pod))
@@ -279,9 +283,9 @@ class SchedulingQueue:
         self._unschedulable_pods.add(unit, pods, self._units.sort_key(pods))
 
     def record_moved_pod(self, pod: PodView, has_node: bool) -> None:
-        """Record that a pod was bound (`has_node`), terminates or was removed.
+        """Record that a pod was bound to a node (`has_node`), or that it terminates or was removed.
 
-        The pods of a partly bound gang are then scheduled one by one.
+        If only a part of a gang is bound, its other pods are scheduled one by one from then on.
         """
         if self._unschedulable_pods:
             self._moved_pods.append(pod)
@@ -309,7 +313,7 @@ class SchedulingQueue:
     # --- a pass ---
 
     def equivalence_key(self, pods: Sequence[PodView]) -> EquivalenceKey:
-        """Return the equivalence class of a pod or gang: if one member fits no node, no other member does."""
+        """Return the equivalence class of a pod or gang: if one member of the class does not fit, no other one does."""
         return self._unschedulable_pods.equivalence_key(self._units.unit_of(pods[0]), pods)
 
     def start(self) -> None:
@@ -336,7 +340,9 @@ class SchedulingQueue:
         while self._heap:
             _, unit = heappop(self._heap)
             class_key = self._unschedulable_pods.parked_class_key(unit)
-            if unit in self._active_units or (class_key is not None and self._unschedulable_pods.is_still_helped(unit)):
+            if unit in self._active_units or (
+                class_key is not None and self._unschedulable_pods.may_fit_changed_nodes(unit)
+            ):
                 self._last_unit = unit, class_key
                 self._activate_unit(unit)
                 return self._units.pods(unit)

@@ -58,7 +58,10 @@ class SchedulingUnits:
         return [self._pods[uid] for uid in self._uids_by_gang.get(gang, ())]
 
     def record_bound_state(self, pod: PodView, is_bound: bool) -> bool:
-        """Record whether a gang's pod is bound; return whether the gang now starts or stops being tried pod by pod."""
+        """Record whether a pod of a gang is bound; return whether the gang got its first or lost its last bound pod.
+
+        The other pods of a gang are scheduled one by one as long as one of its pods is bound.
+        """
         if not is_bound:
             bound_uids = self._bound_uids_by_gang.get(pod.gang, {})
             if pod.uid in bound_uids:
@@ -89,11 +92,11 @@ _GATED_MESSAGE: Final = "Scheduling is blocked due to non-empty scheduling gates
 _SCHEDULED: Final = "PodScheduled"
 
 
-def set_unschedulable_condition(obj: Obj, message: str, node_name: str, now: Instant) -> Obj:
+def set_unschedulable_condition(obj: Obj, message: str, nominated_node: str, now: Instant) -> Obj:
     """Return a pod with PodScheduled=False (Unschedulable), this message, and this nominated node ('' for none)."""
     old = _pod_conditions(obj)
     conditions = with_condition(old, type=_SCHEDULED, status=False, reason="Unschedulable", message=message, now=now)
-    return _with_status(obj, conditions, node_name)
+    return _with_status(obj, conditions, nominated_node)
 
 
 def set_gated_condition(obj: Obj, now: Instant) -> Obj:
@@ -104,7 +107,7 @@ def set_gated_condition(obj: Obj, now: Instant) -> Obj:
 
 
 def set_placed(obj: Obj, now: Instant) -> Obj:
-    """Return a bound pod without a nominated node; its PodScheduled condition, if it has one, is True."""
+    """Return a bound pod with its nominated node removed, and with its PodScheduled condition, if any, set to True."""
     scheduled_condition = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [
         scheduled_condition if condition["type"] == _SCHEDULED and condition["status"] != "True" else condition

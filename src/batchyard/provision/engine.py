@@ -214,7 +214,7 @@ def kustomization(resources: list[str], **fields: object) -> Mapping[str, object
 
 
 def _release_manifest_urls(platform: PlatformModel) -> list[str]:
-    """List JobSet first, because Kueue needs its kinds."""
+    """Return the URLs of the release manifests: first JobSet's, because Kueue requires its kinds, then Kueue's."""
     return [
         _RELEASE_URL.format("jobset", platform.job_set_version or JOB_SET_VERSION),
         _RELEASE_URL.format("kueue", platform.kueue_version or KUEUE_VERSION),

@@ -44,7 +44,7 @@ _SIDECAR_LABELS: Final[Mapping[str, str]] = {"grafana_dashboard": "1"}
 def monitoring_files(platform: PlatformModel) -> Mapping[str, str]:
     """Return the text of each file of the monitoring kustomization, by path in its folder.
 
-    Empty if no collector is configured, or nothing is installed for it.
+    The result is empty if no collector is configured, or if nothing is installed for it.
     """
     if platform.monitoring.collector is MetricsCollector.NONE:
         return {}

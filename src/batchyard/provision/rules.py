@@ -31,7 +31,7 @@ def platform_errors(platform: model.PlatformModel, spec: model.Part) -> Iterator
     """Yield the errors of the rules that a platform violates; the structure of its `spec` must be valid."""
     yield from _flavor_errors(platform)
     yield from _reference_errors(platform, spec)
-    yield from _resource_errors(spec)
+    yield from _misspelled_resource_errors(spec)
     for queue in platform.queues:
         yield from _queue_errors(queue, platform)
     yield from _duplicate_errors(platform)
@@ -95,8 +95,8 @@ def _flavor_name_errors(
         yield from _report_unknown(f"{path}.flavors[{index}].name", name, "flavor", [flavor.name for flavor in flavors])
 
 
-def _resource_errors(spec: model.Part) -> Iterator[FieldError]:
-    """Report only names that are probably misspelled, because Kueue accepts a quota for any resource name."""
+def _misspelled_resource_errors(spec: model.Part) -> Iterator[FieldError]:
+    """Report resource names that are probably misspelled; others are valid, because Kueue accepts any resource name."""
     sections = [
         (f"spec.{section}[{index}]", row)
         for section in _SECTIONS_WITH_QUOTAS
@@ -199,7 +199,10 @@ def _priority_errors(platform: model.PlatformModel, spec: model.Part) -> Iterato
 
 
 def _team_errors(platform: model.PlatformModel) -> Iterator[FieldError]:
-    """Reserved namespaces are errors, because `destroy` would delete them."""
+    """Report teams with a reserved namespace, and members or admins that include all users.
+
+    Reserved namespaces are errors, because `destroy` would delete them.
+    """
     reserved_names = _RESERVED_NAMESPACES | ({MONITORING} if platform.monitoring.stack is not None else frozenset())
     for team in platform.teams:
         if team.namespace in reserved_names or team.namespace.startswith(_KUBERNETES_PREFIX):

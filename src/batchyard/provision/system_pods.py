@@ -55,7 +55,10 @@ class MachineSupply:
 
 
 def machine_supplies(platform: PlatformModel) -> Sequence[MachineSupply]:
-    """Return a MachineSupply for each node pool, then those of auto-provisioning; empty without a cluster."""
+    """Return the MachineSupply of each node pool, then of the machines that node auto-provisioning can create.
+
+    The result is empty if the platform uses an existing cluster, whose machines are unknown.
+    """
     cluster = platform.cluster
     if cluster is None:
         return []
@@ -102,7 +105,7 @@ def _auto_provisioned_supplies(platform: PlatformModel, catalog: Catalog) -> Ite
             (accelerator, provisioning), 0
         ) + _accelerator_quota(flavor, platform)
     for (accelerator, provisioning), count in quota_by_type.items():
-        machine = _cheapest_machine(accelerator, provisioning, catalog)
+        machine = _smallest_machine(accelerator, provisioning, catalog)
         if machine is not None and machine.accelerator is not None and count:
             maximum = -(-min(count, limits[accelerator]) // machine.accelerator.count)
             price = hourly_price(machine, provisioning)
@@ -129,8 +132,8 @@ def _accelerator_quota(flavor: PlatformFlavor, platform: PlatformModel) -> int:
     return sum(meta.amount(resource, quota["nominalQuota"]) for quota in quotas)
 
 
-def _cheapest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
-    """Prefer the machine type with the fewest chips; of several, the cheapest."""
+def _smallest_machine(accelerator: str, provisioning: str, catalog: Catalog) -> MachineType | None:
+    """Return the machine type with the fewest chips of an accelerator type, of several the cheapest; None if none."""
     candidates = [
         machine
         for machine in catalog.machines.values()
@@ -336,7 +339,7 @@ class ComputeQuota(NamedTuple):
 def required_quotas(platform: PlatformModel) -> Sequence[ComputeQuota]:
     """Return the Compute Engine quotas that the platform needs, sorted by region and metric, global ones last.
 
-    Empty if the platform is not on GKE.
+    The result is empty if the platform is not on GKE.
     """
     if platform.google is None:
         return []

@@ -151,7 +151,10 @@ def _usage_of_claim(claim: meta.Obj) -> Usage:
 
 
 def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
-    """Return the suffix format in which an object's spec writes its amount of a resource; decimal if it has none."""
+    """Return the suffix format in which an object's spec writes the amount of a resource; decimal if it has none.
+
+    `name` is the resource's name in a ResourceQuota, such as `requests.cpu`.
+    """
     resource_name = name.rpartition(_STORAGE_CLASS_INFIX)[2].removeprefix(_REQUESTS).removeprefix(_LIMITS)
     resource_fields = ("limits",) if name.startswith(_LIMITS) else ("requests", "limits")
     spec = obj.get("spec") or {}
@@ -166,7 +169,7 @@ def quantity_format_of(obj: meta.Obj, name: str) -> meta.QuantityFormat:
 def unspecified_resources_message(pod: meta.Obj, limited_resources: Iterable[str]) -> str:
     """Return the part of Kubernetes's message that lists limited cpu and memory amounts that a pod's containers omit.
 
-    '' if there are none, or if the pod sets resources as a whole.
+    Return '' if they omit none, or if the pod sets resources as a whole.
     """
     spec = pod["spec"]
     required_names = [name for name in _RESOURCES_TO_SPECIFY if name in set(limited_resources)]
@@ -352,7 +355,8 @@ class QuotaTallies:
     def observe(self, event: WatchEvent) -> Sequence[meta.Key]:
         """Update the quotas' usage from a watch event; return the keys of the quotas to reconcile.
 
-        If a CRD changed, these are the quotas that limit unknown kinds: their usage is forgotten, to be counted again.
+        If a CustomResourceDefinition changed, these are the quotas that limit a kind which was unknown. Their usage is
+        forgotten, and is counted again by `tally`.
         """
         key = event.key
         if key.kind == DEFINITION:

@@ -149,7 +149,10 @@ class BlockedCycle:
 
 
 def _decision_inputs(view: WorkloadView) -> tuple[object, ...]:
-    """Return the parts of a Workload that must not change for a kept decision to remain valid."""
+    """Return the fields of a Workload on which a decision about it depends.
+
+    If one of them changes while a cycle is interrupted, the stored decision is invalid.
+    """
     return view.uid, view.queue, view.shape[0], view.counts
 
 

@@ -176,7 +176,7 @@ class ResourceGroupRequest:
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
-        """Return the assignment of the flavor at `flavor_index`, given its quality for each resource; it is cached.
+        """Return the cached assignment of the flavor at `flavor_index`; `qualities` are its modes for each resource.
 
         `last_tried` is the index of the last flavor that the search considered.
         """
@@ -238,9 +238,9 @@ class ResourceGroupIndex:
     def split_requests(
         self, requests: Requests, templates: Sequence[PodTemplate], obstacles: FlavorMismatches
     ) -> PodSetRequest:
-        """Return resource requests by resource group, up to the first nonzero request for a resource without a group.
-
-        A flavor is usable only if pods of every template can use it.
+        """Return the requests of a pod set by resource group, and the first requested resource that no group covers.
+        Requests after such a resource are not assigned to groups. A flavor is usable only if pods of every template can
+        use it.
         """
         groups: list[ResourceGroupRequest] = []
         handled_resources: list[str] = []
@@ -287,7 +287,7 @@ class FlavorAttempt(NamedTuple):
 
 
 class FlavorScan(NamedTuple):
-    """The result of trying a resource group's flavors in order for a pod set, with the amounts that decided it."""
+    """The result of trying a resource group's flavors in order for a pod set, with the quota amounts that it used."""
 
     group_request: ResourceGroupRequest
     #: For each flavor, why it is excluded regardless of quota; '' if it is not excluded.
@@ -529,7 +529,10 @@ def _topology_faults(
 
 
 def _has_multikueue_check(view: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> bool:
-    """With a MultiKueue check, other clusters run the Workloads, so the Topologies need not exist here."""
+    """Return whether a ClusterQueue has an existing MultiKueue admission check.
+
+    With such a check, other clusters run the Workloads, so the Topologies need not exist here.
+    """
     existing_checks = [checks[rule.name] for rule in view.check_rules if rule.name in checks]
     return any(check.controller == MULTIKUEUE_CONTROLLER_NAME for check in existing_checks)
 

@@ -45,7 +45,7 @@ class CycleObserver(Protocol):
     def begin(self) -> None:
         """Handle the start of a scheduling cycle."""
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Handle the end of a cycle's decision stage; after this call, the scheduler writes the decisions."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
@@ -58,7 +58,7 @@ class NoCycleObserver:
     def begin(self) -> None:
         """Ignore the start of a scheduling cycle."""
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Ignore the end of a scheduling cycle's decision stage."""
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
@@ -188,7 +188,11 @@ class Scheduler:
         self._bypassed: dict[str, str] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Update the cache; return (CYCLE_KEY,) if a cycle or the report of a bypassed Workload may be due, else ()."""
+        """Process a watch event; return (CYCLE_KEY,) if the scheduler must be reconciled because of it, else ().
+
+        It must be reconciled if a scheduling cycle may be due, or to report a pending Workload that was not evaluated
+        because an equivalent Workload did not fit.
+        """
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
@@ -218,7 +222,7 @@ class Scheduler:
         self._observer.begin()
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         decisions = cycle.run(self._blocked.first_heads(heads))
-        self._observer.decide()
+        self._observer.end_decisions()
         self._apply_decisions(decisions, reader, now, outcome)
         self._observer.end(cycle, decisions)
         return outcome

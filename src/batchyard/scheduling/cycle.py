@@ -73,7 +73,7 @@ def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT
 
 
 class _Tournament(Generic[EntryT]):
-    """Orders the Workloads of one cohort tree, at most one per queue, by the shares that result from admission."""
+    """Orders Workloads of one cohort tree, at most one per queue, for fair sharing: by weighted share if admitted."""
 
     def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -92,7 +92,7 @@ class _Tournament(Generic[EntryT]):
             self._forget_shares_in_branch(node)
 
     def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
-        """Return the share of each node from the root Cohort to the queue, as if the Workload were admitted."""
+        """Return the weighted shares from root Cohort to ClusterQueue as if the entry's Workload were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
@@ -203,7 +203,10 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
-        """Return a decision for each head: first for those that cannot be nominated, then in scheduling order."""
+        """Return a decision for each head (first pending Workload of a ClusterQueue).
+
+        Heads that cannot be nominated come first, then the others in scheduling order.
+        """
         self.snapshot.rebuild_if_changed()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
@@ -338,8 +341,9 @@ class Cycle:
             entry.assignment.mode = _MODE_DEFERRED_FIT
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
-        """Block quota in the snapshot for a Workload without preemption candidates, so that no later Workload takes it.
+        """Add a pending Workload's usage to the snapshot, so that later Workloads of the cycle cannot take this quota.
 
+        This is called for a Workload that needs preemption to fit but has no preemption candidates.
         With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption.
         """
         queue = entry.queue
@@ -427,7 +431,7 @@ TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
 
 
 class PreemptionStep(NamedTuple):
-    """One preemption of a loop: the keys of the preemptor and the victim, and the Preempted reason."""
+    """One preemption in a loop: the keys of preemptor and victim, and the reason of the Preempted condition."""
 
     preemptor: str
     victim: str

@@ -60,8 +60,8 @@ class PodSetAssignment:
     def rejections(self) -> tuple[RejectionReason, ...]:
         """Why flavors were rejected for the pod set.
 
-        If a resource group has no suitable flavor, only its reasons are returned. Otherwise, if the ClusterQueue does
-        not cover a resource, only that is returned.
+        If a resource group has no suitable flavor, only the reasons of this group are returned. Otherwise, if the
+        ClusterQueue does not cover a requested resource, only this reason is returned.
         """
         if self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT:
             return tuple(self.scans[-1].rejections)
@@ -196,9 +196,10 @@ class FlavorAssigner:
     def all_qualities(
         self, group_request: cluster_queue.ResourceGroupRequest, usage: Usage
     ) -> list[Sequence[GranularMode]]:
-        """Return each flavor's quality for each resource, including flavors that the search would not reach.
-
-        A flavor that the pods cannot use has a single NO_FIT. `usage` is that of the Workload's other pod sets.
+        """Return for each flavor of a resource group how well each requested resource fits, in flavor order.
+        The flavor search can stop before the last flavor; here all flavors are assessed. For a flavor that the pods
+        cannot use, the result is one NO_FIT instead of one per resource. `usage` is the usage of the Workload's other
+        pod sets.
         """
         total_usages = (
             [_add_assumed(dict(usage), requested) for requested in group_request.usages]
@@ -314,9 +315,10 @@ class FlavorAssigner:
     def _iterate_qualities(
         self, total_usages: Sequence[Usage], obstacles: Sequence[str], start: int, available_amounts: dict[int, int]
     ) -> Iterator[Sequence[GranularMode]]:
-        """Yield each flavor's quality for each resource; a flavor that the pods cannot use yields a single NO_FIT.
+        """Yield, for each flavor from number `start` on, how well each requested resource fits (its GranularMode).
 
-        This is a generator so that attributes are looked up only once for all flavors.
+        A flavor with an obstacle, which the pods cannot use, yields a single NO_FIT. This is a generator so that
+        attributes are looked up only once for all flavors.
         """
         node, oracle, may_preempt_borrowing = self.queue.node, self.oracle, self._may_preempt_while_borrowing()
         used, quota, potential_quota, borrowing_height = (

@@ -13,7 +13,7 @@ from batchyard.scheduling.decisions import Head, Preempt
 
 
 class DecisionPacing(NamedTuple):
-    """Limits of the scheduler's writes; the defaults are for an API server in process."""
+    """Limits of the scheduler's writes to the API server; the defaults are for an API server in the same process."""
 
     #: Returns the maximum number of writes in flight with which a cycle runs.
     in_flight_max: Callable[[], int] = int
@@ -31,7 +31,7 @@ _PENDING_REASONS_MAX: Final = 32
 
 
 def network_pacing(is_slow: Callable[[], bool]) -> DecisionPacing:
-    """Return the limits for an API server over a network; `is_slow` returns whether its responses take long."""
+    """Return the write limits for an API server over a network; `is_slow` returns whether its responses take long."""
     return DecisionPacing(lambda: _IN_FLIGHT_MAX_SLOW if is_slow() else _IN_FLIGHT_MAX, _PENDING_REASONS_MAX)
 
 
@@ -56,14 +56,14 @@ class WritesInFlight:
         self._workloads[workload] = None
 
     def complete(self, workload: str) -> bool:
-        """Record the result of a Workload's write; return whether a decision waits for it."""
+        """Record that a Workload's write has a result; return whether a scheduling decision awaited this result."""
         self._workloads.pop(workload, None)
         is_awaited = workload in self._awaited_workloads
         self._awaited_workloads.pop(workload, None)
         return is_awaited
 
     def select_heads(self, heads: Iterable[Head]) -> list[Head]:
-        """Return the heads that have no write in flight; record that the others await the results of their writes."""
+        """Return the queue heads that have no write in flight; record that the others wait for a write's result."""
         if not self._workloads:
             return list(heads)
         selected_heads = []
@@ -75,7 +75,10 @@ class WritesInFlight:
         return selected_heads
 
     def postpones(self, preemption: Preempt) -> bool:
-        """Return whether a write of a target that is not evicted is in flight; record that its result is awaited."""
+        """Return whether a preemption must wait, because writes of targets that are not evicted yet are in flight.
+
+        Record that the results of these writes are awaited.
+        """
         targets = [target.workload for target in preemption.targets]
         written_targets = [target.key for target in targets if target.key in self._workloads and not target.evicted]
         self._awaited_workloads.update(dict.fromkeys(written_targets))

@@ -17,15 +17,15 @@ QUEUE_ORDER: Final = attrgetter("order")
 
 
 class PendingEntry:
-    """A pending Workload in a queue; `line` is the heap that contains it, None if it is held back or removed."""
+    """A pending Workload of a ClusterQueue; `heap` is the heap that contains it, None if it is held back or removed."""
 
-    __slots__ = ("last_assignment", "line", "order", "view")
+    __slots__ = ("heap", "last_assignment", "order", "view")
 
     def __init__(self, view: WorkloadView, last_assignment: LastAssignment | None) -> None:
         self.view = view
         self.last_assignment = last_assignment
         self.order: QueueOrder = (-view.priority, view.queued, view.uid, view.key)
-        self.line: WorkloadHeap | None = None
+        self.heap: WorkloadHeap | None = None
 
     def __lt__(self, _other_entry: "PendingEntry") -> bool:
         """Return False: heap items compare by `order` first, and ties may be resolved in any way."""
@@ -43,16 +43,16 @@ class WorkloadHeap:
 
     def push(self, entry: PendingEntry) -> None:
         """Add a pending Workload to this heap, and remove it from the heap that contained it, if any."""
-        if entry.line is not None:
-            entry.line.size -= 1
-        entry.line = self
+        if entry.heap is not None:
+            entry.heap.size -= 1
+        entry.heap = self
         self.size += 1
         heapq.heappush(self._heap, (entry.order, entry))
 
     def first_entry(self) -> PendingEntry | None:
         """Return the first Workload of the heap in queue order; None if the heap is empty."""
         heap = self._heap
-        while heap and heap[0][1].line is not self:
+        while heap and heap[0][1].heap is not self:
             heapq.heappop(heap)
         return heap[0][1] if heap else None
 
@@ -62,20 +62,20 @@ class WorkloadHeap:
         next_candidates = [(heap[0][0], 0)] if heap else []
         while next_candidates:
             _, heap_index = heapq.heappop(next_candidates)
-            if heap[heap_index][1].line is self:
+            if heap[heap_index][1].heap is self:
                 yield heap[heap_index][1]
             for child in range(2 * heap_index + 1, min(2 * heap_index + 3, len(heap))):
                 heapq.heappush(next_candidates, (heap[child][0], child))
 
     def members(self) -> Iterator[PendingEntry]:
         """Yield all Workloads of the heap in no particular order."""
-        return (entry for _, entry in self._heap if entry.line is self)
+        return (entry for _, entry in self._heap if entry.heap is self)
 
 
 class EquivalenceClass:
     """Pending Workloads of a namespace with equal requests and priority; if one does not fit, none of them does.
 
-    Cycles try the Workloads in line. Parked Workloads are tried again only after a change.
+    Scheduling cycles try those in `in_line`. Those in `parked` are inadmissible until something changes.
     """
 
     __slots__ = ("in_line", "parked", "parked_at")

@@ -26,7 +26,7 @@ class QueueCounters:
         return self._counts.get(queue) or QueueCounter()
 
     def add(self, queue: str, quota_holder: AdmittedWorkload) -> None:
-        """Add a Workload with quota to the counter of its queue."""
+        """Count a Workload that has a quota reservation in the counter of a ClusterQueue or LocalQueue."""
         counter = self._counts.get(queue)
         if counter is None:
             counter = self._counts[queue] = QueueCounter()

@@ -28,9 +28,9 @@ _NO_FIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CAND
 
 class PendingQueueReader:
     """Read access to the pending Workloads of one ClusterQueue.
-
-    Each is in line (tried in cycles), parked (inadmissible: tried again after a change) or held back (not tried until a
-    backoff ends or its condition Requeued is no longer False).
+    A pending Workload is in line, parked or held back. Scheduling cycles try the Workloads in line. A parked Workload
+    is inadmissible until a change that may help it. A held-back Workload waits for the end of its requeue backoff, or
+    until its condition Requeued is no longer False.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,11 +67,14 @@ class PendingQueueReader:
         """Return all pending Workloads in queue order; a Workload that waits for its victims to stop comes first."""
         return [w.view for w in sorted(self._entries.values(), key=lambda w: (w.view.key != self._preemptor, w.order))]
 
-    def front(self, max_count: int) -> list[WorkloadView]:
-        """Return the first `max_count` Workloads that are not held back, in queue order, a current preemptor first."""
+    def first_not_held_back(self, max_count: int) -> list[WorkloadView]:
+        """Return at most `max_count` pending Workloads in queue order, without those that are held back.
+
+        The current preemptor, if the queue has one, comes first.
+        """
         heaps = [heap.in_order() for each in self._classes.values() for heap in (each.in_line, each.parked)]
         entry = self._entries.get(self._preemptor)
-        preemptor_entries = [entry] if entry is not None and entry.line is not None else []
+        preemptor_entries = [entry] if entry is not None and entry.heap is not None else []
         views_by_key = {
             w.view.key: w.view
             for w in islice(chain(preemptor_entries, heapq.merge(*heaps, key=pending_heap.QUEUE_ORDER)), max_count + 1)
@@ -99,7 +102,7 @@ class PendingQueueReader:
         )
 
     def first_workloads(self, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads in queue order; a current preemptor comes first."""
+        """Return the first `count` pending Workloads, also held-back ones, in queue order; a preemptor comes first."""
         entries, preemptor_entry = self._first_pending.first(self._entries, count), self._entries.get(self._preemptor)
         if preemptor_entry is not None:
             entries = [preemptor_entry, *(each for each in entries if each is not preemptor_entry)][:count]
@@ -107,31 +110,37 @@ class PendingQueueReader:
 
     @property
     def has_held_back_workloads(self) -> bool:
-        """Whether any Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+        """Whether any Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
         return bool(self._held_back)
 
     @property
     def may_reactivate(self) -> bool:
-        """Whether putting parked (inadmissible) Workloads back in line could change anything."""
+        """Whether a new attempt to admit the parked (inadmissible) Workloads could have an effect."""
         return bool(self._entries or self._unfit_shapes)
 
     def parked_at(self, key: str) -> Instant | None:
         """Return when an inadmissible (parked) Workload, or an equivalent one, was last tried; None if not parked."""
         entry = self._entries.get(key)
         equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
-        if entry is None or equivalence_class is None or entry.line is not equivalence_class.parked:
+        if entry is None or equivalence_class is None or entry.heap is not equivalence_class.parked:
             return None
         return equivalence_class.parked_at
 
     def record_attempt(self, key: str, now: Instant) -> None:
-        """Record an attempt by another scheduler at `now` for each class with a parked Workload behind this one."""
+        """Record that another scheduler tried a pending Workload at `now`.
+
+        The parked Workloads behind it count as tried at `now` too, with all Workloads of their equivalence classes.
+        """
         queue_order = self._entries[key].order
         for equivalence_class in self._classes.values():
             if any(entry.order > queue_order for entry in equivalence_class.parked.members()):
                 equivalence_class.parked_at = max(equivalence_class.parked_at, now)
 
     def has_parked_predecessor(self, key: str, start_time: Instant) -> bool:
-        """Return whether any class with a parked Workload ahead of this one was last tried at or after `start_time`."""
+        """Return whether a Workload ahead of `key` is parked, and it or an equivalent one was tried since `start_time`.
+
+        Parked Workloads are inadmissible: they are tried again only after a change.
+        """
         queue_order = self._entries[key].order
         recently_parked = [each.parked.first_entry() for each in self._classes.values() if each.parked_at >= start_time]
         return any(first_entry is not None and first_entry.order < queue_order for first_entry in recently_parked)
@@ -143,7 +152,7 @@ class PendingQueueReader:
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
         equivalence_class = self._classes.get(_class_key(entry.view))
-        return equivalence_class is not None and entry.line is equivalence_class.in_line
+        return equivalence_class is not None and entry.heap is equivalence_class.in_line
 
 
 class PendingQueue(PendingQueueReader):
@@ -152,12 +161,12 @@ class PendingQueue(PendingQueueReader):
     def clear(self) -> None:
         """Remove all pending Workloads, so that no reference cycle remains."""
         for entry in self._entries.values():
-            entry.line = None
+            entry.heap = None
         for table in (self._entries, self._classes, self._unfit_shapes, self._held_back, self._class_fronts):
             table.clear()
 
     def has_heads(self) -> bool:
-        """Return whether this queue has a Workload that a cycle may try."""
+        """Return whether this queue has a Workload that a scheduling cycle may try."""
         return self._first_in_line() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
@@ -192,21 +201,21 @@ class PendingQueue(PendingQueueReader):
         self._push_in_line(self._entries[key])
 
     def put_in_line(self, view: WorkloadView) -> None:
-        """Add a Workload that cycles may try, even during a backoff; do nothing if it is already pending."""
+        """Add a pending Workload so that cycles try it, even during its backoff; do nothing if it was added before."""
         if view.key not in self._entries:
             entry = pending_heap.PendingEntry(view, None)
             self._add_entry(entry)
             self._push_in_line(entry)
 
     def head(self) -> Head | None:
-        """Return the first Workload that cycles may try, without removing it; None if there is none."""
+        """Return the first Workload that a scheduling cycle may try; None if there is none. It stays in the queue."""
         entry = self._first_in_line()
         return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """If a Workload is skipped because an equivalent one did not fit, return why that did not fit; otherwise ''.
+        """If a Workload is skipped because an equivalent Workload did not fit, return the reason of that; otherwise ''.
 
-        The result is the reason of the QuotaReserved condition.
+        The result is a `reason` of the QuotaReserved condition.
         """
         entry = self._entries.get(view.key)
         is_parked = entry is not None and not self._is_in_line(entry)
@@ -238,20 +247,20 @@ class PendingQueue(PendingQueueReader):
             self._held_back[view.key] = entry
             return True
         if self._stays_in_line(reason) or last_assignment is not None:
-            if entry.line is None:
+            if entry.heap is None:
                 self._push_in_line(entry)
             return False
         if reason in _NO_FIT_REASONS and not self.strict_fifo:
             self._park_shape(view.shape, now, condition_reason)
         equivalence_class = self._find_or_add_class(view)
-        if entry.line is not equivalence_class.parked:
+        if entry.heap is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
             self._update_class_front(_class_key(view), equivalence_class)
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Put back in line the parked Workloads and those with an ended backoff; return whether any was moved.
+        """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued.
 
         Workloads whose namespace the ClusterQueue does not select (`admits_namespace`) stay as they are.
         """
@@ -318,17 +327,17 @@ class PendingQueue(PendingQueueReader):
         self._remove_entry_from_heap(entry)
 
     def _remove_entry_from_heap(self, entry: pending_heap.PendingEntry) -> None:
-        line = entry.line
-        if line is None:
+        heap = entry.heap
+        if heap is None:
             return
-        was_first = line.first_entry() is entry
-        line.size -= 1
-        entry.line = None
+        was_first = heap.first_entry() is entry
+        heap.size -= 1
+        entry.heap = None
         key = _class_key(entry.view)
         equivalence_class = self._classes[key]
         if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
-        elif was_first and line is equivalence_class.in_line:
+        elif was_first and heap is equivalence_class.in_line:
             self._update_class_front(key, equivalence_class)
 
     def _update_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
@@ -359,7 +368,7 @@ class PendingQueue(PendingQueueReader):
 
 
 def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Return whether a Workload may not be tried yet because of a backoff or a Requeued=False condition."""
+    """Return whether a Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
     return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
 
 
@@ -411,10 +420,11 @@ class QueueManager:
         return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
+        """Return the first Workload of each active ClusterQueue that may be tried, sorted by queue name.
 
-        First, the inadmissible Workloads of cohort trees marked at least `requeue_batch_period` ago are put back in
-        line, unless another component does that (`is_reactivated_externally`).
+        ClusterQueues in paused cohort trees are left out. Before, the inadmissible Workloads of cohort trees that were
+        marked at least `requeue_batch_period` ago become eligible again, unless another component does that
+        (`is_reactivated_externally`).
         """
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
@@ -451,7 +461,10 @@ class QueueManager:
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
-        """Record that a ClusterQueue may have a new first Workload; end the pause of its cohort tree unless frozen."""
+        """Record that a ClusterQueue may have a new first Workload, which ends the pause of its cohort tree.
+
+        A tree that was frozen at this instant stays paused (see `freeze_tree`).
+        """
         queue = self._snapshot.queues[name]
         self._record_queue_in_line(name, queue)
         self.record_tree_change(queue)
@@ -461,7 +474,7 @@ class QueueManager:
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Schedule the reactivation of the queue's cohort tree at `due_time`, unless one is scheduled already."""
+        """Schedule a retry of the inadmissible Workloads in a queue's cohort tree, unless one is scheduled already."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
     def mark_due_queues(self) -> None:
@@ -493,7 +506,10 @@ class QueueManager:
         return min(release_times, default=None)
 
     def record_tree_change(self, queue: ClusterQueue) -> None:
-        """Record a change in the queue's cohort tree, which ends a pause of the tree unless it is frozen."""
+        """Record a change in the cohort tree of a ClusterQueue, and end the tree's pause.
+
+        A frozen tree stays paused until the clock advances.
+        """
         tree_id = queue.node.tree
         self.tree_change_counts[tree_id] = self.tree_change_counts.get(tree_id, 0) + 1
         if self._frozen_trees and self._frozen_trees.get(tree_id) == self.now:
@@ -503,7 +519,7 @@ class QueueManager:
             self._queues_in_line[name] = None
 
     def activate_all(self) -> None:
-        """End the pause of every cohort tree, for use after the trees were rebuilt."""
+        """Let cycles consider the Workloads of paused cohort trees again, because all trees were rebuilt."""
         self.tree_change_counts = {tree_id: count + 1 for tree_id, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
             self._queues_in_line.update(dict.fromkeys(names))
@@ -520,7 +536,7 @@ class QueueManager:
                 del self._queues_in_line[name]
 
     def freeze_tree(self, tree_id: str) -> None:
-        """Pause a cohort tree; its changes are ignored until the clock advances or `activate_all()` is called."""
+        """Pause a cohort tree; no change ends the pause before the clock advances or `activate_all()` is called."""
         self._frozen_trees[tree_id] = self.now
         self.pause_tree(tree_id)
 
@@ -530,14 +546,17 @@ class QueueManager:
             table.pop(name, None)
 
     def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
-        """Record that a ClusterQueue may have Workloads to try; a frozen cohort tree stays paused."""
+        """Let the next cycle consider a ClusterQueue, which may have Workloads to try.
+
+        If its cohort tree is frozen, the ClusterQueue stays paused.
+        """
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
             self._queues_in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
-        """Let cycles try the inadmissible Workloads of cohort trees marked at or before `marked_by`.
+        """Let cycles try the inadmissible Workloads of cohort trees that `mark_queue` marked at or before `marked_by`.
 
         Trees for whose id `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
         """

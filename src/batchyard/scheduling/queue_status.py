@@ -116,9 +116,10 @@ class QueueStatusController:
             self._stale_queues[scheme.CLUSTER_QUEUE, local_queue.cluster_queue] = None
 
     def _changed_queue_key(self, event: WatchEvent) -> Iterable[Key]:
-        """Return the key of the event's object; () if this controller's last status write changed it.
+        """Return the key of the event's object; () if the event only shows this controller's last status write.
 
-        If another status than the last one written was stored, return the key of the next batch.
+        If only the status changed, but not to the last one written, record the object for the next batch. Then return
+        the key of that batch, or () if the batch is already scheduled.
         """
         key, old, new = event.key, event.old, event.obj
         if event.type is _DELETED:

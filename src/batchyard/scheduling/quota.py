@@ -128,7 +128,7 @@ def has_room(node: QuotaNode, usage: Usage) -> bool:
 
 
 def local_available(node: QuotaNode, fr: int) -> int:
-    """Return the unused part of the quota that a queue or Cohort keeps for itself because of its lending limit."""
+    """Return the unused part of the quota of flavor-resource `fr` that a queue or Cohort does not lend to others."""
     return max(0, node.local_quota[fr] - node.usage[fr])
 
 
@@ -159,8 +159,8 @@ def request_to_parent(node: QuotaNode, requests: Usage) -> Usage:
 
 def lowest_fitting_height(queue: QuotaNode, fr: int, amount: int) -> tuple[int, bool]:
     """Return the height of the lowest subtree with enough unused quota for an amount, and whether it has a parent.
-
-    The height is 0 for the ClusterQueue itself. If no subtree has enough unused quota, the result is that of the root.
+    `fr` is the id of a flavor-resource pair. The height is 0 for the ClusterQueue itself. If no subtree has enough
+    unused quota, the result is that of the root.
     """
     step, remaining_amount = queue, amount
     while True:

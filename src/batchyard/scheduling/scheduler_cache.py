@@ -84,7 +84,7 @@ class WorkloadCache:
             self.queue_manager.record_new_workload(local_queue_view.cluster_queue)
 
     def forget_queue(self, cluster_queue: str) -> None:
-        """Remove a deleted ClusterQueue, and its Workloads with quota from all usage counters."""
+        """Remove a deleted ClusterQueue, and subtract the quota of its Workloads from the usage of LocalQueues."""
         for quota_holder in self.snapshot.queues[cluster_queue].workloads.values():
             self.local_queue_counters.remove(quota_holder.local_queue, quota_holder)
         self.cluster_queue_counters.forget(cluster_queue)
@@ -337,7 +337,10 @@ class SchedulerCache:
         *,
         is_reactivated_externally: bool = False,
     ) -> None:
-        """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order."""
+        """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order.
+
+        With `is_reactivated_externally` and a batch period, another component must requeue inadmissible Workloads.
+        """
         self.snapshot = Snapshot()
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -364,7 +367,7 @@ class SchedulerCache:
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
-        """If a Workload is skipped because an equivalent one did not fit, return why that one did not; else ''."""
+        """Return why an equivalent Workload did not fit, if cycles skip this Workload for that reason; otherwise ''."""
         local_queue = self.workload_cache.local_queues.get(view.queue)
         pending_queue = None if local_queue is None else self.queue_manager.pending.get(local_queue.cluster_queue)
         return "" if pending_queue is None else pending_queue.no_fit_reason(view)
@@ -386,9 +389,9 @@ class SchedulerCache:
                 self.workload_cache.observe(WatchEvent(EventType.MODIFIED, key_of(obj), obj, obj, revision))
 
     def heads(self, now: Instant) -> list[Head]:
-        """Return the first Workload in line of each active ClusterQueue outside paused trees, sorted by queue name.
+        """Return the head of each active ClusterQueue with a Workload to try, sorted by queue name.
 
-        First, the inadmissible Workloads of changed cohort trees are put back in line.
+        First, the inadmissible Workloads of changed cohort trees are requeued. Paused cohort trees have no heads.
         """
         self.queue_manager.now = now
         self.snapshot.rebuild_if_changed()
@@ -433,7 +436,10 @@ class SchedulerCache:
         return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] without the queue."""
+        """Return the first `count` pending Workloads of a ClusterQueue; [] if it does not exist.
+
+        A Workload that waits for the end of the Workloads that it preempted comes first.
+        """
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return [] if pending_queue is None else pending_queue.first_workloads(count)
 

@@ -23,7 +23,7 @@ NO_COHORT: Final = ""
 
 
 class CohortForest:
-    """The Cohort nodes of all cohort trees, and the ids of flavor-resource pairs."""
+    """The Cohorts of all cohort trees, as nodes of these trees, and the ids of flavor-resource pairs."""
 
     def __init__(self) -> None:
         self.cohorts: dict[str, QuotaNode] = {}
@@ -236,7 +236,10 @@ class Snapshot:
 
     @staticmethod
     def confirm(workload: cluster_queue.AdmittedWorkload) -> None:
-        """Handle the confirmation of an assumed admission: stopped flavor searches of its queue may start over."""
+        """Record that the write of an assumed admission succeeded: increment its ClusterQueue's generation.
+
+        Flavor searches that stopped at an older generation then start over at the first flavor.
+        """
         workload.queue.generation += 1
 
     def release(self, key: str) -> cluster_queue.AdmittedWorkload | None:

@@ -23,7 +23,7 @@ from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, diagnostic_commands
-from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, nodes_of
+from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, tree_nodes_of
 from batchyard.shadow.observed import Signature, split_event
 from batchyard.shadow.state import ShadowSettings
 
@@ -129,7 +129,7 @@ class CurrentObjects:
     previous_objects: dict[Key, Obj] = field(default_factory=dict)
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object with this key, in its previous state if that is recorded; None if it does not exist."""
+        """Return the object with this key, if possible from `previous_objects`; None if it does not exist."""
         return self.previous_objects.get(key) or self.objects.get(key)
 
     def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
@@ -380,7 +380,7 @@ class Followers:
         self._requeue_batch_period = settings.requeue_batch_period
         #: The counts of removed followers.
         self._removed_counts = ComparisonCounts()
-        self._removed_reordered_count = 0
+        self._removed_vanished_count = 0
 
     @property
     def counts(self) -> ComparisonCounts:
@@ -396,9 +396,11 @@ class Followers:
         return sum(follower.waiting_count for follower in self._followers.values())
 
     @property
-    def reordered_count(self) -> int:
-        """How often an apparent divergence vanished when the watch events were replayed in another order."""
-        return self._removed_reordered_count + sum(follower.reordered_count for follower in self._followers.values())
+    def vanished_divergence_count(self) -> int:
+        """How many apparent divergences vanished when watch events were replayed in another order."""
+        return self._removed_vanished_count + sum(
+            follower.vanished_divergence_count for follower in self._followers.values()
+        )
 
     @property
     def tree_count(self) -> int:
@@ -416,7 +418,7 @@ class Followers:
             self._removed_counts.unseen_count += follower.uncompared_decisions
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
-        self._shared_objects = {event.key: event for event in events if not nodes_of(event.key, event.obj)}
+        self._shared_objects = {event.key: event for event in events if not tree_nodes_of(event.key, event.obj)}
         self._create_followers(events, missed_decisions, now)
 
     def count_uncompared(self, count: int) -> None:
@@ -424,7 +426,10 @@ class Followers:
         self._removed_counts.unseen_count += count
 
     def observe(self, events: Sequence[WatchEvent], now: Instant) -> None:
-        """Process watch events of one kind, in order of arrival, in their cohort trees; run the checks due at `now`."""
+        """Process watch events of one kind, given in order of arrival, and run the checks due at `now`.
+
+        Each event is passed to the followers of the cohort trees that it affects.
+        """
         if self._blocked_periods is not None:
             self._blocked_periods.observe(_workload_events(events), now)
         events_by_tree = self._group_events(events, now)
@@ -436,18 +441,21 @@ class Followers:
             self._report(finding)
 
     def next_check_at(self) -> Instant | None:
-        """Return when a cohort tree or a Workload must be checked even without a new watch event; None for never."""
+        """Return the earliest time at which a cohort tree or a Workload must be checked without a new watch event.
+
+        None means that no such check is due.
+        """
         times = (self._lifecycle_check.next_check_at(), *(follower.check_at for follower in self._followers.values()))
         return min((time for time in times if time is not None), default=None)
 
     def _group_events(self, events: Sequence[WatchEvent], now: Instant) -> dict[int, Sequence[WatchEvent]]:
         """Group watch events by cohort tree; merge trees that an event connects, and start comparisons of new trees."""
-        if events and not nodes_of(events[0].key, events[0].obj):
+        if events and not tree_nodes_of(events[0].key, events[0].obj):
             self._record_shared_objects(events)
             return dict.fromkeys(self._followers, events)
         events_by_tree: dict[int, list[WatchEvent]] = {}
         for event in events:
-            tree, merged_trees = self._trees.join(nodes_of(event.key, event.obj))
+            tree, merged_trees = self._trees.join(tree_nodes_of(event.key, event.obj))
             for merged_tree in merged_trees:
                 events_by_tree.setdefault(tree, []).extend(events_by_tree.pop(merged_tree, ()))
                 self._merge_trees(merged_tree, tree, now)
@@ -498,7 +506,7 @@ class Followers:
         follower = self._followers.pop(tree)
         self._possible_splits.pop(tree, None)
         self._removed_counts = self._removed_counts.plus(follower.counts)
-        self._removed_reordered_count += follower.reordered_count
+        self._removed_vanished_count += follower.vanished_divergence_count
         self._requeue_batch_period = follower.requeue_batch_period
         return follower
 

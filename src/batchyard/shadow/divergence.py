@@ -26,7 +26,7 @@ from batchyard.shadow.state import SchedulerModel
 
 
 class ObservedDecision(NamedTuple):
-    """A decision of Kueue and the time when the shadow received it."""
+    """A decision of Kueue, and the time at which shadow mode observed it."""
 
     decision: KueueDecision
     at: Instant

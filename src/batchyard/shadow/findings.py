@@ -225,7 +225,10 @@ def diagnostic_commands(
 
 
 def fair_sharing_hint_for(reason: str, predicted_reasons: Sequence[str], *, is_fair: bool) -> str:
-    """Return a hint if the preemption reasons suggest that Kueue's fair sharing setting is not `is_fair`; else ''."""
+    """Return a hint if Kueue's preemption reason suggests that Kueue's fair sharing is not as `is_fair`; else ''.
+    `is_fair` is the fair sharing setting of batchyard's scheduler in shadow mode; `predicted_reasons` are the reasons
+    of its preemptions.
+    """
     if reason == FAIR_SHARING and not is_fair:
         return "Kueue uses fair sharing: start the shadow with --fair-sharing"
     if is_fair and FAIR_SHARING in predicted_reasons and reason != FAIR_SHARING:

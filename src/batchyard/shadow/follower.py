@@ -87,7 +87,7 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
 
     Events of objects that affect all trees, such as ResourceFlavors, are omitted.
     """
-    events_with_nodes = [(event, nodes) for event in events if (nodes := nodes_of(event.key, event.obj))]
+    events_with_nodes = [(event, nodes) for event in events if (nodes := tree_nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
         trees.join(nodes)
     events_by_tree: dict[int, list[WatchEvent]] = {}
@@ -96,8 +96,12 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
     return events_by_tree
 
 
-def nodes_of(key: Key, obj: Obj) -> Sequence[str]:
-    """Return the cohort tree nodes (Cohorts, queues) that an object is or names; empty if it affects all trees."""
+def tree_nodes_of(key: Key, obj: Obj) -> Sequence[str]:
+    """Return the cohort tree nodes that an object defines or references, such as `queue/research`.
+
+    Nodes are Cohorts, ClusterQueues and LocalQueues. The result is empty for an object that affects all trees, such as
+    a ResourceFlavor.
+    """
     spec = obj.get("spec") or {}
     match key.kind:
         case scheme.COHORT:
@@ -119,7 +123,9 @@ def may_split(event: WatchEvent) -> bool:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
     if event.type is EventType.DELETED:
         return True
-    return event.old is not None and not {*nodes_of(event.key, event.old)} <= {*nodes_of(event.key, event.obj)}
+    return event.old is not None and not {*tree_nodes_of(event.key, event.old)} <= {
+        *tree_nodes_of(event.key, event.obj)
+    }
 
 
 class ReplayCopy:
@@ -142,7 +148,7 @@ class ReplayCopy:
         return restored_replay
 
     def _index_of_shared_object(self, value: Any) -> int | None:
-        """Return the index of an object that copy and original share; None if pickle must copy the object."""
+        """Return the index of an object that the copy shares with the original; None if pickle must copy the object."""
         shared_index = self._indexes.get(id(value))
         if shared_index is None and isinstance(value, WorkloadView | WatchEvent | BlockedPeriods):
             shared_index = self._indexes[id(value)] = len(self._shared_objects)
@@ -164,7 +170,7 @@ REORDERED_STEPS_MAX: Final = 12
 
 
 class ReplayBase(NamedTuple):
-    """A copy of the replay's state before the batch `batch_number`, from which trial replays start."""
+    """A copy of the replay's state before the event batch `batch_number`, from which other event orders are tried."""
 
     copy: ReplayCopy
     batch_number: int
@@ -191,7 +197,10 @@ class TreeFollower:
         report_divergence: Callable[[Divergence], None],
         has_arrived: Callable[[Instant], bool],
     ) -> None:
-        """`has_arrived` reports whether the shadow has received all watch events up to a time."""
+        """Create a follower without objects, which passes its findings to `report_divergence`.
+
+        `has_arrived` returns whether the shadow has received all watch events up to a time.
+        """
         self._settings = settings
         self._replay = DivergenceDetector(policy, settings)
         self._report = report_divergence
@@ -209,7 +218,7 @@ class TreeFollower:
         #: The number of failed attempts in a row to find an order.
         self._failed_attempts = 0
         #: How often another order removed a divergence.
-        self.reordered_count = 0
+        self.vanished_divergence_count = 0
         #: The time of the next check if no watch event arrives earlier.
         self.check_at: Instant | None = None
         #: Whether a divergence is due and waits until all changes up to its time have arrived.
@@ -247,7 +256,7 @@ class TreeFollower:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether all watch events of this cohort tree are processed, and Kueue made all decisions of batchyard."""
+        """Whether all watch events of this cohort tree are processed, and Kueue has made each decision of batchyard."""
         return self._replay.is_agreed
 
     def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:
@@ -329,7 +338,7 @@ class TreeFollower:
                     trial.changes_first = False
                     trial.findings = self._replay.findings  # findings reported before are not reported again
                     self._replay = trial
-                    self.reordered_count += 1
+                    self.vanished_divergence_count += 1
                     self._is_reordered = True
                     self._failed_attempts = 0
                     return True
@@ -375,7 +384,11 @@ class TreeFollower:
         return trial
 
     def _replay_in_steps(self, trial: DivergenceDetector, batches: Sequence[EventBatch]) -> DivergenceDetector:
-        """Replay watch events by resource version, and choose an order for each section between two agreements."""
+        """Replay watch events by resource version on `trial`, a copy of the detector; return the copy after the last.
+
+        While the schedulers do not agree, the events since their last agreement are replayed again in other orders,
+        until one order makes them agree.
+        """
         agreed_copy, section_start = ReplayCopy(trial), 0
         replay_steps = list(split_after_decisions(batches))
         for position, step in enumerate(replay_steps):
@@ -392,9 +405,10 @@ class TreeFollower:
         return trial
 
     def _trial_starts(self) -> Iterator[TrialStart]:
-        """Yield the states from which trial replays start, in the order in which to try them.
+        """Yield the points from which to replay recent events in another order, in the order in which to try them.
 
-        The last agreement, the last agreement more than a second before it, then each copied state.
+        They are the last agreement of both schedulers, the last agreement more than a second before it, then each
+        copied state, the latest first. A state after the initial list is tried twice (see `has_tried_all`).
         """
         latest_base = self._bases[0]
         agreements = [] if self._is_reordered else self._agreements
@@ -412,7 +426,7 @@ class TreeFollower:
 
 
 def _events_in_tree(events: Iterable[WatchEvent]) -> list[WatchEvent]:
-    return [event for event in events if nodes_of(event.key, event.obj)]
+    return [event for event in events if tree_nodes_of(event.key, event.obj)]
 
 
 def _apply_batches(trial: DivergenceDetector, batches: Sequence[EventBatch], order: ReplayOrder) -> None:

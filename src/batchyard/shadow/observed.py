@@ -190,12 +190,15 @@ class ChangeBacklog:
         return pending_change
 
     def first_decision_of(self, workload: str) -> int | None:
-        """Return the number of a Workload's first change that is not idle, if it is a decision; otherwise None."""
+        """Return the backlog number of a Workload's first change if it is a decision of Kueue; otherwise None.
+
+        Idle changes, which affect no decision, are skipped.
+        """
         change_number = self._first_relevant_change(Key(scheme.WORKLOAD, *workload.split("/", 1)))
         return change_number if change_number in self.decision_numbers else None
 
     def is_first_of_object(self, change_number: int) -> bool:
-        """Return whether this is the first change of its object in the backlog, apart from idle changes."""
+        """Return whether a change is its object's first in the backlog that is not idle (may affect decisions)."""
         return self._first_relevant_change(self.items[change_number].key) == change_number
 
     def earlier_changes(self, change_number: int) -> list[int]:
@@ -207,7 +210,10 @@ class ChangeBacklog:
         return next((number for number in change_numbers if not self.items[number].change.is_idle), None)
 
     def first_decisions(self) -> Iterator[int]:
-        """Yield the numbers of Kueue's decisions that are the first change, except idle ones, of their Workload."""
+        """Yield the backlog numbers of those decisions of Kueue that are the first backlog change of their Workload.
+
+        Idle changes, which do not affect the scheduler, do not count.
+        """
         return (number for number in list(self.decision_numbers) if self.is_first_of_object(number))
 
     def evictions_for(self, uid: str) -> dict[int, ObservedPreemption]:

@@ -68,7 +68,8 @@ class DecisionReplay(ShadowState):
     def add_events(self, events: Sequence[WatchEvent], now: Instant) -> None:
         """Append watch events to the backlog of unprocessed changes, in the order of arrival.
 
-        A Workload whose missing decision was reported is requeued if an event shows a decision about it, or a new spec.
+        If a divergence was reported because Kueue made no decision about a Workload, the Workload is requeued once an
+        event shows such a decision, or a new spec.
         """
         for event in events:
             self._record_workload_name(event)
@@ -180,10 +181,10 @@ class DecisionReplay(ShadowState):
             self._apply_change(change_number)
 
     def _retry_parked(self) -> bool:
-        """Retry Workloads about which Kueue has already made a decision; return whether anything changed.
+        """Retry inadmissible Workloads about which Kueue has made a decision, until something changes.
 
         Kueue processes its queues one by one while objects change. So it may have tried a Workload after a change that
-        batchyard's scheduler processed later.
+        batchyard's scheduler processed later. Return whether anything changed.
         """
         for change_number in self.backlog.first_decisions():
             if self._applied_count_at_retry.get(change_number) == self._applied_count:
@@ -207,9 +208,9 @@ class DecisionReplay(ShadowState):
         return False
 
     def _decide_without_late_heads(self, workload: str) -> bool:
-        """Run a cycle without heads that Kueue may not have reached; return whether Kueue made the same decisions.
+        """Run a scheduling cycle without Workloads that Kueue may not have tried; return whether it decides like Kueue.
 
-        Kueue needs time for a long queue, and a new Workload waits meanwhile. The model needs no time.
+        In a long queue, Kueue needs time until it tries a new Workload; the scheduler model tries it at once.
         """
         late_after = self._now - self._settings.settle - self.requeue_batch_period
         heads = self.model.heads(self._now)
@@ -292,10 +293,11 @@ class DecisionReplay(ShadowState):
     # 3. Divergence (`divergence.py`).
 
     def _change_deadline(self, change_number: int) -> Instant:
-        """Return the time until which later watch events may explain a decision of Kueue, given its backlog number.
+        """Return the time until which a decision of Kueue waits for later watch events that may explain it.
 
-        A change that came more than `settle` after the decision cannot explain it, because Kueue had not received it.
-        A decision that the model also made waits up to `patience` for the other decisions of the model's cycle.
+        `change_number` is the backlog number of the decision. An event that arrives more than `settle` after the
+        decision cannot explain it, because Kueue had not received that event. If batchyard's scheduler made the same
+        decision, it waits up to `patience` for the other decisions of that scheduling cycle.
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
         is_predicted = open_decisions is not None and change_number in self._matched_change_numbers(open_decisions)
@@ -311,7 +313,7 @@ class EventBatch(NamedTuple):
 
 
 class ReplayOrder(NamedTuple):
-    """An order in which watch events are replayed, and when the model decides in between."""
+    """How a replay orders and groups watch events; batchyard's scheduler decides after each group."""
 
     #: Changes that arrived within this time are processed together.
     period: Duration
@@ -323,15 +325,18 @@ class ReplayOrder(NamedTuple):
     by_revision: bool = False
 
 
-def replay_orders(settle: Duration) -> Sequence[ReplayOrder]:
-    """Return all orders in which to replay watch events; the period of each is at most `settle`."""
-    short_periods = (settle // 10, settle // 100, 0)
+def replay_orders(period_max: Duration) -> Sequence[ReplayOrder]:
+    """Return the orders in which to replay watch events; the period of each is at most `period_max`.
+
+    Changes that arrived within the period of an order are processed together.
+    """
+    short_periods = (period_max // 10, period_max // 100, 0)
     return (
         ReplayOrder(0, True, False, by_revision=True),
-        *(ReplayOrder(period, True, False) for period in (*short_periods, settle)),
-        *(ReplayOrder(period, False, True) for period in (settle, settle // 10)),
-        ReplayOrder(settle, True, True),
-        ReplayOrder(settle // 10, False, False),
+        *(ReplayOrder(period, True, False) for period in (*short_periods, period_max)),
+        *(ReplayOrder(period, False, True) for period in (period_max, period_max // 10)),
+        ReplayOrder(period_max, True, True),
+        ReplayOrder(period_max // 10, False, False),
     )
 
 
@@ -382,9 +387,9 @@ def split_after_decisions(batches: Sequence[EventBatch]) -> Iterator[Sequence[Ev
 
 
 def group_by_revision(batches: Sequence[EventBatch], period: Duration) -> Iterator[Sequence[EventBatch]]:
-    """Yield groups of batches of one watch event each, ordered by resource version.
+    """Yield the watch events of `batches` in the order of their resource versions, in groups.
 
-    The arrival times in a group differ by at most `period`.
+    In a group, each event is a batch of its own. The arrival times in a group differ by at most `period`.
     """
     ordered_batches: list[EventBatch] = []
     for batch in sorted(_split_batches(batches), key=lambda batch: batch.events[0].revision):

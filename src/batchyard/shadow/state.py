@@ -49,13 +49,13 @@ class SchedulerModel:
 
     @property
     def has_fair_sharing(self) -> bool:
-        """Whether batchyard's scheduler uses fair sharing for the comparison."""
+        """Whether the model of batchyard's scheduler uses fair sharing."""
         return self._policy.fair_sharing
 
     # Input.
 
     def apply_event(self, event: WatchEvent, arrived_at: Instant) -> None:
-        """Process a watch event in batchyard's scheduler; Kueue's batching time for it starts at `arrived_at`."""
+        """Process a watch event in batchyard's scheduler; Kueue's requeue batch period starts at `arrived_at`."""
         is_workload = event.key.kind == scheme.WORKLOAD
         namespace_objects = self._objects.setdefault(event.key.namespace if is_workload else "", {})
         old_event = namespace_objects.pop(event.key, None)
@@ -131,7 +131,7 @@ class SchedulerModel:
     def may_be_late(self, head: Head, since: Instant) -> bool:
         """Return whether a Workload ahead of `head` in its queue became inadmissible at or after `since`.
 
-        Then Kueue may not have tried `head` yet, because it works through a queue more slowly.
+        Then Kueue may not have tried `head` yet, because it works through a queue more slowly than this model.
         """
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
@@ -158,7 +158,7 @@ class SchedulerModel:
         return None if pending_queue is None or cohort_tree is None else (pending_queue, cohort_tree)
 
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
-        """Run a cycle of batchyard's scheduler with these heads, and return its decisions."""
+        """Run a cycle of batchyard's scheduler with these first Workloads of queues, and return its decisions."""
         self._cycle_number += 1
         return self._create_cycle().run(heads)
 
@@ -199,7 +199,10 @@ class SchedulerModel:
         return reason if is_victim_wait_reported else RequeueReason.FAILED_AFTER_NOMINATION
 
     def park(self, head: Head) -> bool:
-        """Mark a head as inadmissible until its cohort tree changes; return False if it blocks its queue instead."""
+        """Set aside a head that does not fit, until its cohort tree changes; return False if it stays in line.
+
+        The head of a StrictFIFO queue stays in line and blocks the queue.
+        """
         return self.index.queue_manager.requeue(head, None, RequeueReason.NO_FIT)
 
     def requeue_as_new(self, workload: str) -> None:
@@ -323,9 +326,10 @@ class ShadowSettings(NamedTuple):
     blocked_periods: BlockedPeriods | None = None
 
     def wait_start(self, start_time: Instant, now: Instant) -> Instant:
-        """Return from when the delay of Kueue's action counts, if the action was expected at `start_time`.
+        """Return the instant from which Kueue's delay is measured, for an action that was expected at `start_time`.
 
-        That is `start_time`, or the end of the last blockAdmission period if that is later; `now` while one lasts.
+        That is `start_time`, or the end of the last period in which Kueue waited for ready pods (blockAdmission) if
+        that end is later. During such a period, it is `now` (or `start_time` if later).
         """
         return start_time if self.blocked_periods is None else self.blocked_periods.wait_start(start_time, now)
 

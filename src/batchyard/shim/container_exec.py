@@ -46,11 +46,11 @@ class RunningContainer(NamedTuple):
 
 
 def execute(argv: Sequence[str], container: RunningContainer, timeout: float | None) -> tuple[int | None, bytes]:
-    """Run a command inside a container for at most `timeout` seconds; return its exit code and output.
+    """Run a command inside a container; return its exit code, and its stdout followed by its stderr.
 
-    The output is stdout, then stderr. Without a timeout (None), the command may run forever. After a timeout, the
-    command is killed, and the result is `(None, b"")`. If signal N ends the command, its exit code is 128 + N. This
-    process cannot leave the container again. OSError if the container cannot be entered.
+    After `timeout` seconds (None: never), the command is killed, and the result is `(None, b"")`. If signal N ends the
+    command, its exit code is 128 + N. This process cannot leave the container again. Raises OSError if it cannot enter
+    the container.
     """
     cgroups.join_group(container.group)
     if container.has_own_namespaces:

@@ -84,7 +84,8 @@ class ShimEventLoop:
 def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
     """In a forked child: claim the run (container, sandbox or image pull) at `path`, supervise it, and exit.
 
-    If it cannot be claimed, exit at once.
+    If the run cannot be claimed, exit at once. `path` is relative to the node's directory, of which `node` is an open
+    descriptor.
     """
 
     def supervise_claimed_run() -> None:
@@ -100,9 +101,10 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
 
 
 def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
-    """In a forked child: run `task` in a new process session, and exit with status 0, or 1 if the task failed.
+    """Run `task` in this forked process, in a new session; then exit with status 0, or 1 if the task failed.
 
-    A failure is logged in the node directory's `node.log`, under `name`.
+    A failure is logged as a line that starts with `name` in `node.log` of the node's directory, whose open descriptor
+    is `node`.
     """
     exit_code = 1
     try:

@@ -45,7 +45,7 @@ class PlatformWatchdog:
     """The watchdog of one batchyard server process, with the server's shared memory and listening sockets."""
 
     def __init__(self, pid: int, alive_pipe: int, memory_fd: int, stacks_fd: int) -> None:
-        """Prepare to watch the server process `pid`. From now on, SIGTERM starts the time limit of its shutdown.
+        """Prepare to watch the server process `pid`. SIGTERM to this process starts the server's shutdown time limit.
 
         `memory_fd` and `stacks_fd` are descriptors of the server's shared memory and file of stack traces. `alive_pipe`
         reaches its end when the server exits.

@@ -16,7 +16,7 @@ from batchyard.shim.container_exec import ProcessUser, RunningContainer, user_of
 from batchyard.shim.images import engine as engine_container
 from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
 from batchyard.shim.isolation import bubblewrap, cgroups, nesting, seccomp, users
-from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.capabilities import NodeIsolation
 from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.isolation.users import PodUsers, create_pod_user_namespace, pod_unix_id
 from batchyard.shim.run import ShimRun
@@ -31,7 +31,7 @@ from batchyard.shim.run import ShimRun
 def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute source paths.
 
-    ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
+    Raises ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
 
     `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
     `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the
@@ -117,28 +117,28 @@ class _ChildStreams(NamedTuple):
     start_pipe: int | None
 
 
-def launch_container(run: ShimRun, features: Features, group: CgroupPaths) -> LaunchedProcess:
+def launch_container(run: ShimRun, isolation: NodeIsolation, group: CgroupPaths) -> LaunchedProcess:
     """Create a container's files and control group, and fork the process that runs its command.
 
-    OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
+    Raises OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
     """
     image_folder = run.spec["image"].get("unpacked")
     image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
     _create_run_files(run)
-    if features.cgroups:
-        version = features.cgroups.version
+    if isolation.cgroups:
+        version = isolation.cgroups.version
         cgroups.create_group(group, cgroups.control_file_contents(version, run.spec["limits"], run.spec["requests"]))
     outputs, child_streams = _open_streams(run)
     start_pipe = None
-    has_user_mapping = features.has_user_namespace or features.maps_users
-    if runs_in_bubblewrap(run, features) and has_user_mapping and "pids" not in group:
+    has_user_mapping = isolation.has_user_namespace or isolation.maps_users
+    if runs_in_bubblewrap(run, isolation) and has_user_mapping and "pids" not in group:
         start_reader, start_pipe = os.pipe2(os.O_CLOEXEC)
         child_streams = child_streams._replace(start_pipe=start_reader)
     pid = os.fork()
     if pid == 0:
         for fd in outputs.values():
             os.close(fd)
-        _execute_in_child(run, features, group, child_streams)
+        _execute_in_child(run, isolation, group, child_streams)
     for fd in dict.fromkeys(fd for fd in child_streams if fd is not None):
         os.close(fd)
     status_reader, stdin = outputs.pop("status"), outputs.pop("stdin", None)
@@ -158,15 +158,15 @@ def runs_in_engine(run: ShimRun) -> bool:
     return image_kinds.is_run_by_engine(run.spec["image"])
 
 
-def runs_in_bubblewrap(run: ShimRun, features: Features) -> bool:
-    """Return whether bubblewrap runs the container of `run` on a node with these features."""
-    return features.bubblewrap is not None and not runs_in_engine(run)
+def runs_in_bubblewrap(run: ShimRun, isolation: NodeIsolation) -> bool:
+    """Return whether bubblewrap runs the container of `run` on a node with this isolation."""
+    return isolation.bubblewrap is not None and not runs_in_engine(run)
 
 
-def remove_engine_container(run: ShimRun, features: Features) -> None:
+def remove_engine_container(run: ShimRun, isolation: NodeIsolation) -> None:
     """Remove a container from podman, if podman runs it, after its supervising process was killed."""
-    if runs_in_engine(run) and features.container_engine:
-        features.container_engine.remove_containers(features.container_engine.container_name(run.path))
+    if runs_in_engine(run) and isolation.container_engine:
+        isolation.container_engine.remove_containers(isolation.container_engine.container_name(run.path))
 
 
 def has_started(outer_pid: int, child_pid: int) -> bool:
@@ -178,12 +178,12 @@ def has_started(outer_pid: int, child_pid: int) -> bool:
     return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
 
 
-def describe_container(run: ShimRun, features: Features, pid: int, group: CgroupPaths) -> RunningContainer:
+def describe_container(run: ShimRun, isolation: NodeIsolation, pid: int, group: CgroupPaths) -> RunningContainer:
     """Return what probes and lifecycle hooks need to enter a running container or to connect to it."""
     sandbox_spec = _read_sandbox_file(run, "spec.json")
-    network_fd = features.network_fd if run.spec["network"] == "pod" else None
+    network_fd = isolation.network_fd if run.spec["network"] == "pod" else None
     pod_address = sandbox_spec.get("address") if network_fd is not None else None
-    is_enclosed = features.bubblewrap is not None or runs_in_engine(run)
+    is_enclosed = isolation.bubblewrap is not None or runs_in_engine(run)
     return RunningContainer(
         name=run.spec["container"],
         pid=pid,
@@ -192,7 +192,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
         environment=running_environment(run, pid),
         folder=run.spec["workingDir"] or "/",
         user=exec_user(run, pid, is_enclosed=is_enclosed),
-        seccomp_program=seccomp_program_of(run, features),
+        seccomp_program=seccomp_program_of(run, isolation),
         network_fd=network_fd,
         address=pod_address.partition("/")[0] if pod_address else "127.0.0.1",
     )
@@ -201,7 +201,7 @@ def describe_container(run: ShimRun, features: Features, pid: int, group: Cgroup
 def exec_user(run: ShimRun, pid: int, *, is_enclosed: bool) -> ProcessUser | None:
     """Return the user for a command that enters a container, given the pid of the container's first process.
 
-    None if the command needs no change of user, or if podman's container has ended.
+    The result is None if the command needs no change of user, or if podman's container has ended.
     """
     if runs_in_engine(run):
         with suppress(OSError, KeyError):  # the container may have ended
@@ -224,7 +224,7 @@ def running_environment(run: ShimRun, pid: int) -> dict[str, str]:
 def container_environment(run: ShimRun) -> dict[str, str]:
     """Return a container's environment variables: those of the spec override those of the sandbox and the image.
 
-    ValueError if the image's user is unknown.
+    Raises ValueError if the image's user is unknown.
     """
     sandbox = _read_sandbox_file(run, "spec.json")
     base_variables = {"HOSTNAME": sandbox["hostname"]} if sandbox else {}
@@ -272,19 +272,23 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
     return outputs, _ChildStreams(stdin, stdout_pipe[1], stderr_pipe[1], status_writer, None)
 
 
-def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, child_streams: _ChildStreams) -> NoReturn:
+def _execute_in_child(
+    run: ShimRun, isolation: NodeIsolation, group: CgroupPaths, child_streams: _ChildStreams
+) -> NoReturn:
     try:
         run.close_lock()
         for source, target in ((child_streams.stdin, 0), (child_streams.stdout, 1), (child_streams.stderr, 2)):
             os.dup2(source, target)
-        change_stream_owner(run, features, range(3))
-        if run.spec["tty"] and (features.bubblewrap or runs_in_engine(run)):
+        change_stream_owner(run, isolation, range(3))
+        if run.spec["tty"] and (isolation.bubblewrap or runs_in_engine(run)):
             linux.set_controlling_terminal(0)
         if runs_in_engine(run):
-            engine_container.run_engine_subreaper(_prepare_engine_container(run, features, group), child_streams.status)
+            engine_container.run_engine_subreaper(
+                _prepare_engine_container(run, isolation, group), child_streams.status
+            )
         apply_limits(run.spec["limits"], group)
-        if features.bubblewrap:
-            _execute_bubblewrap(run, features.bubblewrap, features, child_streams)
+        if isolation.bubblewrap:
+            _execute_bubblewrap(run, isolation.bubblewrap, isolation, child_streams)
         process_container.run_process_subreaper(_plain_process_command(run), child_streams.status)
     except (OSError, ValueError) as failure:
         status_line = {"error": error_texts.format_start_error(str(failure))}
@@ -292,12 +296,12 @@ def _execute_in_child(run: ShimRun, features: Features, group: CgroupPaths, chil
     os._exit(1)
 
 
-def change_stream_owner(run: ShimRun, features: Features, fds: Sequence[int]) -> None:
+def change_stream_owner(run: ShimRun, isolation: NodeIsolation, fds: Sequence[int]) -> None:
     """Make the pod's Unix user, if it has its own, the owner of the pipes and terminals in `fds`.
 
     Containers can then reopen /dev/stdout, as with runc.
     """
-    if features.maps_users and runs_in_bubblewrap(run, features):
+    if isolation.maps_users and runs_in_bubblewrap(run, isolation):
         owner = pod_unix_id(run.path.split("/")[1])
         for fd in fds:
             if stat.S_ISFIFO(os.fstat(fd).st_mode) or os.isatty(fd):
@@ -314,20 +318,20 @@ def apply_limits(limits: Mapping[str, Any], group: CgroupPaths) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limits["memory"], limits["memory"]))
 
 
-def _execute_bubblewrap(run: ShimRun, program: str, features: Features, child_streams: _ChildStreams) -> NoReturn:
+def _execute_bubblewrap(run: ShimRun, program: str, isolation: NodeIsolation, child_streams: _ChildStreams) -> NoReturn:
     """Prepare the container and execute bubblewrap, opened first because its path later becomes inaccessible."""
     executable_fd = os.open(program, os.O_RDONLY)
     variables, user, seccomp_program = (
         container_environment(run),
         _container_user(run),
-        seccomp_program_of(run, features),
+        seccomp_program_of(run, isolation),
     )
-    has_pod_network = features.network_fd is not None and run.spec["network"] == "pod"
+    has_pod_network = isolation.network_fd is not None and run.spec["network"] == "pod"
     sandbox_pid = _enter_pod(run, _SHARED_NAMESPACES | linux.NEWNET if has_pod_network else _SHARED_NAMESPACES)
     linux.leave_session_keyring()
     spec = run.spec | {"user": user}
     spec, container_view, paths = (
-        _prepare_view_as_pod_user(run, spec, sandbox_pid) if features.maps_users else _prepare_view(run, spec)
+        _prepare_view_as_pod_user(run, spec, sandbox_pid) if isolation.maps_users else _prepare_view(run, spec)
     )
     option_list = bubblewrap.bubblewrap_options(spec, paths, container_view, variables)
     if child_streams.start_pipe is not None:
@@ -350,13 +354,13 @@ def _create_memory_file(content: bytes, name: str) -> int:
     return fd
 
 
-def seccomp_program_of(run: ShimRun, features: Features) -> bytes | None:
+def seccomp_program_of(run: ShimRun, isolation: NodeIsolation) -> bytes | None:
     """Return a container's seccomp filter as a BPF program; None if unconfined or if the node does not support seccomp.
 
-    ValueError if the profile cannot be compiled, or if it is a Localhost profile and the node does not support seccomp.
+    Raises ValueError if the profile cannot be compiled, or is a Localhost profile on a node without seccomp support.
     """
     profile: Mapping[str, str] = run.spec.get("seccomp") or {}
-    if not features.has_seccomp:
+    if not isolation.has_seccomp:
         if profile.get("type") == "Localhost":
             raise ValueError("this node does not support seccomp: set another seccompProfile type than Localhost")
         return None
@@ -411,8 +415,10 @@ def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
     return users.copy_mount(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
 
 
-def _prepare_engine_container(run: ShimRun, features: Features, group: CgroupPaths) -> engine_container.EngineContainer:
-    engine, paths = features.container_engine, _container_paths(run)
+def _prepare_engine_container(
+    run: ShimRun, isolation: NodeIsolation, group: CgroupPaths
+) -> engine_container.EngineContainer:
+    engine, paths = isolation.container_engine, _container_paths(run)
     if engine is None:
         raise ValueError(
             f"container engine {run.spec['image']['engine']} is no longer available on this node; install it again"

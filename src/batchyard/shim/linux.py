@@ -92,9 +92,10 @@ def clone_mount(source: str) -> int:
 
 
 def map_owners(mount: int, user_namespace: int) -> None:
-    """Map the owners of a detached mount's files through a user namespace (an id-mapped mount).
+    """Map the owners of files in a detached mount through a user namespace (an id-mapped mount).
 
-    OSError if the filesystem does not support that (mount_setattr(2), MOUNT_ATTR_IDMAP).
+    `mount` and `user_namespace` are open descriptors. Raises OSError if the filesystem does not support id-mapped
+    mounts (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
     settings = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
     _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, settings, ctypes.c_size_t(len(settings))))
@@ -119,7 +120,7 @@ def make_read_only(mount: int) -> None:
 
 
 def change_folder(path: str) -> None:
-    """Change the working directory. OSError if the directory is not reachable from this process's root.
+    """Change the working directory. Raises OSError if the directory is not reachable from this process's root.
 
     A /proc link to an open file may lead to directories of the machine outside of that root.
     """

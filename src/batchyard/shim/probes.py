@@ -43,8 +43,8 @@ class NoAnswerError(OSError):
 def check_grpc_health(connection: socket.socket, authority: str, service: str, user_agent: str) -> str:
     """Return the gRPC health status of a service ('': the whole server), such as `SERVING`.
 
-    An unknown status is returned as the text of its number. NoAnswerError or another OSError on failure, also for an
-    invalid response.
+    An unknown status is returned as the text of its number. Raises NoAnswerError or another OSError on failure, also
+    for an invalid response.
     """
     headers = {
         ":method": "POST",
@@ -215,7 +215,10 @@ def _run_grpc_check(host: str, port: int, service: str, timeout: float | None) -
 
 
 def _run_http_check(http_get: Mapping[str, Any], address: str, timeout: float | None) -> ProbeOutcome:
-    """Run an httpGet probe or hook. It follows redirects to the same host; others count as success, with a warning."""
+    """Run an httpGet probe or hook, and follow redirects to the same host.
+
+    A redirect to another host counts as success, with a warning.
+    """
     host, port = http_get.get("host") or address, int(http_get["port"])
     scheme, path = (http_get.get("scheme") or "HTTP").lower(), "/" + (http_get.get("path") or "").removeprefix("/")
     deadline = None if timeout is None else linux.monotonic() + timeout
@@ -360,19 +363,24 @@ class ProbeWorkers:
         self,
         container: RunningContainer,
         handler: Mapping[str, Any],
-        timeout: float | None,
+        timeout_seconds: float | None,
         callback: Callable[[ProbeOutcome], None],
     ) -> None:
-        """Run the handler of a probe or hook in a child process; call `callback` with the outcome."""
+        """Run the handler of a probe or hook in a child process; call `callback` with the outcome.
+
+        `timeout_seconds` is None for no timeout.
+        """
         result_reader, result_writer = os.pipe2(os.O_CLOEXEC)
         child_pid = os.fork()
         if child_pid == 0:
-            self._run_handler_in_child(container, handler, timeout, result_writer)
+            self._run_handler_in_child(container, handler, timeout_seconds, result_writer)
         os.close(result_writer)
         self._children[result_reader] = child_pid
         self._loop.when_readable(result_reader, partial(self._read_outcome, result_reader, b"", callback))
-        if timeout is not None:
-            self._loop.call_later(timeout + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid))
+        if timeout_seconds is not None:
+            self._loop.call_later(
+                timeout_seconds + _ATTEMPT_KILL_DELAY_SECONDS, partial(self._kill, result_reader, child_pid)
+            )
 
     def kill_attempts(self) -> None:
         """Kill all running attempts of probes and hooks."""

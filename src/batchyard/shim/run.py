@@ -17,7 +17,7 @@ class ShimRun:
     """A container start, sandbox or image pull: its directory, lock, spec and state, as its shim uses them."""
 
     def __init__(self, node: int, path: str) -> None:
-        """Open the run's directory, at `path` in the node directory. OSError if it cannot be opened."""
+        """Open the run's directory, at `path` below the open node directory `node`. Raises OSError on failure."""
         self.node = node
         self.path = path
         self.folder = state_dir.open_folder(path, node)
@@ -102,10 +102,10 @@ class CommandResult(NamedTuple):
 
 
 def run_command(argv: Sequence[str], environment: Mapping[str, str], seconds: float) -> CommandResult:
-    """Run a command, where `argv[0]` is a path, without stdin for at most `seconds`; return its result.
+    """Run a command without stdin, and kill it after `seconds`; return its result. `argv[0]` must be a path.
 
-    The exit code is 127 if the command cannot be executed, and 128 + N if signal N ends it. If this process ends, the
-    command is killed.
+    The exit code is None after a timeout, 127 if the command cannot be executed, and 128 + N if signal N ends it. If
+    this process ends, the command is killed.
     """
     pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2)]
     child_pid = os.fork()

@@ -13,7 +13,7 @@ from batchyard.shim import launch, linux, state_dir, stop
 from batchyard.shim import run as error_texts
 from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.isolation import cgroups
-from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.capabilities import NodeIsolation
 from batchyard.shim.logs import LogLineSplitter, RotatingLog
 from batchyard.shim.probes import ContainerHealth, ProbeCallbacks, ProbeOutcome, ProbeWorkers
 from batchyard.shim.run import ShimRun
@@ -225,17 +225,17 @@ _START_ERROR_EXIT_CODE = 128
 _KILLED_CODE = 128 + signal.SIGKILL
 
 
-def supervise_container(run: ShimRun, features: Features) -> None:
+def supervise_container(run: ShimRun, isolation: NodeIsolation) -> None:
     """Run a container as its shim, from the start of the command to its end."""
-    ContainerShim(run, features).supervise()
+    ContainerShim(run, isolation).supervise()
 
 
 class ContainerShim:
-    """The shim of one container, from the start of the command to its end."""
+    """Supervises one container, from the start of its command to the end: log, probes, attached clients and state."""
 
-    def __init__(self, run: ShimRun, features: Features) -> None:
+    def __init__(self, run: ShimRun, isolation: NodeIsolation) -> None:
         self._run = run
-        self._features = features
+        self._isolation = isolation
         self._loop = ShimEventLoop()
         self._reporter = StateReporter(run, self._loop)
         self._probe_workers = ProbeWorkers(run, self._loop)
@@ -273,7 +273,7 @@ class ContainerShim:
         self._report_end()
 
     def _start_command(self) -> None:
-        process = launch.launch_container(self._run, self._features, self._group)
+        process = launch.launch_container(self._run, self._isolation, self._group)
         self._launched_process = process
         self._open_pipe_count = 1 + len(process.outputs)
         for name, fd in process.outputs.items():
@@ -354,14 +354,14 @@ class ContainerShim:
     def _await_command_start(self, interval: float) -> None:
         if self._has_no_children or self._first_pid is None or self._exit_code is not None:
             return
-        in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._features)
+        in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._isolation)
         if not in_bubblewrap or launch.has_started(self._launched_process.pid, self._first_pid):
             self._report_started(self._first_pid)
         else:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
 
     def _report_started(self, first_pid: int) -> None:
-        container = launch.describe_container(self._run, self._features, first_pid, self._group)
+        container = launch.describe_container(self._run, self._isolation, first_pid, self._group)
         attempt = partial(self._probe_workers.start, container)
         hooks = self._run.spec["hooks"]
         callbacks = ProbeCallbacks(self._reporter.warn, self._report_failure, self._report_health)
@@ -438,7 +438,7 @@ class ContainerShim:
         self._reporter.report_final(phase="Exited", finishedAt=linux.now(), started=False, ready=False, **final_state)
         state_dir.remove_tree(self._run.folder, "root")
         if self._exit_code is None:
-            launch.remove_engine_container(self._run, self._features)
+            launch.remove_engine_container(self._run, self._isolation)
 
     def _final_state(self) -> dict[str, object]:
         started_at = self._run.state.get("startedAt")

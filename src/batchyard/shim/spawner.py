@@ -23,7 +23,7 @@ from batchyard.shim.container_exec import ProcessUser
 from batchyard.shim.event_loop import ShimEventLoop
 from batchyard.shim.images import image_pull, rootfs_store
 from batchyard.shim.isolation import bubblewrap, capabilities, cgroups, network
-from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.capabilities import NodeIsolation
 from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.isolation.users import create_pod_user_namespace
 from batchyard.shim.run import ShimRun
@@ -42,8 +42,11 @@ _REQUEST_BYTES_MAX = 1 << 20
 _KILLED_EXIT_CODE = 128 + signal.SIGKILL
 
 
-def host_exec_session(node: int, features: Features, connection: socket.socket) -> None:
-    """Run the exec command that a client requests, or send the client sockets in a pod's network."""
+def host_exec_session(node: int, isolation: NodeIsolation, connection: socket.socket) -> None:
+    """Serve one request on a connection: execute a command in a container, or send sockets of a pod's network.
+
+    `node` is the open descriptor of the node's directory.
+    """
     message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
         return
@@ -52,17 +55,17 @@ def host_exec_session(node: int, features: Features, connection: socket.socket) 
         if "sockets" in request:
             _send_sockets(node, request["sockets"], connection)
         else:
-            _ExecSession(ShimRun(node, request["run"]), features, request, fds, connection).host()
+            _ExecSession(ShimRun(node, request["run"]), isolation, request, fds, connection).host()
     except (OSError, ValueError) as failure:
         _send_reply(connection, [], error=str(failure))
 
 
 class _ExecSession:
     def __init__(
-        self, run: ShimRun, features: Features, request: dict[str, Any], fds: list[int], connection: socket.socket
+        self, run: ShimRun, isolation: NodeIsolation, request: dict[str, Any], fds: list[int], connection: socket.socket
     ) -> None:
         self._run = run
-        self._features = features
+        self._isolation = isolation
         self._seccomp_program: bytes | None = None
         self._run.spec = state_dir.read_json(self._run.folder, "spec.json") or {}
         self._request = request
@@ -79,9 +82,9 @@ class _ExecSession:
         user = launch.exec_user(self._run, pid, is_enclosed=True)
         leaf_group = cgroups.find_leaf_group(group) if launch.runs_in_engine(self._run) else group
         launch.apply_limits(self._run.spec["limits"], leaf_group)
-        self._seccomp_program = launch.seccomp_program_of(self._run, self._features)
+        self._seccomp_program = launch.seccomp_program_of(self._run, self._isolation)
         terminal_fds = list(os.openpty()) if self._request["tty"] else []
-        launch.change_stream_owner(self._run, self._features, [*terminal_fds[1:], *self._fds])
+        launch.change_stream_owner(self._run, self._isolation, [*terminal_fds[1:], *self._fds])
         is_enclosed = container_exec.enter_container(pid)
         spec_user = self._run.spec["user"]
         client_fds = [] if self._request["tty"] else self._fds
@@ -223,23 +226,23 @@ _FIRST_MEASURE_SECONDS, _MEASURE_SECONDS, _MEASURE_INTERVAL_FACTOR = 1.0, 10.0, 
 _SHIM_END_TIMEOUT_SECONDS = 10.0
 
 
-def supervise_sandbox(run: ShimRun, features: Features) -> None:
-    """Run a pod sandbox as its shim: create what containers share, and kill the containers when it is stopped.
+def supervise_sandbox(run: ShimRun, isolation: NodeIsolation) -> None:
+    """Supervise a pod sandbox, as its shim process, until it is stopped or its directory is removed.
 
-    Removing its directory also stops it.
+    At the start, create the resources that the containers of the pod share. At the end, kill the containers.
     """
     run.write_state(keeper=os.getpid(), phase="Starting")
-    group = _pod_group(run, features)
+    group = _pod_group(run, isolation)
     try:
-        user_namespace_fd = create_pod_user_namespace(run.path.split("/")[1]) if features.maps_users else None
-        _create_shared_resources(run, features, group)
+        user_namespace_fd = create_pod_user_namespace(run.path.split("/")[1]) if isolation.maps_users else None
+        _create_shared_resources(run, isolation, group)
         _report_state(run, phase="Ready", pid=os.getpid(), startedAt=linux.now(), cgroup=group, users=user_namespace_fd)
         _wait_for_stop(run)
         _end_container_runs(run)
         failure_fields = {}
     except (OSError, ValueError) as failure:
         failure_fields = {"message": str(failure)}
-    cgroups.remove_group(group, has_namesakes=features.container_engine is not None)
+    cgroups.remove_group(group, has_namesakes=isolation.container_engine is not None)
     _report_state(run, phase="Exited", finishedAt=linux.now(), **failure_fields)
 
 
@@ -296,22 +299,22 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-def _pod_group(run: ShimRun, features: Features) -> CgroupPaths:
-    base_group = features.cgroups.base_group if features.cgroups else {}
+def _pod_group(run: ShimRun, isolation: NodeIsolation) -> CgroupPaths:
+    base_group = isolation.cgroups.base_group if isolation.cgroups else {}
     pod = run.path.split("/")[1]
     return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base_group.items()}
 
 
-def _create_shared_resources(run: ShimRun, features: Features, group: CgroupPaths) -> None:
+def _create_shared_resources(run: ShimRun, isolation: NodeIsolation, group: CgroupPaths) -> None:
     for name, content in _sandbox_etc_files(run.spec).items():
         with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
             file.write(content)
-    if features.cgroups:
+    if isolation.cgroups:
         cgroups.create_group(group, {})
-        cgroups.enable_controllers(features.cgroups.version, group)
-    if features.has_namespaces:
-        if run.spec["network"] == "pod" and features.network_fd is not None:
-            network.enter_pod_network(run.spec, features.network_fd)
+        cgroups.enable_controllers(isolation.cgroups.version, group)
+    if isolation.has_namespaces:
+        if run.spec["network"] == "pod" and isolation.network_fd is not None:
+            network.enter_pod_network(run.spec, isolation.network_fd)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
         linux.isolate_later_mounts()
         bubblewrap.mask_sys_paths(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.MASKS_FOLDER}")
@@ -372,7 +375,7 @@ class Spawner:
         self._lock = lock
         disabled_names = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
         detect_engines = partial(image_pull.start_image_helper, node, disabled_names)
-        self._features = capabilities.detect_features(node, disabled_names, detect_engines)
+        self._isolation = capabilities.detect_features(node, disabled_names, detect_engines)
         self._shim_paths: dict[int, str] = {}
         self._loop = ShimEventLoop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -383,14 +386,14 @@ class Spawner:
 
         Return after SIGTERM or SIGINT, or when the image helper has ended or the node directory was removed.
         """
-        image_pull.remove_leftover_groups(self._node, self._features)
-        for engine in () if self._features.image_helper else self._features.engines:
+        image_pull.remove_leftover_groups(self._node, self._isolation)
+        for engine in () if self._isolation.image_helper else self._isolation.engines:
             clean_up_containers = partial(image_pull.remove_unsupervised_containers, self._node, engine)
             self._run_in_child(f"containers of {engine.kind}", clean_up_containers)
         self._run_in_child("unpacked images", partial(rootfs_store.collect_garbage, self._node, inf))
-        if self._features.image_helper:
-            self._loop.when_readable(self._features.image_helper.fileno(), self._loop.stop)
-        if self._features.bubblewrap:
+        if self._isolation.image_helper:
+            self._loop.when_readable(self._isolation.image_helper.fileno(), self._loop.stop)
+        if self._isolation.bubblewrap:
             node_path = os.readlink(f"/proc/self/fd/{self._node}")
             state_dir.update_etc_copy(node_path)
             bubblewrap.create_masks(node_path)
@@ -406,7 +409,7 @@ class Spawner:
             self._loop.when_signalled(signal_number, self._loop.stop)
         gc.collect()
         gc.freeze()
-        state_dir.write_json(self._node, "features.json", capabilities.features_document(self._features))
+        state_dir.write_json(self._node, "features.json", capabilities.features_document(self._isolation))
         self._watch_node_folder()
         self._loop.run()
 
@@ -417,8 +420,8 @@ class Spawner:
 
     def _receive_request(self) -> None:
         path = self._requests.recv(4096).decode(errors="replace")
-        if self._features.image_helper and image_pull.is_image_pull(path):
-            self._features.image_helper.send(path.encode())
+        if self._isolation.image_helper and image_pull.is_image_pull(path):
+            self._isolation.image_helper.send(path.encode())
         else:
             self._fork_shim(path)
 
@@ -431,7 +434,7 @@ class Spawner:
             return
         if shim_pid == 0:
             self._close_inherited_fds()
-            event_loop.run_shim(self._node, path, partial(_supervise_run, self._features))
+            event_loop.run_shim(self._node, path, partial(_supervise_run, self._isolation))
         self._shim_paths[shim_pid] = path
 
     def _accept_session(self) -> None:
@@ -444,14 +447,14 @@ class Spawner:
                 return  # the client sees the connection closed
             if child_pid == 0:
                 self._close_inherited_fds()
-                host_session_task = partial(host_exec_session, self._node, self._features, client_connection)
+                host_session_task = partial(host_exec_session, self._node, self._isolation, client_connection)
                 event_loop.run_child(self._node, "exec session", host_session_task)
 
     def _clean_up_after_run(self, path: str) -> None:
-        engine = self._features.container_engine
+        engine = self._isolation.container_engine
         if engine and image_pull.may_have_left_container(self._node, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
-        image_pull.remove_groups_of_run(self._node, self._features, path)
+        image_pull.remove_groups_of_run(self._node, self._isolation, path)
 
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
         if os.fork() == 0:
@@ -471,11 +474,11 @@ class Spawner:
                     self._clean_up_after_run(path)
 
 
-def _supervise_run(features: Features, run: ShimRun) -> None:
+def _supervise_run(isolation: NodeIsolation, run: ShimRun) -> None:
     if run.spec["kind"] == "image":
-        image_pull.supervise_pull(run, features.engines)
+        image_pull.supervise_pull(run, isolation.engines)
     else:
-        _SUPERVISORS_BY_KIND[run.spec["kind"]](run, features)
+        _SUPERVISORS_BY_KIND[run.spec["kind"]](run, isolation)
 
 
 if __name__ == "__main__":

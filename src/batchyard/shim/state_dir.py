@@ -19,7 +19,10 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 
 
 def open_folder(path: str, base_fd: int | None = None) -> int:
-    """Open a directory, relative to the directory `base_fd` if given; return its descriptor. OSError on failure."""
+    """Open a directory, relative to the open directory `base_fd` if given, and return its descriptor.
+
+    Raises OSError on failure.
+    """
     return os.open(path, _FOLDER_FLAGS, dir_fd=base_fd)
 
 
@@ -42,7 +45,10 @@ def socket_address(folder: int, name: str) -> str:
 
 
 def write_json(folder: int, name: str, value: object) -> None:
-    """Write a value as a JSON file in an open directory, atomically. OSError if that fails."""
+    """Write a value atomically as the JSON file `name` in the directory with the descriptor `folder`.
+
+    Raises OSError on failure.
+    """
     temporary_name = f".{name}.{os.getpid()}"
     try:
         fd = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
@@ -93,12 +99,12 @@ def _remove_folder(base_fd: int, name: str) -> None:
         return
 
 
-def ensure_node_id(node: int) -> str:
-    """Return the machine-wide unique id of a node directory; create it on first use."""
+def ensure_node_id(node_fd: int) -> str:
+    """Return a node's machine-wide unique id from the node's directory (an open descriptor); create it on first use."""
     try:
-        fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node)
+        fd = os.open("id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=node_fd)
     except FileExistsError:
-        with open(os.open("id", os.O_RDONLY, dir_fd=node), encoding="utf-8") as file:
+        with open(os.open("id", os.O_RDONLY, dir_fd=node_fd), encoding="utf-8") as file:
             return file.read()
     new_node_id = f"{linux.now():x}{os.getpid():x}"
     with open(fd, "w", encoding="utf-8") as file:
@@ -136,7 +142,10 @@ _LOG_BYTES_MAX = 1 << 20
 
 
 def log_error(node: int, text: str) -> None:
-    """Append a message to `node.log` in a node directory; a log over 1 MiB is first cut to its newest 512 KiB."""
+    """Append a message to `node.log` in a node's directory, whose open descriptor is `node`.
+
+    A log over 1 MiB is first cut to its newest 512 KiB. Errors are ignored.
+    """
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
         with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:

@@ -104,7 +104,7 @@ def signal_first_process(pid: int, signal_number: int) -> None:
 
 
 class ContainerTermination:
-    """The termination of one container: preStop hook, stop signal and SIGKILL, after the first `request_stop`."""
+    """The termination of one container, begun by the first `request_stop`: preStop hook, stop signal and SIGKILL."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ def _may_see_all(_namespace: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ForecastOptions:
-    """The options of a forecast: seed, number of forks, horizon, limit of kernel steps, and corrections."""
+    """The options of a forecast: seed, number of forks, horizon, limit of simulation steps, and corrections."""
 
     seed: int = 0
     forks: int = FORKS_DEFAULT
@@ -135,9 +135,9 @@ class Forecast:
         return wait_of(lower_wait + (upper_wait - lower_wait) * remainder)
 
     def quantile_of_forks(self, fraction: float) -> Duration | None:
-        """Return the wait within which the Workload starts in a fraction of the forks.
+        """Return the wait within which the Workload starts in a fraction of the forks (random simulations).
 
-        None if it starts in too few forks, or if there are none.
+        The result is None if the Workload starts in too few forks, or if there are no forks.
         """
         position = max(min(fraction * (self.forks + 1) - 1, self.forks - 1), 0)
         lower_index = int(position)
@@ -150,18 +150,18 @@ class Forecast:
 
     def correct_by(self, calibration: Calibration) -> "Forecast":
         """Return the forecast, corrected by the errors of earlier forecasts."""
-        fork_waits = self.waits_by_level
+        fork_waits = self.log_waits_by_level
         corrected_waits = correct_waits(calibration, tracker_names_for(self.basis, fork_waits, self.forks), fork_waits)
         return self if corrected_waits == fork_waits else replace(self, corrected_waits=corrected_waits)
 
     @property
-    def waits_by_level(self) -> Waits:
-        """Return the wait at each level of the calibration as a logarithm (see `to_log_wait`), before corrections."""
+    def log_waits_by_level(self) -> Waits:
+        """Return the logarithm of the forks' wait at each quantile in LEVELS, uncorrected (see `to_log_wait`)."""
         return tuple(to_log_wait(self.quantile_of_forks(level)) for level in LEVELS)
 
-    def sample(self, uid: str) -> ForecastRecord:
-        """Return the forecast as a record for the calibration; `uid` is the uid of the Workload."""
-        fork_waits = self.waits_by_level
+    def calibration_record(self, uid: str) -> ForecastRecord:
+        """Return the forecast as a record, to be compared with the actual start of the Workload, whose uid is `uid`."""
+        fork_waits = self.log_waits_by_level
         tracker_names = tracker_names_for(self.basis, fork_waits, self.forks)
         return ForecastRecord(
             self.workload, uid, self.at, tracker_names, fork_waits[MEDIAN], self.corrected_waits or fork_waits
@@ -200,12 +200,14 @@ def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE
     pending_keys = [view.key for views in pending_by_queue.values() for view in views]
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecast_workloads(state, sampled_names, options)
-    return [each.sample(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()]
+    return [
+        each.calibration_record(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()
+    ]
 
 
 @dataclass(slots=True)
 class _ForkRun:
-    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of kernel steps."""
+    """One random simulation for a forecast (a fork): the Workloads that it admitted, and its number of loop steps."""
 
     #: The time of each Workload's admission, from the start of the fork.
     start_by_workload: dict[str, Duration] = field(default_factory=dict)
@@ -276,9 +278,9 @@ class ForecastRunner:
         return arrival_model if self._options.expects_arrivals and arrival_model.are_arrivals_expected else None
 
     def _run_forks(self, state: QuotaOnlyState, names: Sequence[str], arrivals: ArrivalModel | None) -> list[_ForkRun]:
-        """Run the random simulations of a forecast. The limit of kernel steps ends them, but not before the third.
+        """Run the random simulations of a forecast: as many as the options request, but only one if nothing is random.
 
-        If nothing is random, run one simulation.
+        From the third on, no more are started once their kernel steps together reach the limit of the options.
         """
         is_certain = arrivals is None and all(self._estimate(n, o).history is None for n, o in state.workloads.items())
         forks = 1 if is_certain else self._options.forks

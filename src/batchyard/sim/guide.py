@@ -69,16 +69,17 @@ class AppliedFile(NamedTuple):
 
 
 class ObservationTimes(msgspec.Struct, frozen=True):
-    """How long after a step's last file the guide's authors looked at the queues and at the nodes."""
+    """How long after the last manifest of a step the guide's authors recorded the queues and nodes, as durations."""
 
     queues: str
     nodes: str
 
 
 class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
-    """A step of the guide: its folder of manifests (None: no files), its times, and the published figures."""
+    """A step of the simulated guide: its manifests, start and observation times, and the results in the guide."""
 
     name: str
+    #: None: the step applies no files.
     folder: str | None
     starts_after: str
     looks: ObservationTimes
@@ -179,7 +180,7 @@ class Guide:
     """A simulation of the guide that is run step by step."""
 
     def __init__(self, folder: Path, steps: Sequence[GuideStep], platform: Path | None = None) -> None:
-        """Read the guide's manifests in `folder`; those in `platform`, if given, replace the guide's platform files.
+        """Read the manifests of the steps in `folder`; the platform's files come from `platform` or else `folder`.
 
         Raise InvalidScenario with all errors.
         """

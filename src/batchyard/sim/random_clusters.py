@@ -25,7 +25,7 @@ _TPU: Final = "ct5lp-hightpu-4t"
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:
-    """The requests and scheduling constraints of random pods that are meant for certain machines."""
+    """A template of random pods that fit certain machines: their queue, requests and scheduling constraints."""
 
     queue: str
     requests: Mapping[str, Any]

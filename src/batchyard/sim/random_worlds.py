@@ -48,7 +48,10 @@ class SeededDraws:
 
 
 class RandomChoices:
-    """Makes random choices; if the source draws 0, the choice is the first item or the smallest number."""
+    """Makes random choices from the numbers of a RandomSource.
+
+    The number 0 selects the first item, the smallest integer or False, so that property tests can shrink failures.
+    """
 
     def __init__(self, draws: RandomSource) -> None:
         self._draws = draws
@@ -168,7 +171,7 @@ def _make_cohorts(plan: QueueWorldPlan) -> None:
         if parent:
             spec["parentName"] = parent
         if rng.draw_bool(40):
-            spec["resourceGroups"] = _resource_groups(plan, limits=bool(parent), quota_max=6)
+            spec["resourceGroups"] = _resource_groups(plan, has_limits=bool(parent), quota_max=6)
         if rng.draw_bool(25):
             spec["fairSharing"] = {"weight": rng.choose(["1", "2", "0.5", "0"])}
         plan.cohorts.append(name)
@@ -177,11 +180,11 @@ def _make_cohorts(plan: QueueWorldPlan) -> None:
 
 
 def _resource_groups(
-    plan: QueueWorldPlan, *, limits: bool, quota_max: int, limits_lending: bool = True
+    plan: QueueWorldPlan, *, has_limits: bool, quota_max: int, caps_lending: bool = True
 ) -> list[ObjectDict]:
-    """Return random resource groups, with borrowing and lending limits if `limits`.
+    """Return random resource groups; with `has_limits`, some quotas have borrowing and lending limits.
 
-    With `limits_lending`, no lending limit exceeds the nominal quota.
+    With `caps_lending`, no lending limit exceeds the nominal quota.
     """
     rng, groups = plan.rng, []
     for resources, names in plan.groups:
@@ -192,7 +195,7 @@ def _resource_groups(
             {
                 "name": name,
                 "resources": [
-                    _resource_quota(rng, r, limits=limits, quota_max=quota_max, limits_lending=limits_lending)
+                    _resource_quota(rng, r, has_limits=has_limits, quota_max=quota_max, caps_lending=caps_lending)
                     for r in resources
                 ],
             }
@@ -203,14 +206,14 @@ def _resource_groups(
 
 
 def _resource_quota(
-    rng: RandomChoices, resource: str, *, limits: bool, quota_max: int, limits_lending: bool
+    rng: RandomChoices, resource: str, *, has_limits: bool, quota_max: int, caps_lending: bool
 ) -> ObjectDict:
     nominal_units = rng.choose([quota_max, rng.draw_integer(0, quota_max)])
     quota: ObjectDict = {"name": resource, "nominalQuota": _format_quantity(resource, nominal_units)}
-    if limits and rng.draw_bool(20):
+    if has_limits and rng.draw_bool(20):
         quota["borrowingLimit"] = _format_quantity(resource, rng.draw_integer(0, 6))
-    if limits and rng.draw_bool(25):
-        quota["lendingLimit"] = _format_quantity(resource, rng.draw_integer(0, nominal_units if limits_lending else 8))
+    if has_limits and rng.draw_bool(25):
+        quota["lendingLimit"] = _format_quantity(resource, rng.draw_integer(0, nominal_units if caps_lending else 8))
     return quota
 
 
@@ -224,7 +227,7 @@ def _make_queue(plan: QueueWorldPlan, number: int) -> None:
     cohort = rng.choose([*plan.cohorts, *plan.cohorts, *plan.cohorts, ""])
     if cohort:
         spec["cohortName"] = cohort
-    spec["resourceGroups"] = _resource_groups(plan, limits=bool(cohort), quota_max=10)
+    spec["resourceGroups"] = _resource_groups(plan, has_limits=bool(cohort), quota_max=10)
     if rng.draw_bool(30):
         spec["queueingStrategy"] = "StrictFIFO"
     spec["preemption"] = _random_preemption(rng, fair_sharing=plan.fair_sharing)
@@ -355,7 +358,7 @@ def _later_version(rng: RandomChoices, obj: ObjectDict, at: str = "", **spec: An
 def _edit_quota(plan: QueueWorldPlan) -> ObjectDict:
     queue = plan.rng.choose(plan.queues)
     is_in_cohort = "cohortName" in queue["spec"]
-    return _later_version(plan.rng, queue, resourceGroups=_resource_groups(plan, limits=is_in_cohort, quota_max=10))
+    return _later_version(plan.rng, queue, resourceGroups=_resource_groups(plan, has_limits=is_in_cohort, quota_max=10))
 
 
 def _stop_queue(plan: QueueWorldPlan) -> ObjectDict:
@@ -387,7 +390,7 @@ def _edit_cohort(plan: QueueWorldPlan) -> ObjectDict | None:
         return None
     rng, name = plan.rng, plan.rng.choose(plan.cohorts)
     parent = rng.choose([*plan.cohorts, ""])
-    groups = _resource_groups(plan, limits=bool(parent), quota_max=6, limits_lending=False)
+    groups = _resource_groups(plan, has_limits=bool(parent), quota_max=6, caps_lending=False)
     spec: ObjectDict = {"resourceGroups": groups}
     if parent:
         spec["parentName"] = parent

@@ -36,7 +36,7 @@ from batchyard.scheduling.messages import parse_preemptor_uid
 
 @dataclass(slots=True)
 class GangLoss:
-    """The loss of pods by a gang, by machine loss or preemption, with the time until all its pods run again."""
+    """An incident in which a gang lost pods, by machine loss or preemption, and when all its pods run again."""
 
     #: `namespace/name` of the Workload, of the JobSet without a queue, or of the single pod.
     gang: str
@@ -73,7 +73,7 @@ class _RunningPod:
 
 @dataclass(slots=True)
 class _OpenLoss:
-    """A loss from which the gang has not recovered yet, with the work that each pod (by uid) may lose."""
+    """The loss of pods by a gang that does not run in full again yet, with the work that each pod (by uid) may lose."""
 
     loss: GangLoss
     full_count: int
@@ -212,7 +212,7 @@ class RecoveryTracker:
             causing_loss.loss.victims.append(victim_loss)
 
     def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
-        """Record that a gang loses pods, with the work at risk; return the loss, None if one is open already."""
+        """Record that a gang loses pods, and the work at risk; return the new loss, None if one is still open."""
         run_by_uid, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
         open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_count_by_gang.get(gang, len(run_by_uid)))
         self._open_losses[gang] = open_loss
@@ -268,7 +268,7 @@ def _is_machine_lost(event: WatchEvent) -> bool:
 
 
 #: The kinds that costs and recoveries depend on, each after the kinds that it refers to.
-_RECALLED_KINDS: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
+_INITIAL_KINDS: Final = (scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.INSTANCE, scheme.NODE, scheme.POD)
 
 
 class RunAccounting:
@@ -280,9 +280,9 @@ class RunAccounting:
         self.recoveries = RecoveryTracker()
         client.subscribe(self._observe)
 
-    def recall(self, events: Sequence[WatchEvent]) -> None:
-        """Add the objects that a simulation starts with, as ADDED events; costs count from the simulation's start."""
-        for kind in _RECALLED_KINDS:
+    def add_initial_objects(self, events: Sequence[WatchEvent]) -> None:
+        """Add the objects with which a simulation starts, given as ADDED events; costs count from its start."""
+        for kind in _INITIAL_KINDS:
             self._observe([event for event in events if event.key.kind == kind])
 
     def cost_statement(self, now: Instant) -> Statement:

@@ -47,7 +47,7 @@ class UniformTime(NamedTuple):
     maximum: Duration
 
     def quantile(self, fraction: float) -> float:
-        """Return the run time in microseconds that the fraction `fraction` of all runs does not exceed."""
+        """Return the run time in microseconds that is not exceeded by this fraction (0 to 1) of all runs."""
         return self.minimum + fraction * (self.maximum - self.minimum)
 
 
@@ -95,8 +95,8 @@ class RunTimeRule(NamedTuple):
         return max(1, milliseconds) * MILLISECOND
 
 
-class _RuleError(Exception):
-    """An error in a row: its column, the problem and the remedy."""
+class _RowError(Exception):
+    """An error in a row of run-time rules: its column, the problem and the remedy."""
 
     def __init__(self, column: int, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -117,7 +117,7 @@ def parse_run_time_rules(name: str, text: str) -> list[RunTimeRule]:
             continue
         try:
             rules.append(RunTimeRule(f"{name}:{number}", *_parse_row(pattern, comma, run_time_text)))
-        except _RuleError as error:
+        except _RowError as error:
             faults.append(FileFault(f"{name}:{number}:{error.column}", FieldError("", error.problem, error.remedy)))
         if len(rules) > RULES_MAX:
             raise InvalidScenario([_file_fault(f"{name}:{number}", f"the file has more than {RULES_MAX:,} rows")])
@@ -145,13 +145,11 @@ def _parse_row(pattern: str, comma: str, run_time_text: str) -> tuple[str, TimeD
     column = len(pattern) + 2
     name_pattern = pattern.strip().strip('"')
     if not name_pattern:
-        raise _RuleError(1, "the name pattern is empty", "write a pattern such as train-*, or * for all jobs")
+        raise _RowError(1, "the name pattern is empty", "write a pattern such as train-*, or * for all jobs")
     if not comma:
-        raise _RuleError(
-            1, f"the row {name_pattern!r} has no comma", "write a name pattern and a run time: train-*,10m"
-        )
+        raise _RowError(1, f"the row {name_pattern!r} has no comma", "write a name pattern and a run time: train-*,10m")
     if not run_time_text.strip():
-        raise _RuleError(
+        raise _RowError(
             column, f"the row has no run time after {name_pattern!r}", f"write one after the comma: {_FORMS}"
         )
     column += len(run_time_text) - len(run_time_text.lstrip())
@@ -173,23 +171,23 @@ def _parse_distribution(text: str, column: int) -> TimeDistribution:
         arguments_column += len(argument) + 1
     parse = {"uniform": _parse_uniform, "exponential": _parse_exponential, "lognormal": _parse_lognormal}.get(match[1])
     if parse is None:
-        raise _RuleError(column, f"{match[1]!r} is not a distribution", f"use {_FORMS}")
+        raise _RowError(column, f"{match[1]!r} is not a distribution", f"use {_FORMS}")
     return parse(arguments, columns, column)
 
 
 def _parse_uniform(arguments: Sequence[str], columns: Sequence[int], column: int) -> TimeDistribution:
     if len(arguments) != 2:
-        raise _RuleError(column, "uniform needs two durations", "write it as uniform(5m,20m)")
+        raise _RowError(column, "uniform needs two durations", "write it as uniform(5m,20m)")
     minimum, maximum = (_parse_time(*each) for each in zip(arguments, columns, strict=True))
     if minimum > maximum:
         remedy = f"write it as uniform({arguments[1]},{arguments[0]})"
-        raise _RuleError(columns[0], f"the minimum {arguments[0]} exceeds the maximum {arguments[1]}", remedy)
+        raise _RowError(columns[0], f"the minimum {arguments[0]} exceeds the maximum {arguments[1]}", remedy)
     return UniformTime(minimum, maximum)
 
 
 def _parse_exponential(arguments: Sequence[str], columns: Sequence[int], column: int) -> TimeDistribution:
     if len(arguments) != 1:
-        raise _RuleError(column, "exponential needs one duration, its mean", "write it as exponential(10m)")
+        raise _RowError(column, "exponential needs one duration, its mean", "write it as exponential(10m)")
     return ExponentialTime(_parse_time(arguments[0].removeprefix("mean="), columns[0]))
 
 
@@ -199,11 +197,11 @@ def _parse_lognormal(arguments: Sequence[str], columns: Sequence[int], column: i
         name, equals, value = argument.partition("=")
         if name not in {"mean", "sigma"} or not equals:
             remedy = "write it as lognormal(mean=10m,sigma=0.5)"
-            raise _RuleError(argument_column, f"{argument!r} is not mean= or sigma=", remedy)
+            raise _RowError(argument_column, f"{argument!r} is not mean= or sigma=", remedy)
         values[name] = value, argument_column + len(name) + 1
     if len(values) != 2 or len(arguments) != 2:
         problem = "lognormal needs its mean and the sigma of its logarithm"
-        raise _RuleError(column, problem, "write it as lognormal(mean=10m,sigma=0.5)")
+        raise _RowError(column, problem, "write it as lognormal(mean=10m,sigma=0.5)")
     text, sigma_column = values["sigma"]
     try:
         sigma = float(text)
@@ -211,7 +209,7 @@ def _parse_lognormal(arguments: Sequence[str], columns: Sequence[int], column: i
         sigma = -1.0
     if not 0 <= sigma <= _SIGMA_MAX:
         problem = f"sigma {text!r} is not a number from 0 to {_SIGMA_MAX:g}"
-        raise _RuleError(sigma_column, problem, "write sigma=0.5, for example")
+        raise _RowError(sigma_column, problem, "write sigma=0.5, for example")
     return LognormalTime(_parse_time(*values["mean"]), sigma)
 
 
@@ -219,9 +217,9 @@ def _parse_time(text: str, column: int) -> Duration:
     try:
         duration = parse_duration(text)
     except ValueError:
-        raise _RuleError(column, f"{text!r} is not a run time", f"use {_FORMS}") from None
+        raise _RowError(column, f"{text!r} is not a run time", f"use {_FORMS}") from None
     if duration > VIRTUAL_TIME_MAX:
-        raise _RuleError(column, f"the run time {text} is more than ten years", "use a shorter one")
+        raise _RowError(column, f"the run time {text} is more than ten years", "use a shorter one")
     return duration
 
 

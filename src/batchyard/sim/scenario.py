@@ -105,7 +105,7 @@ class PossibleFaultTargets(NamedTuple):
     has_nodes: bool
 
     def pools(self) -> dict[str, Any]:
-        """Return the node pools by name; a pool that has Spot machines in any version counts as Spot."""
+        """Return the node pools of all Cluster versions by name; a pool that ever has Spot machines counts as Spot."""
         node_pools = [row for cluster in self.clusters for row in cluster["spec"].get("nodePools") or ()]
         return {row["name"]: row for row in sorted(node_pools, key=lambda row: row.get("provisioning") == "spot")}
 
@@ -498,7 +498,7 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
 
 
 def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tuple[str, str]]:
-    """Return the name and text of each file with a suffix in a folder, sorted by name.
+    """Return the path and text of each file in a folder whose name ends with `suffix`, sorted by path.
 
     For each unreadable file, and for an unreadable folder, add an error to `faults`.
     """

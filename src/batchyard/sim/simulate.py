@@ -166,7 +166,7 @@ class Simulation:
             return None
         accounting = RunAccounting(self.world.client, self.world.kernel)
         if state is not None:
-            accounting.recall(state.added_events())
+            accounting.add_initial_objects(state.added_events())
         return accounting
 
     def _make_result(self, run_ending: RunEnding) -> Result:
@@ -200,8 +200,9 @@ class Simulation:
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
     def _log_end_time(self, workloads: Sequence[Obj]) -> Instant:
-        """Return when the event log ends: at the horizon, loop or interrupt that ended the run, or at the last event.
+        """Return the time at which the event log ends.
 
+        It is when a horizon, a preemption loop or an interrupt ended the run, otherwise the time of the last event.
         Status that controllers write shortly after the last event does not count as an event.
         """
         if self._ending in (RunEnding.HORIZON, RunEnding.LOOP, RunEnding.INTERRUPTED):

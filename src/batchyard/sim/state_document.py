@@ -251,10 +251,10 @@ class StatePart(Enum):
 
 
 def manifest_texts(texts: Iterable[tuple[str, str]], part: StatePart = StatePart.ALL) -> Iterator[tuple[str, str]]:
-    """Yield the named texts, with each state converted to manifests of the objects in `part`.
+    """Yield (name, text) pairs, in which each cluster state is replaced by manifests of its objects in `part`.
 
-    Each object keeps the line on which it starts. Other texts are unchanged. Raise InvalidScenario with the errors of
-    the first invalid state.
+    A cluster state is a snapshot, or a list of objects from an API server. Each object keeps the line on which it
+    starts. Other texts are unchanged. Raises InvalidScenario with the errors of the first invalid state.
     """
     for name, text in texts:
         yield name, _manifest_text(name, text, part) if is_state_text(text) else text

@@ -45,7 +45,10 @@ class TraceFill:
 
 @dataclass(frozen=True, slots=True)
 class FillPoint:
-    """The state after pods arrived that request the fraction `requested` of all GPUs; fractions of all GPUs."""
+    """The state when the pods that have arrived request the fraction `requested` of all GPUs.
+
+    `allocated` and `fragmented` are fractions of all GPUs too.
+    """
 
     requested: float
     allocated: float
@@ -75,7 +78,7 @@ class FillReport:
 
 
 def gpu_placement_for(trace: Trace, policy: GpuPolicyName) -> GpuPlacement:
-    """Return a placement policy that expects the pods of a trace on the nodes of the trace."""
+    """Return a GpuPlacement with this policy that is adapted to the pods and nodes of a trace."""
     allocatable_amounts = [node_view(node).allocatable for node in _objects_of(trace, "Node")]
     return GpuPlacement(
         policy,
@@ -91,8 +94,8 @@ def gpu_placement_for(trace: Trace, policy: GpuPolicyName) -> GpuPlacement:
 def fill_trace(trace: Trace, requested: Fraction, seed: int) -> TraceFill:
     """Return a trace whose pods request up to the fraction `requested` of all GPUs.
 
-    `seed` determines the order of the pods and of the nodes, and the pods that arrive again. Raise ValueError if the
-    trace has no GPUs, or no pods that request GPUs.
+    If the recorded pods request less, random ones arrive again. `seed` determines these, and the order of the pods and
+    of the nodes. Raise ValueError if the trace has no GPUs, or no pods that request GPUs.
     """
     nodes = _objects_of(trace, "Node")
     gpu_milli = sum(node_view(node).allocatable.get(GPU, 0) for node in nodes)
@@ -172,7 +175,11 @@ class FillRun:
 
 
 def _fill_points(fill: TraceFill, fleet_points: Sequence[FleetPoint]) -> list[FillPoint]:
-    """Return the last observed point of each whole percent of requested GPUs; pod number i arrives after i seconds."""
+    """Return the state at each percentage of all GPUs that the arrived pods request, rounded up to whole percents.
+
+    Of several states with the same percentage, the last one is returned. One pod arrives per second, so
+    `fleet_points[i]` is the state after the arrival of i pods.
+    """
     requested_milli = [0, *accumulate(pod.shape.gpu_milli for pod in fill.arriving_pods)]
     points_by_percent: dict[int, FillPoint] = {}
     for requested, observed in zip(requested_milli, fleet_points, strict=False):

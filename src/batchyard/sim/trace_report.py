@@ -89,7 +89,7 @@ class TraceWatch:
                 self._on_node(event)
 
     def advance(self, now: Instant) -> None:
-        """Record the points that are due before `now`, with the numbers as they are since the last watch event."""
+        """Record a FleetPoint for each sampling time before `now`, with the numbers after the last watch event."""
         if now == self._advanced_to:
             return
         self._update_fragmentation()
@@ -100,7 +100,7 @@ class TraceWatch:
         self._advanced_to = now
 
     def end(self, now: Instant) -> None:
-        """Complete the observed numbers at the end of the simulation."""
+        """Complete the observed numbers at `now`, the end of the simulation."""
         self.advance(now)
         gauges = [
             gauge
@@ -226,7 +226,7 @@ _AVAILABLE_TEXT: Final = " nodes are available: "
 
 @dataclass(frozen=True, slots=True)
 class PodCounts:
-    """The numbers of pods that were placed here (in the simulation) and there (in the recorded trace)."""
+    """The numbers of pods that were placed in the simulation (`here`) and in the recorded trace (`there`)."""
 
     total: int
     placed_here: int
@@ -300,7 +300,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """The fraction of free GPUs that pods like the trace's cannot use: mean, peak (after `peak_at` s), lower bound."""
+    """The fraction of free GPUs that pods like those of the trace cannot use: mean, peak and lower bound.
+
+    `peak_at` is the time of the peak, in seconds after the start.
+    """
 
     mean: float
     peak: float

@@ -69,7 +69,7 @@ class PodMix:
 
     @property
     def fraction_without_gpu(self) -> float:
-        """Return the fraction of the trace's pods that need no GPU, which is the lower bound of the fragmentation."""
+        """Return the fraction of the trace's pods that need no GPU: the minimum of the trace's GPU fragmentation."""
         return (
             sum(n for shape, n in self._counts.items() if not shape.gpu_milli) / self.pod_count
             if self.pod_count
@@ -77,7 +77,10 @@ class PodMix:
         )
 
     def unusable_gpu_sum(self, free_resources: FreeNodeResources) -> int:
-        """Return the thousandths of a node's free GPUs that a pod cannot use, summed over all pods of the trace."""
+        """Return how much of a node's free GPUs the trace's pods cannot use, in thousandths of a GPU.
+
+        This is the sum over all pods; each pod alone is compared with the free GPUs.
+        """
         unusable_sum = self._unusable_by_room.get(free_resources)
         if unusable_sum is None:
             unusable_sum = self._unusable_by_room[free_resources] = sum(
@@ -255,7 +258,7 @@ def _report_duplicates(rows: Sequence[tuple[str, TraceRow]], column: str, faults
 
 
 class _RowError(ValueError):
-    """A value of a row is invalid."""
+    """A row of a trace file has an invalid value."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -325,9 +328,9 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
 
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:
-    """Return when a traced pod is created, scheduled (or None) and deleted.
+    """Return when a traced pod is created, scheduled (None if never) and deleted.
 
-    `load` divides the time of creation; the other times move by the same amount.
+    The creation time is divided by `load`; the other times are shifted equally, so that durations stay the same.
     """
     created_at, deleted_at = _whole_number(row, "creation_time") * SECOND, _whole_number(row, "deletion_time") * SECOND
     scheduled_at = _whole_number(row, "scheduled_time") * SECOND if row["scheduled_time"] else None

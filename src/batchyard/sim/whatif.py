@@ -42,7 +42,7 @@ class RunStart:
 
 
 def start_from_state(state: State, *, fair_sharing: bool = False) -> RunStart:
-    """Return a state as the start of both simulations; `fair_sharing` turns fair sharing on in both."""
+    """Return the start of a simulation that continues from a platform's state; `fair_sharing` turns fair sharing on."""
     clusters = state.of_kind(scheme.CLUSTER)
     kueue_settings = state.kueue.with_fair_sharing() if fair_sharing else state.kueue
     return RunStart(Scenario((), kueue=kueue_settings, cluster=clusters[0] if clusters else None), state)
@@ -59,7 +59,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimeline:
-    """When a Workload was created, started and ended, in seconds from the common start, and its preemptions."""
+    """When a Workload was created, started and ended, in seconds since both runs began, and its preemptions."""
 
     queue: str
     #: The time of creation; 0 if the Workload existed at the start.
@@ -122,7 +122,7 @@ def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = N
     Without `horizon`, each ends at the scenario's horizon, or when no more events are scheduled.
     """
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
-        start = _start_at_moment(start, seed)
+        start = _run_until_start(start, seed)
     return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
 
 
@@ -168,10 +168,11 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     return [step_by_moment[at] for at in sorted(step_by_moment)]
 
 
-def _start_at_moment(start: RunStart, seed: int) -> RunStart:
-    """Simulate a scenario until `start.at`; return a start with that state, and with the later steps and faults.
+def _run_until_start(start: RunStart, seed: int) -> RunStart:
+    """Simulate a scenario until `start.at`; return a RunStart with the state reached and the remaining scenario.
 
-    Faults that last at `start.at` are in the state, and end at their time.
+    The remaining scenario has only the later steps and faults. Faults in effect at `start.at` are part of the state,
+    and end at their original time.
     """
     scenario = start.scenario
     world = World(scenario, seed=seed)
@@ -222,7 +223,10 @@ class _TimelineBuilder:
 
     @property
     def moments(self) -> tuple[float, float | None, float | None]:
-        """When the Workload was created, first admitted and finished, in seconds from the common start."""
+        """When the Workload was created, first admitted and finished; None if that did not happen.
+
+        Times are in seconds since the start of the simulations.
+        """
         return self.created_at, self.started_at, self.ended_at
 
     def record_event(self, record: Record, at: float) -> None:

@@ -73,7 +73,7 @@ class WaitTracker:
                 self._waits[_workload_key(workload)] = _WorkloadWaits(created, None, total_wait)
 
     def observe(self, at: Instant, record: EventRecord) -> None:
-        """Update the waits after a Kubernetes Event of a Workload; Events of other objects are ignored."""
+        """Update a Workload's waiting time and the counters after an Event of it; ignore Events of other objects."""
         if record.regarding.kind != scheme.WORKLOAD:
             return
         reason = record.reason
@@ -111,7 +111,7 @@ class WaitTracker:
         workload_waits.waiting_since = None
 
     def _waits_of(self, key: Key, workload: Obj) -> _WorkloadWaits:
-        """Return the waits of a Workload: the known record, unless that is of a deleted Workload of this name."""
+        """Return the record of a Workload's waits; a new record if the known one is of a deleted Workload."""
         created, record = parse_time(workload["metadata"]["creationTimestamp"]), self._waits.get(key)
         return record if record is not None and record.created_at >= created else _WorkloadWaits(created, created)
 
@@ -232,7 +232,10 @@ class World:
         self._fault_injector = FaultInjector(self, scenario.faults, self._write_faults, last_step_at, lasting_faults)
 
     def state(self) -> State:
-        """Return the current objects and lasting faults as a state; everything due at this instant must be done."""
+        """Return the current objects and lasting faults as a state.
+
+        Call this only after all callbacks that are due at the present instant have run.
+        """
         objects = {key_of(obj): obj for kind in self.store.kinds() for obj in self.store.list(kind)}
         return State(
             self.kernel.now(),
@@ -250,7 +253,7 @@ class World:
         self.platform.runner.observe(events)
 
     def now(self) -> Duration:
-        """Return the time since the start of the world."""
+        """Return the simulated time since the start of the simulation."""
         return self.kernel.now() - self.start
 
     def run_until(self, end_time: Duration | None) -> None:
@@ -287,7 +290,7 @@ class World:
         assert self._faulty_client is not None, "a world can crash only if created with write_faults=WriteFaults()"
         if self.platform.runner.is_stopped:
             return
-        self._faulty_client.cut()
+        self._faulty_client.crash()
         self.platform.runner.stop()
         self.kernel.call_soon(self._restart)
 

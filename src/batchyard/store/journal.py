@@ -58,8 +58,8 @@ class RevisionJournal:
     def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
         """Open a journal file; create it if it does not exist. Raise JournalError if the file cannot be used.
 
-        With `accept_loss`, an undamaged journal file that its commit mark does not confirm is opened too. Its revision
-        is then raised by REVISION_LEAP.
+        With `accept_loss`, a journal that is intact but contradicts its commit mark is opened too, although it may lack
+        acknowledged changes. Its revision is then raised by REVISION_LEAP, so that no revision is used twice.
         """
         self._path = path
         self._commit_mark = journal_file.CommitMark(path)
@@ -344,7 +344,10 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
 
 
 def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, error_path: Path | None = None) -> None:
-    """Copy a journal file in its current state. Errors in writing the copy name `error_path`, or else the copy."""
+    """Copy a journal file in its current state.
+
+    The message of an error in writing the copy contains `error_path` instead of `copy_path`, unless it is None.
+    """
     with (
         journal_file.convert_sqlite_errors(path),
         closing(journal_file.open_read_only(path, is_immutable=is_immutable)) as db,

@@ -85,7 +85,7 @@ class CommitMark:
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the commit mark file, which releases the lock of the journal."""
+        """Close the commit mark file. This releases the journal's lock, which is a lock on this file."""
         os.close(self._fd)
 
 
@@ -343,10 +343,9 @@ class _JournalReader:
 
 
 def record_replaced_rows(replaced_rows: deque[tuple[int, int]], change: WatchEvent) -> None:
-    """Append to `replaced_rows` the journal rows that a change makes obsolete.
+    """Append the journal rows that a change makes obsolete, as pairs of the change's revision and the row's revision.
 
-    Each is a pair: the revision of the change, and that of the row. Obsolete are the previous row of the same object,
-    and the row of a deletion itself.
+    A change makes the previous row of its object obsolete. A deletion also makes its own row obsolete.
     """
     if change.old is not None:
         replaced_rows.append((change.revision, int(change.old["metadata"]["resourceVersion"])))

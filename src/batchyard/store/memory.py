@@ -82,7 +82,7 @@ class RevisionLog:
         return list(islice(self._entries, len(self._entries) - change_count, None))
 
     def drop_changes(self, revision: int) -> None:
-        """Drop the changes up to a revision from the log, even if its window is not full."""
+        """Drop the changes up to a revision from the log, even if the log still has room for them."""
         while self._entries and self._entries[0].revision <= revision:
             self._entries.popleft()
 
@@ -210,7 +210,7 @@ def changes_reader(store: "Store") -> Callable[[int], Sequence[WatchEvent] | Non
 
 
 class Store:
-    """The objects of all kinds by key, with optimistic concurrency (resourceVersion) and a log of all changes."""
+    """The objects of all kinds by key, with optimistic concurrency (resourceVersion) and a log of recent changes."""
 
     __slots__ = ("_copies", "_listings", "_log")
 
@@ -303,7 +303,7 @@ class Store:
         return self._log.events_since(revision)
 
     def forget_changes(self, revision: int) -> None:
-        """Drop the changes up to a revision from the store's history, even if its window is not full."""
+        """Drop the changes up to a revision from the store's history, even if the history has room for them."""
         self._log.drop_changes(revision)
 
     def check_unchanged(self) -> None:

@@ -103,7 +103,7 @@ class ObjectQuery(NamedTuple):
 
 
 class ObjectNotFetched(Exception):  # noqa: N818 - named after the condition
-    """The response to an AdmissionReview requires an object that has not been fetched from the API server yet."""
+    """Raised if the response to an AdmissionReview requires an object not yet fetched; `query` describes the object."""
 
     def __init__(self, object_query: ObjectQuery) -> None:
         super().__init__(str(object_query))

@@ -16,7 +16,7 @@ def test_pool_has_group_in_each_zone() -> None:
 
 
 def test_template_node_has_hostname_label() -> None:
-    node = groups(pool(zones=[A]))[0].node("n")
+    node = groups(pool(zones=[A]))[0].new_node("n")
     assert (node.name, node.labels["kubernetes.io/hostname"], node.ready) == ("n", "n", True)
 
 

@@ -29,7 +29,7 @@ class ScaleDownBench:
         self.limits = ClusterLimits(self.settings.limits, self.fleet.usage())
         self.drains: dict[str, PodDrainability] = {}
         for name in names:
-            self.nodes.set_node(group.node(name))
+            self.nodes.set_node(group.new_node(name))
 
     def run(self, node: str, *names: str, drain: PodDrainability = PodDrainability.MOVES, **fields: Any) -> None:
         """Add running pods to a node."""
@@ -94,7 +94,7 @@ def test_utilization_of_gpu_node_counts_gpus_only() -> None:
     world.run("a", "p", gpu=1, cpu="20", tolerations=tolerations)
     world.run("b", "q", gpu=2, tolerations=tolerations)
     assert list(world.removals().unneeded_nodes) == []
-    world.nodes.set_node(world.group.node("c"))
+    world.nodes.set_node(world.group.new_node("c"))
     assert list(world.removals().unneeded_nodes) == ["a"]
 
 
@@ -163,7 +163,7 @@ def test_nodes_awaited_by_pods_are_needed() -> None:
 def test_scale_down_moves_no_pod_to_upcoming_node() -> None:
     world = ScaleDownBench("a")
     world.run("a", "p")
-    world.nodes.set_node(GROUP.node("new"))
+    world.nodes.set_node(GROUP.new_node("new"))
     assert list(world.removals(upcoming=["new"]).unneeded_nodes) == []
 
 

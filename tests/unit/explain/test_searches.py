@@ -42,7 +42,7 @@ def simulation() -> Iterator[CohortSimulation]:
             obj["metadata"]["namespace"] = "team"
         obj["metadata"] |= {"uid": obj["metadata"]["name"], "creationTimestamp": "2026-01-01T00:00:00Z"}
         cache.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, number), SECOND)
-    view = cache.queue_manager.pending["q"].front(1)[0]
+    view = cache.queue_manager.pending["q"].first_not_held_back(1)[0]
     created = CohortSimulation(cache, SchedulingPolicy(), view, cache.snapshot.queues["q"])
     yield created
     created.close()

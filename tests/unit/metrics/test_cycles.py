@@ -27,7 +27,7 @@ def cycle_samples(bench: SchedulerBench, *heads: str, cpu: int = 2) -> dict[str,
     figures.begin()
     request = [(name.partition(":")[0], int(name.partition(":")[2] or cpu)) for name in heads]
     decisions = cycle.run([Head(workload_view(head(name, cpus)), name[0]) for name, cpus in request])
-    figures.decide()
+    figures.end_decisions()
     figures.end(cycle, decisions)
     return samples([*figures.texts(), *figures.own_texts()])
 

@@ -50,7 +50,7 @@ class CrashingStage(Stage):
     def _on_write(self, count: int) -> None:
         self.writes = count
         if count == self._crash_after:
-            self._wire.cut()
+            self._wire.crash()
             self._platform.stop()
             self.kernel.call_soon(self._restart)
 

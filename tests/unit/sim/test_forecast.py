@@ -65,7 +65,7 @@ def test_running_workload_has_started_and_ended_workload_has_no_forecast() -> No
 def test_quantile_without_forks_is_unknown() -> None:
     started = forecast_of(state([*queue(1), workload("b", 50)], 10), "b")
     assert (started.forks, started.quantile_of_forks(0.5)) == (0, None)
-    assert started.waits_by_level == (None,) * len(LEVELS)
+    assert started.log_waits_by_level == (None,) * len(LEVELS)
 
 
 def test_expected_arrivals_of_higher_priority_delay_pending_workload() -> None:

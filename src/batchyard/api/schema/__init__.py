@@ -187,7 +187,7 @@ class SchemaCompiler:
         return scalar_visitor(field.expression, field.constraints)
 
     def _element_visitor(self, field: Field) -> ValueVisitor:
-        """Return the function that validates a list item or mapping value: never a type, unlike `visitor()`."""
+        """Return the function that validates a list item or mapping value; never `str` or `bool` as in `visitor()`."""
         visitor = self.visitor(field)
         if not isinstance(visitor, type):
             return visitor
@@ -226,7 +226,7 @@ class SchemaCompiler:
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """Completes the validation of objects of a type: collects their violations, or adds their default values."""
+    """The less frequent steps of validating an object: collects violations of its fields, or adds default values."""
 
     type_name: str
     visitors: Mapping[str, VisitorOrType]
@@ -252,9 +252,10 @@ class _Completion:
         return string_or_boolean_violation(visitor, value)
 
     def complete_object(self, value: Mapping[str, Any], changed_fields: Mapping[str, Any]) -> Any:
-        """Return the object with default values, or its violations.
+        """Return an object with default values added, or the violations of its schema.
 
-        `changed_fields` are the results of the fields' visitors that differ from the fields' values.
+        `changed_fields` holds, by field name, the validation results that differ from the fields in `value`: a new
+        value, violations, or `_REMOVED_VALUE`.
         """
         flaws, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
@@ -290,7 +291,7 @@ class RootVisitor(Protocol):
     """A function that validates whole objects, and can skip the parts that an earlier validated object shares."""
 
     def __call__(self, value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
-        """Return the object with defaults, or its schema violations; skip fields identical in `valid_obj`."""
+        """Return the object with defaults, or its SchemaViolations; skip fields that are identical in `valid_obj`."""
 
 
 def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
@@ -556,9 +557,9 @@ def fill_defaults(type_name: str, value: Any) -> Any:
 
 
 @cache
-def semantic_equality(constant: str) -> SemanticEquality:
-    """Return the SemanticEquality that compares values of the types of a kind in its storage version."""
-    served_kind = kind_info(constant)
+def semantic_equality(kind: str) -> SemanticEquality:
+    """Return the SemanticEquality for values from objects of a kind, by the schema of its storage version."""
+    served_kind = kind_info(kind)
     return SemanticEquality(load_scope_for_kind(served_kind, served_kind.storage_version), fill_defaults)
 
 

@@ -191,7 +191,7 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
 
 
 def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
-    """Return the distance in path steps and the path of the closest field with the unknown field's name.
+    """Return the closest field with the name of an unknown field (`flaw`): its distance in path steps, and its path.
 
     The type of the field must fit the value. Without such a field, the distance is huge and the path is ''.
     """

@@ -482,7 +482,7 @@ def _deadline_update_errors(new: int | None, old: int | None) -> Iterator[FieldE
 
 
 def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecFields]) -> Iterator[FieldError]:
-    """Report removed and changed tolerations; additions, and other tolerationSeconds for NoExecute, are allowed."""
+    """Report removed and changed tolerations; added ones, and other tolerationSeconds for NoExecute, are allowed."""
     for toleration in old:
         is_no_execute = toleration.get("effect") == "NoExecute"
         matches_old = (

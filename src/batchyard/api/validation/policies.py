@@ -236,7 +236,7 @@ _PERCENT_REMEDY: Final = "use a number such as 2, or a percentage such as 50%"
 
 
 def disruption_budget_errors(budget: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate a PodDisruptionBudget: its pod number or percentage, eviction policy and selector."""
+    """Validate a PodDisruptionBudget: metadata, minAvailable or maxUnavailable, eviction policy and selector."""
     yield from rules.metadata_errors(budget)
     spec = budget.get("spec") or {}
     fields = [field for field in ("minAvailable", "maxUnavailable") if spec.get(field) is not None]

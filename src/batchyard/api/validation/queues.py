@@ -102,7 +102,7 @@ def _lending_limit_errors(quota: Mapping[str, Any], path: str, kind: str) -> Ite
 
 
 def quota_count_errors(groups: ResourceGroups) -> Iterator[FieldError]:
-    """Report over 256 flavors or resources in a ClusterQueue, and over 512 flavor-resource pairs in one group."""
+    """Report more than 256 flavors or resources in a ClusterQueue, or 512 flavor-resource pairs in a resource group."""
     for subject, field in (("flavors", "flavors"), ("covered resources", "coveredResources")):
         total = sum(len(group[field]) for group in groups)
         if total > 256:
@@ -234,7 +234,7 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def local_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate the metadata of a LocalQueue; its fair sharing weight is not checked, as upstream does not check it."""
+    """Validate the metadata of a LocalQueue; like Kueue, do not check its fair sharing weight."""
     yield from rules.metadata_errors(queue)
 
 

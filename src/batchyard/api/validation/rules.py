@@ -34,21 +34,21 @@ def format_json(value: Any) -> str:
 
 
 def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
-    """Yield the errors, marked as reported by `webhook` unless their text shows only the type `object` or `array`.
+    """Yield the errors, marked as reported by the named webhook, except errors of CEL rules in the schema.
 
-    Such a text is that of an x-kubernetes-validations rule.
+    The text of such an error starts with the type of the value, `object` or `array`, instead of the value.
     """
     for fault in errors:
         yield fault if fault.problem.startswith(_TYPE_MESSAGE_STARTS) else fault._replace(webhook=webhook)
 
 
 def invalid(path: str, value: Any, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the problem text shows."""
+    """Return the FieldError for an invalid value; its text contains the value."""
     return FieldError(path, f"Invalid value: {format_json(value)}: {message}", remedy)
 
 
 def invalid_without_value(path: str, message: str, remedy: str) -> FieldError:
-    """Return the FieldError for an invalid value, which the problem text does not show."""
+    """Return the FieldError for an invalid value; its text does not contain the value."""
     return FieldError(path, f"Invalid value: {message}", remedy)
 
 
@@ -532,7 +532,7 @@ def resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldE
 
 
 def pod_resources_errors(resources: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Validate the requests and limits of a pod as a whole, which may have cpu, memory and hugepages only."""
+    """Validate the pod-level requests and limits of a pod spec, which may contain only cpu, memory and hugepages."""
     yield from resources_errors(resources, path)
     for field in ("limits", "requests"):
         for name in resources.get(field) or {}:

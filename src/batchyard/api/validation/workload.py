@@ -120,7 +120,7 @@ def _pod_set_assignment_errors(assignment: Obj, count_by_pod_set: Mapping[str, i
 
 
 def _reclaimable_pods_errors(workload: Obj, old: Obj | None) -> Iterator[FieldError]:
-    """Report reclaimable pods of unknown pod sets, and more reclaimable pods than the pod set has.
+    """Report `reclaimablePods` entries with an unknown pod set, or with a higher count than that of the pod set.
 
     In an elastic Workload, an unchanged count is valid, because the pod set may have shrunk.
     """

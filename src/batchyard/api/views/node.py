@@ -40,7 +40,7 @@ class Taint(NamedTuple):
 
 
 class Toleration(NamedTuple):
-    """A toleration of a pod; an empty key or effect matches all taints, as in the API."""
+    """A toleration of a pod; as in the API, an empty key matches all taint keys, and an empty effect all effects."""
 
     key: str
     operator: str
@@ -145,7 +145,7 @@ def pod_total_amounts(spec: Obj, container_amounts: Callable[[Obj], dict[str, in
 
     `container_amounts` returns those of one container. The total is the sum of all containers and sidecars, or an init
     container with earlier sidecars if that is more. Amounts for cpu, memory and hugepages that the pod itself sets
-    replace the total. Its overhead is not included.
+    replace the total. The pod's overhead is not included.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():

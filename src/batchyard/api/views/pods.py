@@ -198,7 +198,11 @@ def _pod_shape_of(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, 
 
 
 def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> list[Any]:
-    """Return the fields of a pod that scheduling depends on; of the labels, only those that its terms compare."""
+    """Return the fields of a pod that determine its PodShape, as a JSON value.
+
+    Of the labels, only those values are included that the pod's affinity terms or spread constraints refer to by
+    matchLabelKeys or mismatchLabelKeys. The namespace is included only if there are such terms or constraints.
+    """
     affinity, spread_constraints = spec.get("affinity") or _EMPTY_OBJECT, spec.get("topologySpreadConstraints") or ()
     shape_content = [
         [spec.get(field) for field in ("nodeSelector", "tolerations", "overhead", "resources", "hostNetwork")],
@@ -330,9 +334,9 @@ def scheduled_at(pod: meta.Obj) -> Instant:
 def taint_eviction_time(pod: meta.Obj, taints: Sequence[Mapping[str, Any]]) -> Instant | None:
     """Return when `taints`, the NoExecute taints of a node, evict a pod; None if the pod tolerates them all forever.
 
-    Each taint uses the tolerationSeconds of the first toleration that matches, 0 without one. The shortest counts, from
-    the time of the first taint or, if later, of the binding to the node. A time in the past means now. Source:
-    pkg/controller/tainteviction.
+    A pod tolerates a taint for the tolerationSeconds of its first matching toleration, or not at all if none matches.
+    The shortest of these durations counts. It starts when the first taint was added or, if later, when the pod was
+    bound. A time in the past means now. Source: pkg/controller/tainteviction.
     """
     tolerated_seconds: list[int] = []
     tolerations = [(parse_toleration(t), t.get("tolerationSeconds")) for t in pod["spec"].get("tolerations") or ()]
@@ -454,7 +458,10 @@ def lost_work(start_time: Instant | None, interval: Duration | None, now: Instan
 
 
 def kept_work(start_time: Instant | None, interval: Duration | None, now: Instant) -> Duration:
-    """Return the run time that a pod keeps if it stops now: from its start to its last checkpoint; 0 without one."""
+    """Return the run time that a pod keeps if it stops now: the time from its start to its last checkpoint.
+
+    The pod makes a checkpoint every `interval`. The result is 0 if `interval` is None (no checkpoints).
+    """
     run_time = 0 if start_time is None else max(0, now - start_time)
     return run_time - lost_work(start_time, interval, now)
 
@@ -497,9 +504,9 @@ def resumed_work(pod: meta.Obj) -> Duration:
 
 
 def with_resumption(pod: meta.Obj, resumed_from: ResumedWork | None, now: Instant) -> meta.Obj:
-    """Return the pod with its condition Resumed set, or removed if `resumed_from` is None or contains no work.
+    """Return the pod with the condition Resumed set; with the condition removed if there is no work to resume.
 
-    Returns the same object if the condition already states this work, or is already missing.
+    That is the case if `resumed_from` is None or contains no work. The same object is returned if nothing changes.
     """
     if resumed_from is not None and not resumed_from.work:
         resumed_from = None

@@ -135,7 +135,10 @@ class AuthFilters:
         return request
 
     def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
-        """Reject actions of a read-only token here: impersonation later replaces the attribute that marks the token."""
+        """Return the user of a dashboard token; None if it is no dashboard token.
+        Raises StatusError (403) for a POST request with a read-only token. This is checked before impersonation,
+        because impersonation replaces the user attribute that marks a token as read-only.
+        """
         user = self._tokens.dashboard_user_of(token)
         if user is not None and request.method == "POST" and api_request.has_read_only_token(user):
             raise api_request.StatusError(

@@ -62,7 +62,10 @@ class VerifiedToken(NamedTuple):
 
 
 class TokenIssuer:
-    """Issues and verifies ServiceAccount tokens and action tokens, and verifies dashboard tokens."""
+    """Issues and verifies ServiceAccount tokens and action tokens, and verifies dashboard tokens.
+
+    A dashboard token authenticates a user. An action token proves that a request comes from the dashboard.
+    """
 
     def __init__(self, objects: ObjectReader, signer: Signer, clock: Callable[[], Instant]) -> None:
         self._objects = objects

@@ -323,7 +323,7 @@ _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 
 
 def cel_value(value: Any, schema: Schema) -> Any:
-    """Convert a value to its CEL form: escaped names of declared fields, and doubles for numbers.
+    """Convert a value to its CEL form: with escaped names of declared fields, and doubles where the type is `number`.
 
     Fields that the schema does not declare are left out, except in maps and in objects of unknown structure.
     """
@@ -558,7 +558,7 @@ def find_compilation_problems(definition: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _compile_rule(definition: Mapping[str, Any]) -> ValidationRule | None:
-    """Return None for a rule that does not compile, such as one that calls an unimplemented function."""
+    """Compile a CEL validation rule; return None if that fails, for example if it calls an unimplemented function."""
     try:
         is_optional = _has_optional_old_self(definition)
         cel_rule = compile_cel_rule(definition["rule"], is_old_self_optional=is_optional)

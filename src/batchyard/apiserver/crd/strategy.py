@@ -175,7 +175,10 @@ class CustomStrategy:
         return cut_times_to_seconds(self.in_version(stored_object, api_version), self._time_locations())
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Convert a stored object to a served version with exact times, to compare it with another object."""
+        """Convert a stored object to a served version, with times in stored precision, not cut to seconds.
+
+        The result is meant for comparisons with other objects, not for responses.
+        """
         return self._convert_to_version(self._upgrade_stored_object(stored_object), api_version)
 
     def _time_locations(self) -> TimeLocations:

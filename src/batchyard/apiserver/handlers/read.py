@@ -112,7 +112,7 @@ class WatchStream:
         self.on_new_data()
 
     def start(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the selected objects at a revision as ADDED events; `feed` then skips changes up to that revision."""
+        """Buffer the selected objects as ADDED events; `revision` is theirs, and `feed` skips changes up to it."""
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision
@@ -350,7 +350,7 @@ _UNSPECIFIC_VERSIONS: Final = ("", "0")
 
 
 class ChangeFeed(ChangeHistory, Protocol):
-    """The history of changes to stored objects, with a subscription to those that are on disk."""
+    """The history of changes to stored objects, and a subscription to changes that are durable (written to disk)."""
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
         """Return the changes after a revision that are on disk. Raises ExpiredRevision if some are no longer kept."""
@@ -369,7 +369,7 @@ class ReadHandler:
         self._lists = PagedLists(objects, feed)
 
     def drop_expired(self) -> None:
-        """Drop the partly returned lists that are too old to continue."""
+        """Drop the lists that are kept for requests of further pages, if they are too many revisions old."""
         self._lists.drop_expired()
 
     def get(self, request: ApiRequest, path: ResourcePath) -> Response:

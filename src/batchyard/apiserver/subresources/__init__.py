@@ -22,7 +22,7 @@ def with_subresources(
     pending_queues: PendingQueues,
     now: Callable[[], Instant],
 ) -> list[Resource]:
-    """Return the resources with subresources that functions answer, followed by the virtual resources.
+    """Return the resources with the subresources that handler functions serve, followed by the virtual resources.
 
     Pods, Namespaces and the kinds with replicas get subresources. The virtual resources are bindings,
     ComponentStatuses, the metrics API and Kueue's visibility API.

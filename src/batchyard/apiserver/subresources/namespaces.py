@@ -20,7 +20,7 @@ _SERVED_KIND: Final = scheme.kind_info(scheme.NAMESPACE)
 
 
 class NamespaceStrategy(BuiltInStrategy):
-    """The kind-specific API logic of Namespaces: the `kubernetes` finalizer is in the spec for clients."""
+    """The kind-specific API logic of Namespaces, whose stored `kubernetes` finalizer clients see in the spec."""
 
     def __init__(self) -> None:
         super().__init__(scheme.NAMESPACE)
@@ -43,7 +43,7 @@ class NamespaceStrategy(BuiltInStrategy):
         return dict(with_finalizer(new, FINALIZER)) if FINALIZER in finalizers_of(old) else new
 
     def in_version(self, stored_object: Obj, api_version: str) -> dict[str, Any]:
-        """Return a Namespace in a served version, with its `kubernetes` finalizer in the spec."""
+        """Return a Namespace in a served version, with its finalizer `kubernetes` in the spec, not in the metadata."""
         served_object = super().in_version(stored_object, api_version)
         if FINALIZER not in finalizers_of(stored_object):
             return served_object

@@ -158,7 +158,10 @@ class PodStreams:
         return api_request.PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
 
     def _reject_proxy(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        """The pod name in the path may include scheme and port: `https:NAME:443`."""
+        """Reject a proxy request. Raises StatusError, because pod proxies are not supported or the pod does not exist.
+
+        The pod name in the path may include scheme and port: `https:NAME:443`.
+        """
         segments = name.split(":")
         raise self._unsupported_error(self._pods.get_pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
 

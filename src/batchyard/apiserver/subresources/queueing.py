@@ -300,7 +300,7 @@ class Explanations(Protocol):
 
 
 class WhyHandler:
-    """The handlers of the subresource `why`."""
+    """The handlers of the subresource `why`: it returns the Explanation of a Workload, job, pod or ClusterQueue."""
 
     def __init__(self, explanations: Explanations, now: Callable[[], Instant]) -> None:
         self._explanations = explanations

@@ -39,7 +39,7 @@ def _end_platform(process: PlatformProcess, folder: Path) -> None:
     if process.guard > 0:
         with suppress(ProcessLookupError):
             os.kill(process.guard, signal.SIGTERM)
-    if not _has_ended(folder / JOURNAL_FILE):
+    if not _wait_until_ended(folder / JOURNAL_FILE):
         message = f"batchyard: {process.url}, pid {process.pid}, did not end within {END_TIMEOUT_SECONDS} s"
         output.fail(f"{message}; end it with kill -9 {process.pid}, which loses no acknowledged writes")
     output.report_line(f"batchyard: {process.url} has ended; its data is kept")
@@ -65,8 +65,8 @@ def _end_or_report_pods(folder: Path, *, end_pods: bool) -> None:
         output.fail(f"batchyard: some pods still run; {remedy}")
 
 
-def _has_ended(journal: Path) -> bool:
-    """Wait until the platform process releases its journal file; return False after END_TIMEOUT_SECONDS."""
+def _wait_until_ended(journal: Path) -> bool:
+    """Wait until the platform process closes its journal file; return False after END_TIMEOUT_SECONDS."""
 
     def raise_timeout(_signal: int, _frame: FrameType | None) -> None:
         raise TimeoutError

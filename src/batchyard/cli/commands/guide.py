@@ -48,7 +48,7 @@ class PlayedGuide(Protocol):
         """The virtual time at which the guide's run began."""
 
     def now(self) -> Instant:
-        """Return the virtual time of a simulation, or that of the latest reading of a live platform."""
+        """Return the virtual time: the current one of a simulation, that of the last read of a live platform."""
 
     def objects(self, kind: str) -> Sequence[Obj]:
         """Return all objects of a kind as of `now()`."""
@@ -100,7 +100,7 @@ def run(
     - The guide cannot be run.
     - A row that quota alone decides differs from the guide.
     - `step` is None, and a Job is not complete at the end.
-    - A live row differs from the simulation although no Job or reading was late.
+    - A live row differs from the simulation although each Job ran, and the state was read, on time.
     """
     folder = manifests or examples_folder()
     if folder is None:
@@ -174,7 +174,7 @@ def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequen
     equal_row_count = row_count - len(different_rows)
     output.report_line(f"batchyard: {equal_row_count} of {row_count} table rows equal those of the simulation")
     if live_guide.timings.missed_timings:
-        slower_speed = live_guide.timings.speed_for(speed)
+        slower_speed = live_guide.timings.tolerable_speed(speed)
         output.report_line(f"batchyard: the machine was too slow for --speed {speed:g}x; try --speed {slower_speed:g}x")
 
 
@@ -305,7 +305,10 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 def run_for_platform(
     file: str, manifests: Path | None, step: str | None, output_format: Output, speed: float | None, report: Path | None
 ) -> None:
-    """Run the guide on the platform of a platform.yaml, or if `file` is '', on that of the manifests folder."""
+    """Run the guide on the platform that the platform file `file` defines.
+
+    If `file` is '', run it on the platform in the folder `manifests`.
+    """
     if not file:
         run(manifests, step, output_format, speed, report)
         return

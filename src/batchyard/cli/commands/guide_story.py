@@ -74,7 +74,7 @@ def format_story(
     initial_nodes: Mapping[str, int],
     began: Instant,
 ) -> str:
-    """Return the story of the played steps.
+    """Return the narrative of `batchyard guide`: for each simulated step, its event, why it matters, and its figures.
 
     `preemption_totals` has the number of preemptions up to the end of each step. `initial_nodes` has the number of
     nodes by pool before the first step. `began` is the start of the run.

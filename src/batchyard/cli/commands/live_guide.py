@@ -148,7 +148,7 @@ class Timing(NamedTuple):
         return f"{subject} was {_format_lateness(self.lateness)} late"
 
     def document(self) -> Mapping[str, Any]:
-        """Return the lateness of the event as a JSON object."""
+        """Return the event and its lateness in seconds as a JSON object."""
         late_seconds = self.lateness / SECOND
         event = {"step": self.step, "what": self.event_kind, "name": self.name}
         return {**event, "lateSeconds": late_seconds, "reached": self.is_reached}
@@ -168,7 +168,7 @@ class DifferentRow(NamedTuple):
 
     @property
     def is_explained(self) -> bool:
-        """Whether a late Job or reading explains the difference."""
+        """Whether an event of the guide that was late on the live platform explains the difference."""
         return self.reason != UNEXPLAINED_REASON
 
 
@@ -189,8 +189,8 @@ class Timings:
         """The recorded timings that exceed the tolerated lateness, or whose event did not happen."""
         return [timing for timing in self._recorded if timing.lateness > LATENESS_TOLERANCE or not timing.is_reached]
 
-    def speed_for(self, speed: float) -> float:
-        """Return the highest whole speed that tolerates the same delays, but at least 1.
+    def tolerable_speed(self, speed: float) -> float:
+        """Return the highest whole speed, at least 1, at which the delays measured at `speed` would be tolerable.
 
         Without measured delays, return half of `speed`.
         """
@@ -210,7 +210,10 @@ class Timings:
         ]
 
     def _reason(self, row: str) -> str:
-        """Describe the most delayed Job or reading up to the row's step; for the row of a Job, all steps count."""
+        """Return why a row differs: the event with the largest lateness, or UNEXPLAINED_REASON if no event was late.
+        For a row `STEP: ...`, only the events up to this step are considered; for others (of a Job), those of all
+        steps.
+        """
         step, separator, _ = row.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
@@ -280,7 +283,11 @@ _DueJob: TypeAlias = tuple[Instant, dict[str, Any]]
 
 
 class LiveGuide:
-    """Runs a guide on a live platform; with `stops_clock`, the virtual clock stops for each Job and reading."""
+    """Runs a guide on a live platform.
+
+    With `stops_clock`, the virtual clock is stopped at the time of each Job's creation and at each time when the state
+    of the platform is read.
+    """
 
     def __init__(self, guide: Guide, live_platform: StartedPlatform, *, stops_clock: bool = False) -> None:
         self._files = guide.files
@@ -312,7 +319,7 @@ class LiveGuide:
             yield GuideObservation(step, now, queues, self._last_reading.now, self.objects(scheme.NODE))
 
     def now(self) -> Instant:
-        """Return the virtual time of the latest reading of the nodes."""
+        """Return the virtual time at which the nodes were last read."""
         return self._last_reading.now
 
     def objects(self, kind: str) -> Sequence[Obj]:
@@ -428,7 +435,7 @@ class LiveGuide:
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:
-        """Wait for a virtual time; if the clock runs on, the returned moment can be later."""
+        """Wait until the virtual time `instant`; the returned moment can be later if the clock does not stop there."""
         if self._stops_clock:
             self._request(CLOCK_PATH, {"until": instant})
         while (moment := self._current_moment()).now < instant:

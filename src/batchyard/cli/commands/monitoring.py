@@ -105,7 +105,7 @@ def monitoring_folder(data_dir: Path) -> MonitoringFolder:
 
 
 def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -> None:
-    """Write Prometheus' rules, its configuration for the platform at `url`, and for https its client certificate."""
+    """Write Prometheus' rules, its configuration for the platform at `url`, and for https a client certificate."""
     prometheus_folder = folder.prometheus
     prometheus_folder.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
@@ -442,7 +442,7 @@ def _run_programs(
 
 
 class _TerminationRequested(BaseException):
-    """The command received SIGINT or SIGTERM."""
+    """Raised by the signal handler to end the command after SIGINT or SIGTERM."""
 
 
 @contextmanager

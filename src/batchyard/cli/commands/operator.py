@@ -32,7 +32,7 @@ from batchyard.server.kubeconfig.access import KubeconfigError, KubeconfigSource
 from batchyard.server.logging.logs import LogSettings, configure_logging
 from batchyard.server.operator.operator import ClientRateLimits, OperatorConfig, OperatorError, run_operator
 from batchyard.server.operator.shadow import ShadowConfig, compare_with_kueue
-from batchyard.server.operator.webhooks import WebhookTerms
+from batchyard.server.operator.webhooks import WebhookOptions
 from batchyard.shadow.findings import ComparisonCounts, Divergence
 from batchyard.shadow.state import ShadowSettings
 from batchyard.wiring import PlatformSettings
@@ -180,7 +180,7 @@ class OperatorOptions(NamedTuple):
     port: int = 0
     logs: LogSettings = LogSettings()
     traces_to: str = ""
-    webhooks: WebhookTerms = WebhookTerms()
+    webhooks: WebhookOptions = WebhookOptions()
     beside_upstream: bool = False
 
 
@@ -341,7 +341,7 @@ def operator(
     options = options._replace(logs=LogSettings(log_level.value, is_json_log), traces_to=otlp)
     options = options._replace(
         beside_upstream=beside_upstream,
-        webhooks=WebhookTerms(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
+        webhooks=WebhookOptions(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
     )
     options = options._replace(config=config, fair_sharing=fair_sharing, installs_definitions=install_crds)
     start(options._replace(address=listen, port=port))

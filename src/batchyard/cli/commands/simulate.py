@@ -34,7 +34,7 @@ from batchyard.cli.trace_tables import fill_table, report_tables
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.lint.findings import Severity
 from batchyard.lint.references import unknown_cluster_queue, unknown_local_queue
-from batchyard.lint.registry import build_configuration, lint_manifests
+from batchyard.lint.registry import index_manifests, lint_manifests
 from batchyard.placement.gpu_policies import GpuPolicyName
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.sim.compare.result_view import (
@@ -195,10 +195,10 @@ def _fail_with_faults(faults: Sequence[ManifestFault | FileFault], remedy: str =
 
 def _check_queue_names(manifests: Manifests, state: State | None) -> None:
     state_manifests = [] if state is None else [Manifest(dict(obj), "", 0) for obj in state.objects.values()]
-    configuration = build_configuration([*state_manifests, *manifests.objects])
+    linted_manifests = index_manifests([*state_manifests, *manifests.objects])
     faults: dict[str, ManifestFault] = {}
     fault_count = 0
-    for result in (*unknown_local_queue(configuration), *unknown_cluster_queue(configuration)):
+    for result in (*unknown_local_queue(linted_manifests), *unknown_cluster_queue(linted_manifests)):
         if not result.manifest.source:  # an object of the state
             continue
         fault_count += 1
@@ -326,7 +326,10 @@ class TraceRequest:
 
 
 def run_trace(trace_request: TraceRequest, request: SimulateRequest) -> None:
-    """Replay a cluster trace, or fill its nodes, and print a report; exit with 1 on failure."""
+    """Simulate a cluster trace, and print a report; exit with 1 on failure.
+
+    The trace is replayed, or if `fill` is set, its pods arrive until they request that fraction of all GPUs.
+    """
     trace = _read_trace_or_exit(trace_request.folder, trace_request.load)
     policy = trace_request.gpu_placement
     if policy is not None:

@@ -118,9 +118,8 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
 def read_requested_cluster(options: UpOptions) -> Obj | None:
     """Return the Cluster that `--cluster` names, with the images, folders and host network of other options.
 
-    None if `--cluster` is not set.
-
-    The command exits if the Cluster is invalid, or if other options conflict with `--cluster`.
+    Return None if `--cluster` is not set. The command exits if the Cluster is invalid, or if
+    other options conflict with `--cluster`.
     """
     has_local_options = bool(options.images or options.host_paths or options.host_network)
     if options.cluster is None:

@@ -245,7 +245,7 @@ _MISSING_SUBRESOURCE_CODES: Final = (404, _FORBIDDEN_CODE)
 
 
 class Subject(NamedTuple):
-    """The object that the user asks about; namespace '' is the kubeconfig's, in a simulation any namespace."""
+    """The object that the user asks about; the namespace '' means the kubeconfig's or, in a simulation, any."""
 
     kind: str
     namespace: str

@@ -54,7 +54,7 @@ class _ServerAccess(NamedTuple):
 
 
 class _TooSlowError(Exception):
-    """The names did not arrive in time."""
+    """The server did not return the names for shell completion in time."""
 
 
 def list_names(plural: str, query: NameQuery) -> Sequence[str]:

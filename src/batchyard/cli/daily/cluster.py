@@ -89,7 +89,7 @@ class ClusterClient:
 
     @property
     def now(self) -> Instant:
-        """The server's time, extrapolated from the last reading; this machine's time if `read_time` has read none."""
+        """The server's time, extrapolated from the last `read_time`; before the first one, this machine's time."""
         instant, speed, read_at = self._time_source
         return instant + round((monotonic_seconds() - read_at) * SECOND * speed)
 

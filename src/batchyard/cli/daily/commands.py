@@ -290,7 +290,7 @@ def resume(
 
 async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str) -> str:
     job_text = f"{entry.title} in namespace {entry.namespace}"
-    value = await _class_value(client, class_name)
+    value = await _priority_class_value(client, class_name)
     if entry.state.has_ended:
         raise ClusterRequestError(f"{job_text} has ended ({entry.state}): its priority has no effect any more")
     if entry.job is None and entry.kind == "Workload":
@@ -312,8 +312,8 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
     return f"{summary}{effect}"
 
 
-async def _class_value(client: ClusterClient, class_name: str) -> int | str:
-    """Return the value of a class; `unknown` if the user may not list the classes."""
+async def _priority_class_value(client: ClusterClient, class_name: str) -> int | str:
+    """Return the value of a WorkloadPriorityClass; `unknown` if the user may not list these classes."""
     classes = await client.list_objects(scheme.WORKLOAD_PRIORITY_CLASS)
     if classes is None:
         return "unknown"

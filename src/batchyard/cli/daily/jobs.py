@@ -114,7 +114,7 @@ class JobEntry:
 
 
 def requested_amounts(workload: Obj) -> Mapping[str, int]:
-    """Return the total requests of a Workload's pods by resource, sorted, as integers in units of `meta.amount`."""
+    """Return the total requests of a Workload's pods by resource, sorted: millicores of cpu, whole units of others."""
     view = workload_view(workload)
     totals: dict[str, int] = defaultdict(int)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
@@ -284,7 +284,7 @@ def forbidden_error(client: ClusterClient, resources: str, namespace: str) -> Cl
 
 
 async def read_required_entries(client: ClusterClient, namespace: str, *, with_pods: bool = True) -> list[JobEntry]:
-    """Return the jobs of a namespace ('' for all); raise ClusterRequestError if they may not be listed."""
+    """Return the jobs of a namespace ('' for all); raise ClusterRequestError if the user may not list them."""
     entries = await read_entries(client, namespace, with_pods=with_pods)
     if entries is None:
         raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)

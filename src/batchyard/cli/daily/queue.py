@@ -109,11 +109,14 @@ async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSourc
     return LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 
-async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str) -> QueueLine:
+async def list_pending_jobs(
+    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
+) -> QueueLine:
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
-    Without permission for the ClusterQueue, only the jobs in its LocalQueues of `namespace` are returned.
-    If neither can be listed, the known pending jobs are returned in an order estimated from priority and age.
+    If the user may not list the pending Workloads of the ClusterQueue, return only the jobs in its LocalQueues of
+    `namespace`. If these cannot be listed either, return the pending jobs in `sources`, in an order estimated from
+    priority and age.
     """
     pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not pending.problem:
@@ -125,7 +128,7 @@ async def read_line(client: ClusterClient, sources: LineSources, cluster_queue: 
             jobs = [_pending_job(item, sources) for item in local_items]
             return QueueLine(cluster_queue, jobs, note, is_complete=False)
     note = f"{pending.problem}: the order is estimated from priority and age"
-    jobs = list(estimated_line(sources, cluster_queue))
+    jobs = list(estimate_queue_order(sources, cluster_queue))
     return QueueLine(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
 
 
@@ -167,7 +170,7 @@ def _requests_of(entry: JobEntry | None) -> str:
     return "" if entry is None or entry.workload is None else format_requests(entry.workload)
 
 
-def estimated_line(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
+def estimate_queue_order(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
     for entry in sources.entries.values():
@@ -289,7 +292,7 @@ async def _answer_place(client: ClusterClient, namespace: str, name: str, *, wit
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
         return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
-    line = await read_line(client, sources, cluster_queue, namespace)
+    line = await list_pending_jobs(client, sources, cluster_queue, namespace)
     pending_job = line.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
     return _PlaceAnswer(entry, line, pending_job, forecast, client.now)
@@ -306,11 +309,14 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 
 
 async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the jobs sorted by namespace, queue and place (unknown places last), and the lines by ClusterQueue."""
+    """Return the pending jobs of a namespace ('': of all), and the QueueLine of each of their ClusterQueues by name.
+
+    The jobs are sorted by namespace, LocalQueue and place in the queue; jobs with an unknown place come last.
+    """
     sources = await _read_line_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
-    lines = {name: await read_line(client, sources, name, namespace) for name in names}
+    lines = {name: await list_pending_jobs(client, sources, name, namespace) for name in names}
     pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
     keys_in_lines = {(job.namespace, job.workload_name) for job in pending}
     other_jobs = [

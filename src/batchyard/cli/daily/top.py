@@ -90,7 +90,10 @@ _WAITING_STATES: Final = frozenset({JobState.PENDING, JobState.CHECKING, JobStat
 
 
 def top_model(objects: ObjectCache, problems: Mapping[str, str], now: Instant) -> TopModel:
-    """Return the sections of the view; `problems` has by kind the reason why objects are missing or outdated."""
+    """Return what `batchyard top` shows: the summary line and the sections.
+
+    `problems` maps a kind to the reason why its objects are missing or outdated.
+    """
     pods = None if scheme.POD in problems else objects.list(scheme.POD)
     jobs = [*objects.list(scheme.JOB), *objects.list(scheme.JOB_SET)]
     entries = [e for e in job_entries(objects.list(scheme.WORKLOAD), jobs, pods) if e.workload is not None]
@@ -187,27 +190,27 @@ def _node_usage(resource: str, requests: Mapping[str, int], allocatable: Mapping
 # What the user has chosen, and the keys that change it.
 
 
-class Keys:
-    """The names of the keys that are not printable characters."""
+class KeyNames:
+    """The names of keyboard keys that do not produce printable characters."""
 
     LEFT, RIGHT, UP, DOWN, PAGE_UP, PAGE_DOWN = "left", "right", "up", "down", "page-up", "page-down"
     TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE = "tab", "back-tab", "enter", "escape", "backspace"
 
 
 _KEY_BY_SEQUENCE: Final[Mapping[str, str]] = {
-    **{f"\x1b{start}A": Keys.UP for start in "[O"},
-    **{f"\x1b{start}B": Keys.DOWN for start in "[O"},
-    **{f"\x1b{start}C": Keys.RIGHT for start in "[O"},
-    **{f"\x1b{start}D": Keys.LEFT for start in "[O"},
-    "\x1b[5~": Keys.PAGE_UP,
-    "\x1b[6~": Keys.PAGE_DOWN,
-    "\x1b[Z": Keys.BACK_TAB,
-    "\x1b": Keys.ESCAPE,
-    "\t": Keys.TAB,
-    "\r": Keys.ENTER,
-    "\n": Keys.ENTER,
-    "\x7f": Keys.BACKSPACE,
-    "\b": Keys.BACKSPACE,
+    **{f"\x1b{start}A": KeyNames.UP for start in "[O"},
+    **{f"\x1b{start}B": KeyNames.DOWN for start in "[O"},
+    **{f"\x1b{start}C": KeyNames.RIGHT for start in "[O"},
+    **{f"\x1b{start}D": KeyNames.LEFT for start in "[O"},
+    "\x1b[5~": KeyNames.PAGE_UP,
+    "\x1b[6~": KeyNames.PAGE_DOWN,
+    "\x1b[Z": KeyNames.BACK_TAB,
+    "\x1b": KeyNames.ESCAPE,
+    "\t": KeyNames.TAB,
+    "\r": KeyNames.ENTER,
+    "\n": KeyNames.ENTER,
+    "\x7f": KeyNames.BACKSPACE,
+    "\b": KeyNames.BACKSPACE,
 }
 _SEQUENCE_LENGTH_MAX: Final = max(map(len, _KEY_BY_SEQUENCE))
 _FILTER_LENGTH_MAX: Final = 60
@@ -246,35 +249,35 @@ class ViewState:
     has_quit: bool = False
 
     def after_key(self, key: str) -> "ViewState":
-        """Return the choices after the user presses a key of `parse_keys`."""
+        """Return the view state after a key press; `key` is a result of `parse_keys`."""
         if self.is_typing:
             return self._after_typed_key(key)
         match key:
             case "q" | "Q":
                 return replace(self, has_quit=True)
-            case Keys.TAB | Keys.RIGHT:
+            case KeyNames.TAB | KeyNames.RIGHT:
                 return replace(self, tab=(self.tab + 1) % _TAB_COUNT, first_row=0)
-            case Keys.BACK_TAB | Keys.LEFT:
+            case KeyNames.BACK_TAB | KeyNames.LEFT:
                 return replace(self, tab=(self.tab - 1) % _TAB_COUNT, first_row=0)
             case "1" | "2" | "3" | "4":
                 return replace(self, tab=int(key) - 1, first_row=0)
-            case Keys.UP | Keys.DOWN | Keys.PAGE_UP | Keys.PAGE_DOWN:
-                step = _PAGE_ROWS if key in (Keys.PAGE_UP, Keys.PAGE_DOWN) else 1
+            case KeyNames.UP | KeyNames.DOWN | KeyNames.PAGE_UP | KeyNames.PAGE_DOWN:
+                step = _PAGE_ROWS if key in (KeyNames.PAGE_UP, KeyNames.PAGE_DOWN) else 1
                 return replace(self, first_row=max(0, self.first_row + (-step if "up" in key else step)))
             case "/":
                 return replace(self, is_typing=True, filter_text="", first_row=0)
-            case Keys.ESCAPE:
+            case KeyNames.ESCAPE:
                 return replace(self, filter_text="", first_row=0)
             case "p" | "P":
                 return replace(self, is_paused=not self.is_paused)
         return self
 
     def _after_typed_key(self, key: str) -> "ViewState":
-        if key == Keys.ENTER:
+        if key == KeyNames.ENTER:
             return replace(self, is_typing=False)
-        if key == Keys.ESCAPE:
+        if key == KeyNames.ESCAPE:
             return replace(self, is_typing=False, filter_text="")
-        if key == Keys.BACKSPACE:
+        if key == KeyNames.BACKSPACE:
             return replace(self, filter_text=self.filter_text[:-1])
         if len(key) == 1 and key.isprintable() and len(self.filter_text) < _FILTER_LENGTH_MAX:
             return replace(self, filter_text=self.filter_text + key)
@@ -415,7 +418,7 @@ def _draw_cell(cell: str | UsageBar) -> "Text":
 
 
 def format_once(model: TopModel, width: int) -> str:
-    """Return the output of `--once`: all sections with all their rows as plain text."""
+    """Return the output of `batchyard top --once`: all sections with all their rows, as plain text."""
     from io import StringIO  # noqa: PLC0415 - only for this output
 
     from rich.console import Console  # noqa: PLC0415 - slow to load

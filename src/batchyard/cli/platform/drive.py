@@ -129,7 +129,7 @@ class LineDisplay:
 
 
 class TerminalDisplay:
-    """A progress display that prints finished events as lines, above a status line about the running command."""
+    """A progress display for terminals: a line for each result of a step, and a status line about the current step."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - slow to load
@@ -139,7 +139,7 @@ class TerminalDisplay:
         self._current_line = ""
 
     def show(self, progress_event: ProgressEvent) -> None:
-        """Print an event as a line; an event that a result follows is only shown in the status line."""
+        """Print the result of a step as a line, or show in the status line that the step begins or waits."""
         if progress_event.kind in _TRANSIENT_KINDS:
             self._current_line = format_progress_event(progress_event)
             self._update_status(self._current_line)
@@ -419,7 +419,10 @@ def _run_steps(
     steps: Sequence[PlatformStep],
     verb: str,
 ) -> dict[ProgressKind, int]:
-    """Run the steps; return how many ended with each kind of event. The command exits if the run stops early."""
+    """Run the steps and return how many ended with each ProgressKind; exit if a step fails or the run is interrupted.
+
+    `verb` is the subcommand of `batchyard platform`, such as `create`, for the journal and for messages.
+    """
     lock, journal, display = lock_journal_display
     unknown_steps = sorted(request.settings.skipped_steps - {step.name for step in steps})
     if unknown_steps:

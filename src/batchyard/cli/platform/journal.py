@@ -20,7 +20,7 @@ _JOURNAL_FILE: Final = "steps.jsonl"
 
 
 class StepJournal:
-    """The file that records which steps ran in a rendered folder, and for which cluster."""
+    """The file that records which steps ran in the folder of a rendered Platform, and for which cluster."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / OWN_FOLDER / _JOURNAL_FILE
@@ -53,7 +53,7 @@ class StepJournal:
     def target(self) -> Mapping[str, Any] | None:
         """Return the journal's record of the cluster on which this folder's platform exists.
 
-        None before the first step has begun or a `create` has finished, and after a `destroy` has finished.
+        Return None if, since the last finished `destroy`, no step has begun and no `create` has finished.
         """
         latest_target = target = None
         for entry in self.entries():
@@ -90,11 +90,11 @@ _POLL_SECONDS: Final = 0.2
 
 
 class FolderBusyError(Exception):
-    """Another process runs steps in this rendered folder; the message contains the process id."""
+    """Another process runs steps in the folder of a rendered Platform; the message contains its process id."""
 
 
 class FolderLock:
-    """Locks a rendered folder during a `with` block: against other runs, and commands that a killed run left behind."""
+    """Locks a rendered folder during a `with` block: against other batchyard commands, and children of killed ones."""
 
     def __init__(self, folder: Path, report_waiting: Callable[[str], None]) -> None:
         self._folder = folder / OWN_FOLDER

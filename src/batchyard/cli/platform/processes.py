@@ -30,7 +30,7 @@ class InterruptedCommandError(KeyboardInterrupt):
 
 
 class CommandRunner:
-    """Runs the commands of steps in a rendered folder that is locked."""
+    """Runs the commands of steps in the folder of a rendered Platform, which must be locked."""
 
     def __init__(self, folder: Path, lock: FolderLock, report: Callable[[str], None]) -> None:
         self._folder = folder
@@ -58,7 +58,7 @@ class CommandRunner:
             return CommandOutput(exit_code, "", text)
 
     def _run(self, command: StepCommand, stdout: IO[bytes], stderr: IO[bytes], show_progress: ProgressCallback) -> int:
-        """Return the exit code, NO_SUCH_PROGRAM if the command cannot be started, or TOO_LONG after its time limit.
+        """Run a command and return its exit code; NO_SUCH_PROGRAM if it cannot start, TOO_LONG after its time limit.
 
         Raises InterruptedCommandError after Ctrl-C.
         """

@@ -92,7 +92,7 @@ def _write_digest_record(out: Path, digests_by_path: Mapping[str, list[str]]) ->
 
 
 def _write_atomically(target: Path, content: bytes) -> None:
-    """Write a file atomically: a partial file, for example on a full disk, would later count as the user's."""
+    """Write a file atomically, because a partly written file would later be mistaken for a file of the user."""
     temporary_path = target.with_name(f".{target.name}.new")
     try:
         temporary_path.write_bytes(content)

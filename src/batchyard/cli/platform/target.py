@@ -19,7 +19,7 @@ _KUBECTL_TIMEOUT: Final = 60
 
 
 class TargetError(Exception):
-    """The cluster is unknown, or differs from the one recorded in the platform's folder; the message has the remedy."""
+    """Raised if the cluster is unknown, or not the one recorded in the platform's folder; the message has a remedy."""
 
 
 @dataclass(frozen=True, slots=True)

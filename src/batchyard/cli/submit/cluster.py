@@ -217,7 +217,7 @@ def match_gpu_model(
     flavor_labels = {f"flavor {name}": flavor.labels for name, flavor in (flavors or {}).items()}
     node_labels = {f"node {node['metadata']['name']}": node["metadata"].get("labels") or {} for node in nodes or ()}
     for labels_by_source in (flavor_labels, node_labels):
-        matches = _matching_labels(model, labels_by_source)
+        matches = _group_by_matching_labels(model, labels_by_source)
         if len(matches) == 1:
             selector, sources = next(iter(matches.items()))
             source = sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
@@ -233,10 +233,10 @@ def match_gpu_model(
     raise SubmitError(f"GPU model {model} not found in the labels of {source}; available: {available}")
 
 
-def _matching_labels(
+def _group_by_matching_labels(
     model: str, labels_by_source: Mapping[str, Mapping[str, str]]
 ) -> Mapping[tuple[tuple[str, str], ...], Sequence[str]]:
-    """Return the flavors or nodes by their labels that contain the model; only exact matches if there are any."""
+    """Group flavors or nodes by their labels whose values contain the GPU model; return only exact matches, if any."""
     sources_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for source, labels in labels_by_source.items():
         pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]

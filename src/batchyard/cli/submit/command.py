@@ -54,7 +54,7 @@ class CommandWithArguments(HelpCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Store the arguments after `--` in the Click context, and parse the arguments before it.
 
-        Without `--`, the command starts at the first argument that is no option and no folder.
+        Without `--`, the arguments to store start at the first one that is neither an option nor the folder to submit.
         """
         separator_index = args.index("--") if "--" in args else self._command_index(ctx, args)
         ctx.obj = args[separator_index:]

@@ -218,7 +218,7 @@ def _machine_type(name: str, row: Mapping[str, Any], price_fractions: Mapping[st
         cpu_milli=cpu,
         sustained_cpu_milli=meta.amount("cpu", row["sustainedCpu"]) if "sustainedCpu" in row else cpu,
         memory_bytes=meta.amount("memory", row["memory"]),
-        accelerator=accelerator_from(row["accelerator"]) if row.get("accelerator") else None,
+        accelerator=parse_accelerator(row["accelerator"]) if row.get("accelerator") else None,
         topology=row.get("topology"),
         local_ssds=row.get("localSsds", 0),
         prices=_parse_prices(row, price_fractions),
@@ -243,8 +243,8 @@ def _shaped_machines(family_rows: Mapping[str, Any], price_fractions: Mapping[st
                 yield MachineType(name, family, cpu, cpu, memory, None, None, 0, prices, is_auto_provisionable=False)
 
 
-def accelerator_from(row: Mapping[str, Any]) -> Accelerator:
-    """Parse an accelerator field: type, count, and optionally the extended resource name."""
+def parse_accelerator(row: Mapping[str, Any]) -> Accelerator:
+    """Parse the `accelerator` mapping of a machine type or node pool: type, count, and optionally extended resource."""
     default_resource = well_known.TPU if row["type"].startswith("tpu") else well_known.GPU
     return Accelerator(row["type"], row["count"], row.get("resource") or default_resource)
 

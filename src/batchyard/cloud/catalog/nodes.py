@@ -66,7 +66,10 @@ def allocatable(machine: MachineType, node_system: NodeSystem, pods: int = DEFAU
 
 
 def reserved_cpu_milli(machine: MachineType, pods: int = DEFAULT_PODS_PER_NODE) -> int:
-    """Return the millicores that GKE reserves, plus a shared core's CPU above its sustained level."""
+    """Return the millicores of a node that GKE reserves.
+
+    On a machine type with a shared core, this includes the CPU above the sustained level.
+    """
     burst_milli = machine.cpu_milli - machine.sustained_cpu_milli
     many_pods_milli = _CPU_MILLI_FOR_MANY_PODS if pods > _MANY_PODS_THRESHOLD else 0
     return _reserved_by_brackets(machine.sustained_cpu_milli, _RESERVED_CPU_BRACKETS) + burst_milli + many_pods_milli
@@ -104,7 +107,10 @@ def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
 
 
 def _reserved_by_brackets(amount: int, brackets: Sequence[tuple[int, int]]) -> int:
-    """Return the part of an amount that GKE reserves; brackets are pairs of a start and the rate per 10,000 from it."""
+    """Return the part of an amount that GKE reserves.
+
+    `brackets` are pairs of a start and a rate in ten-thousandths, which applies from this start to the next.
+    """
     bracket_ends = [start for start, _ in brackets[1:]]
     reserved_amount = 0
     for (start, rate), end in zip(brackets, [*bracket_ends, max(amount, bracket_ends[-1])], strict=True):

@@ -23,7 +23,7 @@ def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
     machine, accelerator_row = catalog.machine(spec["machineType"]), spec.get("accelerator")
     if not accelerator_row or not catalog.can_attach(machine, accelerator_row["type"]):
         return machine
-    accelerator = machine_types.accelerator_from(accelerator_row)
+    accelerator = machine_types.parse_accelerator(accelerator_row)
     prices = machine.prices.plus(catalog.attachable[accelerator.type].prices, accelerator.count)
     return replace(machine, accelerator=accelerator, prices=prices)
 

@@ -23,9 +23,9 @@ _DEFAULT_POOL_NAME: Final = "nodes"
 
 
 def nodes_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the nodes page: by pool at most NODES_MAX nodes, and booting machines, without pod names.
-
-    Without permission, the document only has `forbidden`.
+    """Return the JSON document of the nodes page: by node pool, the nodes and the machines that do not have a Node yet.
+    It contains at most NODES_MAX nodes in total, and no pod names. If the user may not list Nodes, it has only the
+    field `forbidden`.
     """
     if not access.may_list_all(scheme.NODE):
         return {"forbidden": "nodes"}

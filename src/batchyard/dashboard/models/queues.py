@@ -79,9 +79,9 @@ _Changes: TypeAlias = Iterator[tuple[Instant, int]]
 
 
 def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
-    """Return the numbers of a ClusterQueue's pending and running Workloads and its usage, all over time.
+    """Return time series of a ClusterQueue's pending Workloads, running Workloads and usage.
 
-    None if no Workload of the queue has a history.
+    Return None if no Workload of the queue has a history.
     """
     histories = [history for history in inputs.history.workload_histories.values() if history.queue == queue]
     if not histories:

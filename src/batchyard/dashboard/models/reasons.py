@@ -30,7 +30,7 @@ class ShortReason(NamedTuple):
     scarce: str = ""
 
     def __str__(self) -> str:
-        """Return the reason in one line, with the scarce resource."""
+        """Return the reason as one line, which starts with the scarce resource if there is one."""
         return f"{self.scarce}: {self.text}" if self.scarce else self.text
 
 

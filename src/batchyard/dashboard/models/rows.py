@@ -53,7 +53,7 @@ def _short_reason(message: str, snapshot: Snapshot, view: WorkloadView, queue: s
 
 
 def reason_fields(message: str, missing_now: MissingQuota | None = None) -> ViewJson:
-    """Return the fields `brief` and `scarce` of a row: the reason in few words, and the scarce resource."""
+    """Return a row's fields `brief` (the pending reason in a few words) and `scarce` (the resource that is missing)."""
     reason = shorten_reason(message, missing_now)
     return {"brief": reason.text, "scarce": reason.scarce}
 
@@ -82,7 +82,7 @@ class SharedPendingReasons:
         self._reasons: dict[tuple[object, str, str], tuple[str, str]] = {}
 
     def with_reason(self, view: WorkloadView, row: ViewJson) -> ViewJson:
-        """Return the row of a pending Workload, with the reason of an equal Workload in an earlier call if it has none.
+        """Return the row of a pending Workload; a missing reason is that of an equal Workload in an earlier call.
 
         Call this method in scheduling order.
         """
@@ -216,7 +216,7 @@ COST_ROWS_MAX: Final = 200
 
 
 def costs_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
-    """Return the document of the cost page, limited to what the user may list; `kept` is false if it has no costs."""
+    """Return the document of the cost page with costs that the user may list; `{"kept": false}` if there are none."""
     if inputs.costs is not None:
         cost_statement = inputs.costs
         cost_tables = [

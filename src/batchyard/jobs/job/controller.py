@@ -202,7 +202,7 @@ class RelevantJobPods:
         return max(now, self._reconcile_at if self._wake_at is None else min(self._reconcile_at, self._wake_at))
 
     def record_job(self, job: meta.Obj) -> None:
-        """Record that the Job is known, and whether its spec requires a reconcile after each succeeded pod."""
+        """Record that the Job exists, and whether its spec requires a reconcile after each succeeded pod."""
         spec = job_spec(job)
         self.job_is_known = True
         self._needs_successes = bool(spec.success_rules) or (spec.completions or 0) > spec.parallelism
@@ -235,7 +235,10 @@ class RelevantJobPods:
             self._flags_by_pod.pop(pod, None)
 
     def _needs_prompt_reconcile(self, old_flags: int, new_flags: int) -> bool:
-        """Return whether a pod's change of flags requires a reconcile of the Job now instead of a second later."""
+        """Return whether a pod's change requires a reconcile of the Job now instead of a second later.
+
+        The flags are bits for the state of the pod before and after the change, such as active or ready.
+        """
         cleared_flags = old_flags & ~new_flags
         if self._has_missing_pods or not self.is_complete or cleared_flags & (_TRACKED_FLAG | _TERMINATING_FLAG):
             return True
@@ -393,7 +396,10 @@ def _has_manual_selector(job: meta.Obj) -> bool:
 
 
 def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
-    """Return the names that index an orphan pod: its job-name label, if any, and '' for Jobs with manual selectors."""
+    """Return the names under which OrphanPodIndex keeps a pod: its job-name label, if any, and ''.
+
+    A Job with a manual selector may select any pod, so it is found under ''.
+    """
     name = meta.label(pod, well_known.JOB_NAME)
     return ("",) if name is None else (name, "")
 

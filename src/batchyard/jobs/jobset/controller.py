@@ -256,7 +256,7 @@ def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:
 
 
 def _job_deletion_writes(jobs: Sequence[Obj]) -> list[client.Write]:
-    """Return foreground deletions, which keep a Job until its pods end: its successor of the same name must wait."""
+    """Return foreground deletions, which keep a Job, and so reserve its name, until its pods have ended."""
     return [
         client.Delete(key_of(job), propagation=client.Propagation.FOREGROUND, uid=job["metadata"]["uid"])
         for job in jobs

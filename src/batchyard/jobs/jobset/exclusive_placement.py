@@ -233,7 +233,10 @@ class ExclusivePlacementController:
         return (event.key,) if event.type is not EventType.DELETED and is_scheduled_leader(event.obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Set DisruptionTarget=True on all followers and delete them, if one does not select the leader's domain."""
+        """Delete all follower pods of a leader pod if any follower does not select the leader's topology domain.
+
+        Before its deletion, each follower gets the condition DisruptionTarget=True.
+        """
         leader = reader.get(key)
         owner_reference = None if leader is None else meta.controller_of(leader)
         if leader is None or owner_reference is None or not is_scheduled_leader(leader):

@@ -68,7 +68,7 @@ class JobSetIntegration:
     def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the write that suspends the JobSet and restores its pod templates; None if already suspended.
 
-        The templates are restored only if there is one item of `infos` for each.
+        The templates are restored only if `infos` has one item for each replicated job.
         """
         if self.is_suspended(job):
             return None

@@ -43,10 +43,10 @@ def pod_fields_of(pod: Obj, addresses: Sequence[str], reader: Reader) -> PodFiel
 
 
 def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
-    """Return the value of a variable's `fieldRef` with the field path `path`.
+    """Return the value of an environment variable whose `fieldRef` has the field path `path`.
 
-    A pod without its own network has the IP addresses of its node; '' if they are unknown. InputError if the path is
-    not supported, or if the path is `status.hostIP` or `status.hostIPs` and the node has no IP address.
+    A pod without its own network has the IP addresses of its node; '' if they are unknown. Raises InputError if the
+    path is not supported, or if the path is `status.hostIP` or `status.hostIPs` and the node has no IP address.
     """
     spec: Mapping[str, Any] = pod_fields.pod["spec"]
     match path:
@@ -66,7 +66,7 @@ def field_value_for_variable(pod_fields: PodFields, path: str) -> str:
 
 
 def field_value_for_file(pod: Obj, path: str) -> str:
-    """Return the value of the metadata field `path` for a downward API file. InputError if `path` is unsupported."""
+    """Return the value of the metadata field `path` for a downward API file. Raises InputError for other paths."""
     metadata: Mapping[str, Any] = pod["metadata"]
     field_path, subscript = _split_field_path(path)
     if subscript is not None:
@@ -97,7 +97,7 @@ def _metadata_entry(metadata: Mapping[str, Any], path: str, field: str, key: str
 
 
 def _host_addresses(node: Obj | None) -> list[str]:
-    """Return the addresses as `_node_addresses` does. Raises InputError if there are none."""
+    """Return the IP addresses of a pod's node, one for each IP family. Raises InputError if the node has none."""
     addresses = _node_addresses(node)
     if not addresses:
         raise local_errors.InputError("host IP unknown; known addresses: []")
@@ -117,8 +117,8 @@ def resource_field_value(pod_fields: PodFields, selector: Mapping[str, Any], def
     """Return the value of a `resourceFieldRef`: a container's request or limit divided by the divisor, rounded up.
 
     `default_container` is used if the selector names no container. An unset limit of cpu, memory or ephemeral-storage
-    defaults to the smaller of the pod's limit and the node's allocatable amount. InputError if the resource is not
-    supported or the container does not exist.
+    defaults to the smaller of the pod's limit and the node's allocatable amount. Raises InputError if the resource is
+    not supported or the container does not exist.
     """
     resource: str = selector["resource"]
     kind, _, name = resource.partition(".")
@@ -174,7 +174,7 @@ def expand_references(text: str, find_value: Callable[[str], str | None]) -> str
     """Replace each `$(NAME)` in a text by its value, once, from left to right.
 
     Inserted values are not expanded again. Unknown names and an unclosed `$(` stay as written. `$$` becomes `$`.
-    InputError if the inserted values exceed the length limit of one argument.
+    Raises InputError if the inserted values exceed the length limit of one argument.
     """
     expanded_length = 0
 
@@ -299,7 +299,7 @@ _REFERENCE_KINDS: Final[Mapping[str, tuple[_ConfigFinder, str, Callable[[str], s
 
 
 def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str], reader: Reader) -> dict[str, str]:
-    """Return a container's environment variables. ContainerError if a value is unavailable or invalid.
+    """Return a container's environment variables. Raises ContainerError if a value is unavailable or invalid.
 
     `addresses` are those of the pod's own network, if any. The image's variables, HOME and HOSTNAME are not included.
     """
@@ -316,7 +316,10 @@ def environment(pod: Obj, container: Mapping[str, Any], addresses: Sequence[str]
 
 
 def command_line(container: Mapping[str, Any], variables: Mapping[str, str]) -> list[str]:
-    """Return a container's command and arguments with variables expanded. ContainerError if they are too long."""
+    """Return a container's command and arguments with variables expanded.
+
+    Raises ContainerError if they are too long.
+    """
     argv: list[str] = []
     remaining_length = ARGUMENTS_LENGTH_MAX
     try:

@@ -78,7 +78,7 @@ def _escape_character(char: str) -> str:
 
 
 class ConfigData(NamedTuple):
-    """The data of a ConfigMap or Secret, for variables and for files."""
+    """The data of a ConfigMap or Secret: as values of environment variables, and as contents of files."""
 
     #: Values for environment variables. Bytes that are not UTF-8 use surrogate escapes, as in `os.environ`.
     variable_values: Mapping[str, str]
@@ -87,7 +87,10 @@ class ConfigData(NamedTuple):
 
 
 def find_config_map(reader: Reader, namespace: str, name: str) -> ConfigData | None:
-    """Return a ConfigMap's data, with `binaryData` only for files; None if the ConfigMap does not exist."""
+    """Return a ConfigMap's data; None if the ConfigMap does not exist.
+
+    Environment variables come from `data` only, files from `data` and `binaryData`.
+    """
     obj = reader.get(Key(scheme.CONFIG_MAP, namespace, name))
     if obj is None:
         return None

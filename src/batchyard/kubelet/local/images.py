@@ -54,7 +54,10 @@ class ImageMapping(NamedTuple):
     image: str = ""
 
     def image_field(self, image: str) -> dict[str, Any]:
-        """Return the field `image` of a container's Run spec, for an image that files of this machine replace."""
+        """Return the field `image` of a container's Run spec: what replaces the image with the name `image`.
+
+        This mapping must replace the image by files of this machine, not by another image.
+        """
         if self.environment:
             return {"name": image, "environment": self.environment}
         return {"name": image, "root": self.root} if self.root else {"name": image, "machine": True}
@@ -76,7 +79,8 @@ def parse_image_mapping(fields: Mapping[str, Any]) -> ImageMapping:
 def find_image_mapping(image: str, mappings: Sequence[ImageMapping], engines: Sequence[str] = ()) -> ImageMapping:
     """Return the first configured replacement that matches an image, else a mapping to the default engine.
 
-    ContainerError if the image name is invalid, or if neither a replacement nor a usable engine provides the image.
+    Raises ContainerError if the image name is invalid, or if neither a replacement nor a usable engine provides the
+    image.
     """
     _reject_invalid(image)
     default_engine = engines[0] if engines else ""

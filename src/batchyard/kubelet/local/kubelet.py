@@ -212,8 +212,8 @@ class LocalKubelet:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Index a changed pod or Run object; return the keys of the pods to reconcile.
 
-        These are a changed pod of this node, or the pod of a changed Run object. For a ConfigMap or Secret, these are
-        the pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own stop
+        For an event of a pod on this node, this is the pod; for a Run object, its pod; for a ConfigMap or Secret, the
+        pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own stop
         requests, give no key.
         """
         key = event.key
@@ -391,9 +391,9 @@ def _stop_write(container_stop: pod_actions.ContainerStop) -> Write:
 
 
 def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> Iterator[Write]:
-    """Yield the deletions of a container's old Run objects before a new one is created.
+    """Yield the deletions of a container's old Run objects before `request`, a new one, is created.
 
-    The last container start is kept; an image pull replaces all earlier pulls.
+    A new image pull replaces all earlier pulls. A new container start replaces all earlier starts except the last.
     """
     for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
         yield Delete(key_of_run(run))

@@ -57,7 +57,7 @@ class Hostname(NamedTuple):
 
 
 def hostname_of(pod: Obj, cluster_domain: str) -> Hostname:
-    """Return a pod's hostname and domain. InputError if setHostnameAsFQDN is set and the FQDN is too long."""
+    """Return a pod's hostname and domain. Raises InputError if setHostnameAsFQDN is set and the FQDN is too long."""
     metadata, spec = pod["metadata"], pod["spec"]
     if spec.get("hostnameOverride"):
         return Hostname(_truncate_hostname(spec["hostnameOverride"]), "")

@@ -163,8 +163,8 @@ def allocate_devices(
 ) -> Allocation:
     """Return the devices of `resource` for each container of a pod that requests some.
 
-    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid. InputError if too few
-    are free, or if the pod's own current assignment is no longer valid.
+    `healthy_devices` are those of the machine, `allocations` the current assignments by pod uid. Raises InputError if
+    too few devices are free, or if the pod's own current assignment is no longer valid.
     """
     uid: str = pod["metadata"]["uid"]
     own_allocation = allocations.get(uid, {})
@@ -195,9 +195,10 @@ def allocate_devices(
 
 
 def gpu_devices(gpus: Sequence[Gpu]) -> ContainerDevices:
-    """Return the device files and variables for a container with these GPUs; without GPUs, variables that hide all.
+    """Return the device files and environment variables of a container with these GPUs.
 
-    The variables name GPUs by uuid, because indices differ in a container that sees only its own GPUs.
+    Without GPUs, the variables hide all GPUs. They name GPUs by uuid, because indices differ in a container that
+    sees only its own GPUs.
     """
     if not gpus:
         return ContainerDevices((), {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"})
@@ -230,7 +231,10 @@ def _check_unchanged_allocation(
 
 
 def _choose_devices(resource: str, count: int, reusable: Iterable[int], free_devices: Sequence[int]) -> Sequence[int]:
-    """Return `count` devices: first those of the pod's init containers, then free ones. InputError if too few."""
+    """Return `count` devices: first the `reusable` ones of the pod's init containers, then free ones.
+
+    Raises InputError if there are too few free devices.
+    """
     reused_devices = sorted(reusable)[:count]
     needed_count = count - len(reused_devices)
     if len(free_devices) < needed_count:

@@ -60,7 +60,7 @@ _PORT_MAX: Final = 65535
 def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's probes by kind (`startup`, `liveness`, `readiness`), with defaults and numeric ports.
 
-    ContainerError if a probe has no handler, or an unknown or invalid port.
+    Raises ContainerError if a probe has no handler, or an unknown or invalid port.
     """
     probes = {name: container[field] for field, name in _PROBE_NAMES_BY_FIELD.items() if container.get(field)}
     for name, probe in probes.items():
@@ -75,7 +75,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by kind (`postStart`, `preStop`), with defaults and numeric ports.
 
-    ContainerError if a port is unknown or invalid.
+    Raises ContainerError if a port is unknown or invalid.
     """
     lifecycle: Mapping[str, Any] = container.get("lifecycle") or {}
     hooks = {name: lifecycle[name] for name in _HOOK_NAMES if lifecycle.get(name)}
@@ -187,7 +187,10 @@ def build_container_run(
     settings: NodeSettings,
     reader: Reader,
 ) -> ContainerRunSpec:
-    """Return the spec of a container's start number `attempt` (from 0). ContainerError if it cannot be created."""
+    """Return the spec of a container's start number `attempt` (from 0).
+
+    Raises ContainerError if the container cannot be created.
+    """
     name: str = container["name"]
     resolved_image = inputs.resolved_image or ResolvedImage(
         find_image_mapping(container.get("image") or "", settings.images), {}
@@ -209,7 +212,7 @@ def build_container_run(
         "stdin": bool(container.get("stdin")),
         "stdinOnce": bool(container.get("stdinOnce")),
         "tty": bool(container.get("tty")),
-        "mounts": [*_image_mounts(resolved_image.mapping), *(mount.row() for mount in mounts)],
+        "mounts": [*_image_mounts(resolved_image.mapping), *(mount.to_spec() for mount in mounts)],
         "readOnlyRoot": bool(security_context.get("readOnlyRootFilesystem")),
         **_resource_amounts(pod, container, settings.processes_max),
         "seccomp": seccomp_profile,
@@ -242,7 +245,7 @@ def _image_fields(
     if "unpacked" in image:
         content_fields, image_user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None
     else:
-        content_fields, image_user, group = {"lacksFolder": image["lacksFolder"]}, None, security.shared_group(pod)
+        content_fields, image_user, group = {"lacksFolder": image["lacksFolder"]}, None, security.volume_file_group(pod)
     return {
         "image": {"name": name, **source, **content_fields},
         "workingDir": working_directory or image["workingDir"] or "/",
@@ -429,7 +432,7 @@ class RunRequests:
     def build_sandbox_request(self, pod_state: PodState, reader: Reader) -> Obj:
         """Return the Run object that requests a pod's next sandbox.
 
-        VolumeError if a volume cannot be created, the pod's FQDN is too long, or its GPUs cannot be assigned.
+        Raises VolumeError if a volume cannot be created, the pod's FQDN is too long, or its GPUs cannot be assigned.
         """
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain

@@ -41,8 +41,8 @@ def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
 def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
     """Return the ids under which a container runs, such as `{"uid": 1000, "gid": 1000}`; None if unset.
 
-    None means that the container runs as `default_user`. ContainerError if the user would be root despite runAsNonRoot.
-    Volume files belong to the container's user, so membership in the fsGroup is not needed.
+    None means that the container runs as `default_user`. Raises ContainerError if the user would be root despite
+    runAsNonRoot. Volume files belong to the container's user, so membership in the fsGroup is not needed.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     if _effective_setting(pod, container, "runAsNonRoot"):
@@ -54,10 +54,10 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:
-    """Return the user of an engine's container as `user` or `user:gid`; None if no securityContext sets one.
+    """Return the user with which an engine runs a container: `user` or `user:gid`; None if no securityContext sets one.
 
-    None means that the container runs as `image_user`, the user of the image. ContainerError if runAsNonRoot is set and
-    the user is root, or is a name of the image, which cannot be verified.
+    None means that the container runs as `image_user`, the user of the image. Raises ContainerError if runAsNonRoot is
+    set and the user is root, or is a user name of the image, which cannot be verified.
     """
     uid, gid = _effective_setting(pod, container, "runAsUser"), _effective_setting(pod, container, "runAsGroup")
     name, _, _ = image_user.partition(":")
@@ -81,18 +81,21 @@ def fs_user(pod: Obj) -> int | None:
     return user_ids.pop() if len(user_ids) == 1 else None
 
 
-def shared_group(pod: Obj) -> int | None:
-    """Return the group id for a pod's non-public volume files in podman containers; None if the pod has none.
+def volume_file_group(pod: Obj) -> int | None:
+    """Return the group id of a pod's volume files that not everyone may read, in podman containers; None for no group.
 
-    This is the fsGroup, or else the pod's common runAsUser as a group id. In Kubernetes that user owns the token file;
-    here all files belong to the user that runs the node.
+    The group id is the pod's fsGroup, or else the runAsUser that all its containers share. Kubernetes makes that user
+    the owner of the service account token file instead. Here the user that runs the node owns all files.
     """
     group = fs_group(pod)
     return fs_user(pod) if group is None else group
 
 
 def _reject_root(pod: Obj, container: Mapping[str, Any], uid: int | None, default_user: str) -> None:
-    """Raise ContainerError if a container would run as root; `default_user` is the user's uid or name without `uid`."""
+    """Raise ContainerError if a container would run as root.
+
+    `uid` is its runAsUser. If that is None, the container runs as `default_user`, a uid or a name.
+    """
     owner = f"(pod: {quote_pod_name(pod)}, container: {container['name']})"
     if uid == 0:
         raise ContainerError(CONFIG_ERROR, f"container's runAsUser breaks non-root policy {owner}")
@@ -111,8 +114,8 @@ def _effective_setting(pod: Obj, container: Mapping[str, Any], field: str) -> An
 def seccomp_of(pod: Obj, container: Mapping[str, Any], profile_error: Callable[[str], str]) -> dict[str, str]:
     """Return the seccomp profile of a container; the runtime's default profile if the pod specifies none.
 
-    `profile_error` returns why a profile of the machine cannot be loaded, or ''. ContainerError if a Localhost profile
-    has no valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with seccompDefault).
+    `profile_error` returns why a Localhost profile cannot be loaded, or ''. Raises ContainerError if a Localhost
+    profile has no valid name or cannot be loaded. Source: pkg/kubelet/kuberuntime/helpers.go (with seccompDefault).
     """
     profile = _effective_setting(pod, container, "seccompProfile") or {"type": "RuntimeDefault"}
     if profile["type"] != "Localhost":

@@ -22,7 +22,7 @@ from batchyard.kubelet.local.environment import (
     pod_fields_of,
     resource_field_value,
 )
-from batchyard.kubelet.local.security import containers_of, fs_group, shared_group
+from batchyard.kubelet.local.security import containers_of, fs_group, volume_file_group
 
 # A plan describes the content of a volume, which batchyard.server.local_node.runtime creates.
 #
@@ -93,13 +93,13 @@ class Mount(NamedTuple):
         """The path of the mounted file or directory: absolute on the machine, or relative to the pod's directory."""
         return posixpath.join(self.folder, self.sub_path) if self.sub_path else self.folder
 
-    def row(self, source: str | None = None) -> dict[str, Any]:
+    def to_spec(self, source: str | None = None) -> dict[str, Any]:
         """Return the mount in the format of a container's Run spec; `source` replaces the mount's own source."""
         return {"source": source or self.source, "target": self.target, "readOnly": self.read_only}
 
 
 def mounts_of(container: Mapping[str, Any], env: Mapping[str, str], plans: Mapping[str, VolumePlan]) -> list[Mount]:
-    """Return a container's volume mounts, outer ones first. ContainerError if one is invalid.
+    """Return a container's volume mounts, outer ones first. Raises ContainerError if one is invalid.
 
     `env` are the container's environment variables, `plans` the pod's volumes.
     """
@@ -172,12 +172,15 @@ class VolumeSources(NamedTuple):
 
 
 def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
-    """Return what to create for each volume of a pod, by name. VolumeError if one cannot be created."""
+    """Return a plan of what to create for each volume of a pod, by volume name.
+
+    Raises VolumeError if a volume cannot be created.
+    """
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
 def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[str, VolumePlan]:
-    """Return a pod's volumes by name, without file contents, since the pod's sandbox has created them.
+    """Return a pod's volumes by name, without file contents: the pod's sandbox has already created the volumes.
 
     `host_paths` are the machine's directories that pods may mount as hostPath volumes.
     """
@@ -192,7 +195,7 @@ def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str])
 
 
 def volume_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
-    """Return what to create for one volume. VolumeError if it cannot be created or its type is not supported."""
+    """Return what to create for one volume. Raises VolumeError if that is impossible or its type is not supported."""
     name: str = volume["name"]
     try:
         return _build_plan(pod, volume, sources)
@@ -219,7 +222,7 @@ def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
             )
     mode_bits = 0 if fs_group(pod) is None else _GROUP_READ_BITS
     files = {_validate_path(path): file._replace(mode=file.mode | mode_bits) for path, file in files_by_path.items()}
-    return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), shared_group(pod))
+    return VolumeFiles(files, tuple(dict.fromkeys(_mount_points(pod, volume["name"]))), volume_file_group(pod))
 
 
 def _volume_type(volume: Mapping[str, Any]) -> str:
@@ -330,7 +333,7 @@ def _token_file(source: Mapping[str, Any], pod: Obj, sources: VolumeSources, mod
     service_account = pod["spec"].get("serviceAccountName") or "default"
     expiration_seconds = _value_or_default(source.get("expirationSeconds"), _TOKEN_EXPIRATION_SECONDS)
     token = sources.issue_token(_namespace(pod), service_account, source.get("audience") or "", expiration_seconds)
-    is_group_readable = shared_group(pod) is not None
+    is_group_readable = volume_file_group(pod) is not None
     return {source["path"]: VolumeFile(token.encode(), 0o640 if is_group_readable else mode)}
 
 

@@ -261,7 +261,10 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
 
 
 def record_work_at_loss(pod: meta.Obj, lost_at: Instant, interval: Duration, reader: Reader) -> list[Write]:
-    """Return the write that records the checkpointed work of a pod whose machine was lost, if any."""
+    """Return the write that records the checkpointed work of a pod whose machine was lost; [] if there is none.
+
+    `interval` is the checkpoint interval.
+    """
     job, start_time = _work_owner(pod, reader), pods.running_since(pod)
     if job is None or start_time is None:
         return []
@@ -274,7 +277,7 @@ def resume_from_checkpoint(
 ) -> meta.Obj:
     """Return `new_pod`, the pod after a change, with the checkpoint from which its containers resume.
 
-    A pod that has ended is returned unchanged.
+    `interval` is the checkpoint interval. A pod that has ended is returned unchanged.
     """
     if pods.is_terminal(new_pod):
         return new_pod
@@ -388,9 +391,9 @@ class BareWorkloads:
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:
-    """Return the run time in the Cluster's first row for jobs that matches one of `names`, or None.
+    """Return the run time of the Cluster's first entry in `spec.runtimes.jobs` that matches any of `names`, or None.
 
-    A name is `namespace/name`.
+    Each of `names` has the form `namespace/name`.
     """
     for entry in _cluster_runtimes(cluster).get("jobs") or ():
         if _matches_pattern(entry["names"], names):

@@ -164,9 +164,9 @@ def _run_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Ite
 
 
 def _end_events(sim_pod: SimulatedPod, run: pod_status.SimulatedRunState) -> Iterable[PodEvent]:
-    """Return one event for each reason (deletion, shutdown, deadline) that will end a pod.
+    """Return an event for each reason to end a pod (deletion, shutdown, deadline), at the time when the pod ends.
 
-    Running containers exit after the stop time or the grace period, whichever is shorter.
+    Running containers exit after their `stop_time` or after the grace period, whichever is shorter.
     """
     exit_delay = sim_pod.delays.stop_time if "running" in run.state else 0
     return [PodEvent(at + min(exit_delay, grace), kind) for at, grace, kind in _end_requests(sim_pod)]
@@ -421,7 +421,7 @@ def _full_container_name(pod: Obj) -> str:
 
 
 def container_delays_of(cluster: Obj | None, seed: int) -> ContainerDelays:
-    """Return the start delays that a Cluster configures, 0 without a Cluster, and the default stop time."""
+    """Return containers' start delays as a Cluster configures them (0 without a Cluster), and the default stop time."""
     return ContainerDelays() if cluster is None else ContainerDelays(_start_delay(cluster, seed))
 
 

@@ -107,7 +107,7 @@ _QOS_RESOURCES: Final = ("cpu", "memory")
 
 
 class SimulatedRunState(NamedTuple):
-    """The state that all containers of a simulated pod share, their last `terminated` state and restart count."""
+    """The fields that all containers of a simulated pod share: state, last `terminated` state and restart count."""
 
     #: The container state: `waiting`, `running` or `terminated`, with its fields.
     state: SharedContainerState

@@ -206,7 +206,7 @@ def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str,
 
 
 def _resource_group(flavors: Sequence[model.FlavorQuotas]) -> Mapping[str, Any]:
-    """List the resources of all flavors in the order of the first flavor, as Kueue requires."""
+    """Return a resource group with these flavors; all list their resources in the same order, as Kueue requires."""
     resource_names = list(flavors[0].resources)
     flavor_entries = [
         {"name": each.name, "resources": [{"name": name, **each.resources[name]} for name in resource_names]}
@@ -274,7 +274,7 @@ _SHARED_READ_RULES: Final[Sequence[_RuleRow]] = (
 def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return a ClusterRole for reading queues, flavors and priorities, and its binding to the people of all teams.
 
-    Empty if no team has members or admins.
+    The result is empty if no team has members or admins.
     """
     subjects = [subject for team in platform.teams for subject in _rbac_subjects(team.members, team.admins)]
     if not subjects:

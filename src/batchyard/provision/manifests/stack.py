@@ -443,7 +443,7 @@ def stack_access(platform: PlatformModel) -> Sequence[Obj]:
 def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
     """Return the resource requests of the single pod of each Deployment in the monitoring stack, by Deployment name.
 
-    Empty if the platform has no stack.
+    The result is empty if the platform has no monitoring stack.
     """
     if platform.monitoring.stack is None:
         return {}

@@ -70,9 +70,9 @@ class ManifestPart(NamedTuple):
 
 
 def split_manifests(platform: PlatformModel, files: Mapping[str, str]) -> list[ManifestPart]:
-    """Return the top-level files and folders of the rendered manifests, sorted by path.
+    """Return the top-level files and folders of the rendered manifests by path, then the GPU driver installer, if any.
 
-    `files` has the text of each rendered file by path. The GPU driver installer is last, if it is needed.
+    `files` has the text of each rendered file by path.
     """
     paths = sorted(path for path in files if path.startswith(FOLDER_PREFIX) and path != FOLDER_PREFIX + KUSTOMIZATION)
     manifest_parts = []
@@ -134,7 +134,7 @@ class ClusterConnection(NamedTuple):
     context: str = ""
 
     def kubectl(self, *arguments: str, stdin_text: str = "", limit_seconds: int = 600) -> StepCommand:
-        """Return a kubectl command for this cluster; `stdin_text` is its standard input."""
+        """Return a kubectl command for this cluster, with its standard input (`stdin_text`) and its time limit."""
         options = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
         options += [f"--context={self.context}"] if self.context else []
         return command("kubectl", *options, *arguments, stdin_text=stdin_text, limit_seconds=limit_seconds)
@@ -171,7 +171,7 @@ def require_admin_step(connection: ClusterConnection, platform_name: str) -> Pla
 def own_namespaces_steps(
     connection: ClusterConnection, platform_name: str, manifest_parts: Sequence[ManifestPart]
 ) -> Iterator[PlatformStep]:
-    """Yield a step that requires that each namespace which `destroy` deletes is missing or has the platform's labels.
+    """Yield a step that fails if a namespace in the manifests exists without the labels of this platform.
 
     Otherwise `create` would take over a namespace of others, and `destroy` would delete the objects of others in it.
     """
@@ -193,7 +193,7 @@ def own_namespaces_steps(
 
 
 def deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
-    """Return the namespaces in the manifests, except the engine's, which hold objects of users or of monitoring."""
+    """Return the Namespaces of teams and monitoring in the manifests; `destroy` deletes them with all their objects."""
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
@@ -246,7 +246,7 @@ def install_steps(
 
 
 def not_embedded_probe(connection: ClusterConnection) -> Probe:
-    """Return a probe that succeeds unless `batchyard up` runs the cluster, which then has its own engine."""
+    """Return a probe that fails if `batchyard up` runs the cluster, because it already runs batchyard's controllers."""
     return Probe(
         connection.kubectl("get", "--raw=/batchyard/status"),
         probe_parsers.fails("the cluster is run by `batchyard up`, which has its own engine"),
@@ -259,7 +259,7 @@ def _webhook_remedy(platform: PlatformModel) -> str:
 
 
 def webhooks_step(connection: ClusterConnection, flavor: Mapping[str, Any], remedy: str) -> PlatformStep:
-    """Return a step that waits until a dry-run apply of this ResourceFlavor passes the engine's webhooks."""
+    """Return a step that waits until a dry-run apply of a ResourceFlavor passes the webhooks of Kueue or batchyard."""
     dry_run_command = connection.kubectl(
         "apply", *_SERVER_SIDE, "--dry-run=server", "--filename=-", stdin_text=json.dumps(flavor)
     )
@@ -291,7 +291,10 @@ def resume_queues_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
 def _patch_marked_queues_step(
     connection: ClusterConnection, description: tuple[str, str], names: Sequence[str], patch: Mapping[str, Any]
 ) -> Iterator[PlatformStep]:
-    """Yield a step that patches those of the named ClusterQueues that have the annotation; none without names."""
+    """Yield a step that patches those of the named ClusterQueues that `destroy` has stopped.
+
+    An annotation marks these ClusterQueues. Nothing is yielded if `names` is empty.
+    """
     if not names:
         return
     is_unmarked = probe_parsers.none_match(_is_stopped_by_destroy, "stopped")

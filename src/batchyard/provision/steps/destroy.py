@@ -155,7 +155,10 @@ def _name_fields(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _obsolete_objects(output: model.CommandOutput, manifest_parts: Sequence[ManifestPart]) -> Iterator[Obj]:
-    """Leave out objects that are being deleted, and objects that the deletion of their namespace removes."""
+    """Yield the objects in kubectl's output that the manifests do not define and that must still be deleted.
+
+    Objects that are being deleted are left out, and objects that the deletion of their namespace removes.
+    """
     defined_keys = {_key(obj) for part in manifest_parts for obj in part.objects}
     objects = [
         obj for obj in probe_parsers.items_of(output.document() or {"items": []}) if _key(obj) not in defined_keys
@@ -231,7 +234,8 @@ def creation_steps(
 ) -> list[model.PlatformStep]:
     """Return the steps that create a platform on its cluster, from the rendered `files` (text by path).
 
-    Objects that the file no longer defines are reported; with `is_pruning`, they are removed if the user consents.
+    Objects in the cluster that the platform file no longer defines are reported. With `is_pruning`, they are removed if
+    the user consents.
     """
     manifest_parts = split_manifests(platform, files)
     obsolete_step = (
@@ -287,7 +291,10 @@ def _final_check_steps(platform: PlatformModel, connection: ClusterConnection) -
 def _steps_unless_embedded(
     platform: PlatformModel, steps: Iterator[model.PlatformStep], connection: ClusterConnection
 ) -> Iterator[model.PlatformStep]:
-    """Skip the steps that install batchyard's operator on a cluster of `batchyard up`, which has its own engine."""
+    """Return the steps that install batchyard's operator, to be skipped on a cluster of `batchyard up`.
+
+    Such a cluster has its own engine. If the engine is Kueue, the steps are returned unchanged.
+    """
     if platform.engine is PlatformEngine.KUEUE:
         return steps
     return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)
@@ -346,7 +353,10 @@ def _google_destroy_steps(
     manifest_parts: Sequence[ManifestPart],
     protection_step: model.PlatformStep,
 ) -> list[model.PlatformStep]:
-    """The Workloads end before Terraform runs, because Terraform does not know their nodes and disks."""
+    """Return the steps that destroy a platform on GKE, from the checks of the tools to `terraform destroy`.
+
+    The Workloads end before Terraform runs, because Terraform does not know their nodes and disks.
+    """
     google_settings = platform.google
     assert google_settings is not None, "the caller checks that the platform is on GKE"
     cluster_exists_probe = model.Probe(
@@ -411,9 +421,10 @@ def _queue_names(platform: PlatformModel) -> list[str]:
 
 
 def _team_namespaces(platform: PlatformModel) -> list[str]:
-    """Return the namespaces whose pods must end before the engine, which removes their finalizers.
+    """Return the namespaces whose pods must have ended before the engine (batchyard or Kueue) is deleted.
 
-    The monitoring namespace is left out: its Deployments would recreate deleted pods.
+    Only the engine removes the finalizers of these pods. The monitoring namespace is left out: its Deployments would
+    recreate deleted pods.
     """
     return [team.namespace for team in platform.teams]
 

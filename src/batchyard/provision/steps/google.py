@@ -123,7 +123,7 @@ def state_bucket(platform: PlatformModel, google: GoogleSettings) -> str:
 
 
 def tool_steps() -> list[model.PlatformStep]:
-    """Return steps that require the programs which later steps run, such as gcloud and terraform."""
+    """Return the steps that check for the programs which later steps run, such as gcloud and terraform."""
     return [TERRAFORM.step(), GCLOUD.step(), AUTH_PLUGIN, KUBECTL.step()]
 
 

@@ -172,7 +172,10 @@ def destroy_targets(google: GoogleSettings) -> list[str]:
 
 
 def _image_build_step(recipe: ImageRecipe) -> str:
-    """`$` is doubled, because Cloud Build substitutes a single `$`."""
+    """Return the Cloud Build step that builds an image, unless its repository has it.
+
+    Each `$` is doubled, because Cloud Build substitutes a single `$`.
+    """
     lines = "\n".join(f"        {line}".replace("$", "$$") for line in recipe.lines)
     return _IMAGE_TEMPLATE.format(name=recipe.short_name, docker=_DOCKER_IMAGE, reference=recipe.reference, lines=lines)
 
@@ -293,7 +296,10 @@ def _network_variables(google: GoogleSettings) -> dict[str, pools.Value]:
 
 
 def _webhook_ports(platform: PlatformModel) -> dict[str, pools.Value]:
-    """Without a firewall rule, GKE's control plane cannot reach Kueue's webhook port."""
+    """Return the Terraform variable with Kueue's webhook port; {} if the platform does not use Kueue.
+
+    The variable opens the port in the firewall. GKE's control plane cannot reach it otherwise.
+    """
     return {"webhook_ports": [KUEUE_WEBHOOK_PORT]} if platform.engine is PlatformEngine.KUEUE else {}
 
 

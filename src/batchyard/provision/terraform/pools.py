@@ -39,7 +39,10 @@ def format_assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> st
 
 
 def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """Align adjacent one-line assignments, as `terraform fmt` does; a longer assignment is a group of its own."""
+    """Group assignments for alignment, as `terraform fmt` does; yield each group with the width of its longest name.
+
+    Adjacent one-line assignments form a group. An assignment of several lines is a group of its own.
+    """
     for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
         names_and_values = list(group)
         if is_long:
@@ -168,7 +171,10 @@ def _pool_row(pool: Part, cluster: Part) -> Mapping[str, Value]:
 
 
 def _pool_zones(pool: Part, cluster: Part, catalog: Catalog) -> Sequence[str]:
-    """Return () if the pool uses all zones of the cluster; compact placement needs a single zone."""
+    """Return the zones to set for a node pool in Terraform; () if it uses all zones of the cluster.
+
+    A pool with compact placement gets only its first zone.
+    """
     pool_zones: Sequence[str] = pool.get("zones") or ()
     zones: Sequence[str] = pool_zones or cluster["spec"]["zones"]
     if _has_compact_placement(pool, catalog) and len(zones) > 1:
@@ -187,7 +193,10 @@ def _accelerator_fields(accelerator: Accelerator | None) -> dict[str, Value]:
 
 
 def _autoscaling_fields(pool: Part) -> dict[str, Value]:
-    """Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE."""
+    """Return the Terraform field `autoscaling` of a node pool; empty if the pool does not autoscale.
+
+    Without a locationPolicy, Spot, flex-start and queued machines use any zone, as in GKE.
+    """
     pool_bounds = pool.get("autoscaling")
     if pool_bounds is None:
         return {}
@@ -218,12 +227,15 @@ def _has_tpu_chips(machine: MachineType) -> bool:
 
 
 def needs_hyperdisk(machine: MachineType) -> bool:
-    """Return whether a machine type has no Persistent Disks and boots from a Hyperdisk."""
+    """Return whether a machine type does not support Persistent Disks, so that it boots from a Hyperdisk."""
     return machine.family in _HYPERDISK_FAMILIES or machine.name.startswith("a3-ultra")
 
 
 def _taint_fields(taints: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """GKE itself adds the taints of GPUs, TPUs and queued machines."""
+    """Return the Terraform field `taints` of a node pool; empty without taints.
+
+    Taints of GPUs, TPUs and queued machines are not needed, because GKE adds them itself.
+    """
     taint_rows = [
         {"key": taint["key"], "value": taint.get("value", ""), "effect": _GKE_EFFECTS[taint["effect"]]}
         for taint in taints

@@ -44,11 +44,11 @@ _RankedHolder: TypeAlias = tuple[int, int, str, AdmittedWorkload, bool, Sequence
 def ranked_quota_holders(
     snapshot: Snapshot, top_node: QuotaNode, queue: ClusterQueue, frs: Sequence[int]
 ) -> list[MissingQuotaHolder]:
-    """Return the admitted Workloads below a cohort tree node that use any flavor-resource in `frs`, best victims first.
+    """Return the admitted Workloads below `top_node` that use a flavor-resource in `frs`, the best victims first.
 
-    If `queue` uses less than its quota of each one in `frs`, Workloads of other, borrowing queues come first. Then come
-    those of `queue`, then the rest. Otherwise those of `queue` come first. Each group is sorted by amount, the largest
-    first, then by Workload key.
+    If `queue` uses less than its quota of every flavor-resource in `frs`, the Workloads of other ClusterQueues that
+    borrow come first. Then come those of `queue`, then the rest. Otherwise those of `queue` come first. Each group is
+    sorted by the largest amount that a Workload uses, in descending order, then by Workload key.
     """
     return [_unpack_holder(ranked) for ranked in sorted(_rank_holders(snapshot, top_node, queue, frs))]
 
@@ -173,9 +173,10 @@ NO_SPARED_WORKLOADS: Final = SparedWorkloads((), 0)
 def find_spared_workloads(
     decision: Preempt, snapshot: Snapshot, fair_strategies: Sequence[FairSharingStrategy]
 ) -> SparedWorkloads:
-    """Return the Workloads that use the quota a preemptor lacked but were not preempted, at most 32 with reasons.
+    """Return the Workloads that use the quota which a preemptor lacked, but that it did not preempt.
 
-    `snapshot` must be the state before the preemption.
+    The first 32 are returned, each with the reason why it was spared, and the number of all such Workloads. `snapshot`
+    must be the state before the preemption.
     """
     assignment = decision.why.assignment
     assert assignment is not None, "a preemption results from a flavor search"

@@ -82,7 +82,7 @@ class PreemptionContext(NamedTuple):
         return [candidate for candidate in workloads if not candidate.flavor_resources.isdisjoint(contested_frs)]
 
     def order_key(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
-        """Return a candidate's sort key: evicted first, then other queues, low priority, late reservation, uid."""
+        """Return a candidate's sort key: evicted first, then from other queues, low priority, late reservation, uid."""
         return (not candidate.evicted, candidate.queue is self.queue, *candidate.preemption_rank)
 
 

@@ -63,7 +63,7 @@ def is_fair_victim(
 
 
 def _is_within_nominal_quota(context: PreemptionContext) -> bool:
-    """Return whether the preemptor's queue stays within its own quota; the snapshot must include the new Workload."""
+    """Return whether the preemptor's queue is within its nominal quota; the snapshot must include the preemptor."""
     return not any(is_borrowing_with(context.queue.node, fr, 0) for fr in context.contested_frs)
 
 
@@ -119,7 +119,7 @@ def _next_fair_candidate(
 ) -> AdmittedWorkload | None:
     """Return a queue's first candidate that the strategy allows; None if there is none.
 
-    FINAL_SHARE adds the refused candidates to `skipped_candidates`; INITIAL_SHARE excludes the queue instead.
+    With FINAL_SHARE, refused candidates are added to `skipped_candidates`; with INITIAL_SHARE, the queue is excluded.
     """
     preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)

@@ -78,9 +78,10 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
 
 
 def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
-    """Evict a Workload with quota and an admission check in Retry; if one is Rejected, request deactivation instead.
+    """Return the writes that evict a Workload with quota if one of its admission checks is in state Retry.
 
-    The retry time is stored in `requeueState`, also of a Workload without quota.
+    If a check is in state Rejected, request the deactivation of the Workload instead. The time of the next retry is
+    stored in `requeueState`, also for a Workload without quota. Return None if nothing must be written.
     """
     workload, now = context.workload, context.now
     if not lifecycle.is_active(workload):
@@ -328,11 +329,14 @@ class QueueIndex:
         """Return whether a Workload's LocalQueue is open and its ClusterQueue requires admission checks."""
         return self._open_local_queues.get(workload.queue) in self._checking_cluster_queues
 
-    def is_open(self, workload: WorkloadView, *, to_all: bool = False) -> bool:
-        """Return whether a Workload's queues are open and, with `to_all`, its ClusterQueue accepts all namespaces."""
+    def is_open(self, workload: WorkloadView, *, to_all_namespaces: bool = False) -> bool:
+        """Return whether a Workload's LocalQueue and ClusterQueue both accept Workloads.
+
+        With `to_all_namespaces`, the ClusterQueue must also select every namespace.
+        """
         cluster_queue = self._open_local_queues.get(workload.queue)
         accepts_all = None if cluster_queue is None else self._open_cluster_queues.get(cluster_queue)
-        return accepts_all is True or (accepts_all is False and not to_all)
+        return accepts_all is True or (accepts_all is False and not to_all_namespaces)
 
     def record_workload(self, event: WatchEvent) -> None:
         """Update the index from a Workload's watch event; finished and deleted Workloads are removed."""
@@ -427,7 +431,7 @@ class WorkloadLifecycle:
         return self._index.record_cluster_queue(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Finish or release an orphaned Workload, or transfer its field ownership, or run the first due step."""
+        """Finish or release an orphaned Workload; otherwise transfer its field ownership, or run the first due step."""
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
@@ -461,7 +465,7 @@ class WorkloadLifecycle:
         if "admission" in status:
             return True
         has_scheduler_reason = view.pending_reason is None or view.pending_reason in pending_reason.SCHEDULER_REASONS
-        return not has_scheduler_reason or not queue_index.is_open(view, to_all=True)
+        return not has_scheduler_reason or not queue_index.is_open(view, to_all_namespaces=True)
 
 
 def _is_workload_orphaned(workload: Obj) -> bool:

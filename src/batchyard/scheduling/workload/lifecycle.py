@@ -330,9 +330,9 @@ def without_stale_admission(workload: meta.Obj) -> meta.Obj:
 
 
 def sync_admitted(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return the Workload with Admitted computed from quota, admission checks and topology.
+    """Return the Workload with its condition Admitted computed from quota, admission checks and topology.
 
-    When Admitted becomes False, the time in admitted state is added to `accumulatedPastExecutionTimeSeconds`.
+    When Admitted becomes False, the time since it became True is added to `accumulatedPastExecutionTimeSeconds`.
     """
     if not (workload.get("status") or _NO_STATUS).get("conditions"):
         return workload
@@ -413,7 +413,7 @@ def has_former_owner(workload: meta.Obj) -> bool:
 
 
 def transfer_field_ownership(workload: meta.Obj) -> Sequence[meta.Obj]:
-    """Return `managedFields` with the fields of earlier batchyard releases transferred to `kueue-admission`.
+    """Return `managedFields` in which `kueue-admission` owns the status fields that an earlier release wrote.
 
     The Workload must have such fields (`has_former_owner()`).
     """
@@ -464,9 +464,9 @@ class ResourceInUseFinalizer:
         self._deleting: dict[meta.Key, None] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Return the keys of all objects being deleted, and the key of a changed object without the finalizer.
+        """Return the keys of all objects being deleted, because after any event they may have become unused.
 
-        After any event, an object being deleted may no longer be used.
+        Also return the key of a changed object that lacks the finalizer.
         """
         if event.key.kind == _USING_KIND:
             return list(self._deleting)

@@ -136,7 +136,11 @@ def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
 
 
 def _evaluation_awaited_reason(workload: Obj) -> PendingReason | None:
-    """Return PendingEvaluation if the current condition has a reason set by this module, which no longer applies."""
+    """Return PendingEvaluation, which means that the scheduler must evaluate the Workload, if its reason is outdated.
+
+    The caller has found no reason that applies. A reason in the condition QuotaReserved is outdated if this module set
+    it. Return None if the scheduler or Kueue set it, or if there is no condition.
+    """
     condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
     if condition is None or condition["reason"] in SCHEDULER_REASONS:
         return None

@@ -101,7 +101,7 @@ class ServerClock:
     def _follow_date(self, server_instant: Instant) -> Duration:
         """Set the clock to the server's date once two responses confirm it; return the delay until the next poll.
 
-        The clock is set back only if the event loop is unused.
+        The clock is set back only if no callback has run on the event loop, and none is scheduled.
         """
         server_lead, last_difference = server_instant - self._kernel.clock(), self._unconfirmed_difference
         if abs(server_lead) <= _DATE_HEADER_TOLERANCE:

@@ -89,7 +89,7 @@ class ForkPool:
         return DeferredResponse(queued_question.callbacks.append)
 
     def close(self) -> None:
-        """Drop the queued questions, and kill the running child process."""
+        """Drop the queued forecast queries, and kill the child process that answers a query, if any."""
         self._queue.clear()
         if self._child is not None:
             self._child.kill()
@@ -175,13 +175,17 @@ class CalibrationLoop:
     """Periodically compares forecasts with the actual start times, and stores the resulting corrections in a file."""
 
     def __init__(
-        self, path: Path, objects: CalibrationObjects, clock: Clock, ask: Callable[[], DeferredResponse]
+        self, path: Path, objects: CalibrationObjects, clock: Clock, request_records: Callable[[], DeferredResponse]
     ) -> None:
-        """Read the calibration from its file. `ask` returns deferred forecasts as JSON, and may raise StatusError."""
+        """Read the calibration from its file.
+
+        `request_records` requests forecasts of pending Workloads, and returns their records later, as JSON. It may
+        raise StatusError.
+        """
         self._path = path
         self._objects = objects
         self._clock = clock
-        self._ask = ask
+        self._request_records = request_records
         self.calibration = _read_calibration(path)
         self._used_at: Instant | None = None
         self._samples_requested_at: Instant | None = None
@@ -210,7 +214,7 @@ class CalibrationLoop:
         if self._samples_requested_at is None or now - self._samples_requested_at >= CALIBRATION_INTERVAL:
             self._samples_requested_at = now
             try:
-                self._ask().then(self._store_forecast_response)
+                self._request_records().then(self._store_forecast_response)
             except StatusError:
                 _LOG.debug("the forecast for the calibration is skipped, because too many requests are queued")
 

@@ -144,7 +144,7 @@ class RequestDispatcher:
         self._exceptions = 0
 
     def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
-        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
+        """Authenticate a request, without its body, and return it with its user. Raises StatusError if that fails."""
         return self._server.authenticate(request)
 
     def submit(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:

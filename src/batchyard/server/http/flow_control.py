@@ -58,7 +58,7 @@ class ConcurrencyLimiter:
         _decrement_count(self._request_counts, flow_of(user))
 
     def begin_watch(self, user: UserInfo) -> None:
-        """Count a watch of a user until `end_watch`."""
+        """Count one more open watch of the user's flow; `end_watch` counts it as closed."""
         flow_name = flow_of(user)
         self._watch_counts[flow_name] = self._watch_counts.get(flow_name, 0) + 1
 
@@ -204,7 +204,7 @@ class ResponseTurns:
         self._is_scheduled = False
 
     def scheduler_for(self, user: UserInfo) -> Callable[[Work], None]:
-        """Return a function that queues a callback for this user's turn."""
+        """Return a function that queues a callback of this user; fair queueing among users decides when it runs."""
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
         def take_turn(work: Work) -> None:

@@ -37,7 +37,7 @@ class RequestSink(Protocol):
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request from its head; return the request with its user. Raises StatusError."""
 
-    def take(self, parsed_request: ParsedRequest) -> None:
+    def queue_request(self, parsed_request: ParsedRequest) -> None:
         """Receive a request that is complete or must be rejected; requests of a connection are answered in order."""
 
     def refuse(self, code: int, message: str) -> None:
@@ -47,7 +47,7 @@ class RequestSink(Protocol):
         """Count received body bytes until their request is answered. Return False if they exceed a limit."""
 
     def send_continue(self) -> None:
-        """Respond to a client that sent `Expect: 100-continue` and waits before it sends the body."""
+        """Send `100 Continue` to a client that waits for it before it sends the body (`Expect: 100-continue`)."""
 
 
 class RequestParser:
@@ -204,7 +204,7 @@ class RequestParser:
 
     def _pass_to_sink(self, request: ApiRequest, error: StatusError | None = None) -> None:
         is_chunked = self._parser.get_http_version() == "1.1"
-        self._sink.take(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, error))
+        self._sink.queue_request(ParsedRequest(request, not self._parser.should_keep_alive(), is_chunked, error))
 
     def _refuse(self, code: int, message: str) -> None:
         if not self.is_over:

@@ -121,7 +121,10 @@ class ResponseStream:
         self.write_next()
 
     def _encode_next_parts(self, parts: Iterator[Any]) -> bytes:
-        """Encode parts until they have PIECE_SIZE bytes; other responses are written before the remaining parts."""
+        """Return the next parts as bytes, up to the part that reaches PIECE_SIZE bytes in total.
+
+        The remaining parts follow later, so that other responses are written in between.
+        """
         lines: list[bytes] = []
         length = 0
         for part in parts:
@@ -157,12 +160,12 @@ class ResponsePieces:
         self._pieces = pieces
 
     def take(self) -> Iterator[bytes]:
-        """Return the iterator over the response's encoded pieces, and mark the response as over."""
+        """Return the iterator over all encoded pieces of the response, and mark the response as taken completely."""
         self.is_over = True
         return self._pieces
 
     def send_keep_alive(self) -> None:
-        """Do nothing: a plain response has no bookmarks."""
+        """Do nothing: only the responses of watches have bookmarks."""
 
     def end(self) -> None:
         """Do nothing: the response ends with its last piece."""
@@ -177,7 +180,7 @@ def _encode_part(part: Any) -> bytes:
 
 
 def _timed_actions(response: StreamingResponse, request: ApiRequest) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield pairs of a delay in seconds and a function: the end of a watch, then the bookmark shortly before it."""
+    """Yield (delay in seconds, function) for the timeout of a stream, if it has one, and a keep-alive before it."""
     if not response.times_out:
         return
     stream_seconds = float(timeout_seconds(request)) or _DEFAULT_STREAM_TIMEOUT
@@ -287,7 +290,7 @@ class HttpProtocol(asyncio.Protocol):
     # --- callbacks of the parser ---
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
-        """Authenticate a request from its head; return the request with its user. Raises StatusError."""
+        """Authenticate a request whose headers have arrived; return it with its user. Raises StatusError on failure."""
         if not self._is_secure:
             _reject_browser_request(request)
         user = _user_of_certificate(self.peer) if self._is_secure else OWNER_USER
@@ -295,8 +298,8 @@ class HttpProtocol(asyncio.Protocol):
         self._holder = _holder_name_of(authenticated_request.user)
         return authenticated_request
 
-    def take(self, parsed_request: ParsedRequest) -> None:
-        """Queue a complete request; the requests of a connection are answered in order."""
+    def queue_request(self, parsed_request: ParsedRequest) -> None:
+        """Queue a received request; the requests of a connection are answered in the order of their arrival."""
         self._queued_requests.append(parsed_request)
         self._answer_next_request()
 

@@ -209,7 +209,7 @@ _TOKEN_KEY: Final = "BearerToken"  # noqa: S105 - the library's key
 async def read_access(source: KubeconfigSource) -> ApiServerAccess:
     """Load a kubeconfig or the in-cluster configuration, and return how to reach its API server.
 
-    Runs the credential plugin of a kubeconfig. Raises KubeconfigError.
+    Runs the kubeconfig's credential plugin, if it has one. Raises KubeconfigError on failure.
     """
     configuration = Configuration()
     try:

@@ -106,7 +106,7 @@ class RunFolders:
         write_private(self._node / self.path(key_of(run)) / STOP_REQUEST_FILE, json.dumps(run["stop"]).encode())
 
     def move_to_trash(self, key: Key) -> Path:
-        """Move a run to the trash and delete its logs; for a sandbox, move the pod's folder. Return the new path."""
+        """Move the folder of a run (for a sandbox, its pod's) to the trash and delete its logs. Return the new path."""
         if key.name == SANDBOX:
             return self._move_to_trash(self.pod_folder(key.namespace))
         log = self.log_path(key)

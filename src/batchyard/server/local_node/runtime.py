@@ -56,8 +56,8 @@ _VOLUME_MODE: Final = 0o777
 def make_volume(folder: Path, name: str, volume_plan: volumes.VolumePlan, now: Instant) -> bool:
     """Create or update a pod's volume in `folder`. Return whether the volume's files have changed.
 
-    VolumeError on failure. For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs there. A
-    hostPath is checked, and created if its type requires that.
+    Raises VolumeError on failure. For an emptyDir in memory, only the folder is created; the sandbox mounts a tmpfs
+    there. A hostPath is checked, and created if its type requires that.
     """
     try:
         match volume_plan:

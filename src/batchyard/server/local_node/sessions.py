@@ -235,7 +235,7 @@ class HostConnection:
         self._loop.add_reader(self._socket, self._read_data)
 
     def send_message(self, message: Mapping[str, Any]) -> None:
-        """Send another message to the host process; ignore the error if the host process has disconnected."""
+        """Send a message to the host process; ignore the error if the host process has disconnected."""
         with suppress(OSError):
             self._socket.send(json.dumps(message).encode())
 
@@ -390,7 +390,10 @@ class _LocalSession:
 
 
 class LocalExecSession(_LocalSession):
-    """An exec session: runs a command in a container. `path` is the container run's folder, relative to `node`."""
+    """An exec session, which runs a command in a container of this machine.
+
+    `node` is the node's folder, and `path` the folder of the container run, relative to `node`.
+    """
 
     def __init__(self, node: Path, path: Path, command: Sequence[str], streams: Streams, client: SessionClient) -> None:
         super().__init__(node / SESSIONS_SOCKET, streams, client, _EXEC_ERROR_PREFIX)

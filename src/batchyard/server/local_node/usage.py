@@ -141,7 +141,7 @@ class LocalUsage:
         )
 
     def machine_usage(self) -> containers.MeasuredUsage | None:
-        """Return the CPU and memory usage of this machine, under the name ''; None before it is known."""
+        """Return the CPU and memory usage of this machine, with '' as container name; None if not known yet."""
         old, new = self._machine_readings
         if new.at - old.at < _READING_INTERVAL_MIN:
             self._machine_readings = (old, read_machine_usage(self._clock()))

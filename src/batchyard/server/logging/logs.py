@@ -113,9 +113,9 @@ class CycleLog:
         self._began_at = wall_clock()
         self._observer.begin()
 
-    def decide(self) -> None:
+    def end_decisions(self) -> None:
         """Record that the scheduler has decided for all Workloads of the cycle, and starts to apply the decisions."""
-        self._observer.decide()
+        self._observer.end_decisions()
         self._decided_at = wall_clock()
 
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:

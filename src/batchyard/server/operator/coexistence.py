@@ -176,9 +176,10 @@ async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -
 
 
 def _last_written_at(objects: Sequence[Mapping[str, Any]], field_managers: Sequence[str]) -> Instant | None:
-    """Return the time of the last write by these field managers (one exact name, one prefix); None without one.
+    """Return the time of the last write by a field manager of a competing controller; None if there is no such write.
 
-    Names that this operator also uses are ignored: a competing controller also writes ClusterQueues with other names.
+    `field_managers` are an exact name and a prefix of names. Writes by names that this operator uses too are ignored.
+    Kueue is detected nevertheless, because it writes ClusterQueues by another name.
     """
     exact_manager, manager_prefix = field_managers
     write_times = [

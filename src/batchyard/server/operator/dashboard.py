@@ -71,8 +71,8 @@ class PageSource(NamedTuple):
     explanations: Explanations | None = None
 
 
-class OperatorPage:
-    """The HTTP handlers of the dashboard.
+class DashboardHandlers:
+    """The HTTP handlers of the operator's dashboard.
 
     `source` returns None while there is no data, because this replica does not lead or has not read all objects.
     """

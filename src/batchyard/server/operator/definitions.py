@@ -32,7 +32,7 @@ class DefinitionsClient(Protocol):
 async def install_definitions(api_client: DefinitionsClient, kinds: Sequence[str]) -> Sequence[str]:
     """Install the CustomResourceDefinitions of those custom `kinds` for which the server returns 404.
 
-    Return a message for each. Kubernetes' own kinds are ignored.
+    Return one message for each of these kinds: success or failure. Kubernetes' own kinds are ignored.
     """
     unserved_kinds = [info for info in _installable_kinds(kinds) if not await _is_served(api_client, info)]
     return [await _install_definition(api_client, info) for info in unserved_kinds]
@@ -76,14 +76,17 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
 
 
 class WatchErrorLog:
-    """Selects the informers' errors to report: each once while it lasts. `remedy` is the advice for unserved kinds."""
+    """Selects the informers' errors to report: each is reported once while it lasts.
+
+    `remedy` is the advice for kinds that the API server does not serve.
+    """
 
     def __init__(self, remedy: str = "") -> None:
         self._remedy = remedy
         #: The errors that were reported and may still last.
         self._reported: dict[str, None] = {}
 
-    def news(self, informer: Informer, all_informers: Iterable[Informer]) -> str:
+    def new_message(self, informer: Informer, all_informers: Iterable[Informer]) -> str:
         """Return the error or recovery to report after an informer got a response, and record it as reported.
 
         Return '' if there is nothing new.

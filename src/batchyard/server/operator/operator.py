@@ -40,10 +40,10 @@ from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator import coexistence
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, PageSource, StreamHub, health_routes
+from batchyard.server.operator.dashboard import DashboardHandlers, HttpEndpoints, PageSource, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
-from batchyard.server.operator.webhooks import Webhooks, WebhookTerms
+from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.termination import run_unless_ended
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
@@ -80,7 +80,7 @@ class OperatorConfig:
     port: int
     #: The URL of the collector that receives traces; '' for none.
     traces_to: str = ""
-    webhooks: WebhookTerms = field(default_factory=WebhookTerms)
+    webhooks: WebhookOptions = field(default_factory=WebhookOptions)
     #: Whether to run even if another controller decides about the same objects.
     beside_upstream: bool = False
 
@@ -177,8 +177,8 @@ class OperatorProcess:
         self.fail(OperatorError(f"leader election lost{lease_text}: another replica may lead now; restart this one"))
 
     def _process_informer_change(self, informer: Informer) -> None:
-        if news := self._watch_errors.news(informer, self.client.informers.values()):
-            self.report(f"batchyard: {news}")
+        if message := self._watch_errors.new_message(informer, self.client.informers.values()):
+            self.report(f"batchyard: {message}")
         if self.platform is None and self.client.is_synced:
             self.platform = self._start_controllers()
             self.report(f"batchyard: this replica runs {', '.join(self._config.settings.controllers)}")
@@ -238,9 +238,9 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    webhook_terms = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
+    webhook_options = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
     webhook_server = Webhooks(
-        webhook_terms, config.settings.controllers, http_transport, (config.address, access.namespace)
+        webhook_options, config.settings.controllers, http_transport, (config.address, access.namespace)
     ).reporting_to(report)
     operator.are_webhooks_ready, operator.webhook_texts = (lambda: webhook_server.is_ready), webhook_server.texts
     try:
@@ -261,10 +261,10 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
 async def _run_without_conflicts(
     operator: OperatorProcess, config: OperatorConfig, own_service: coexistence.WebhookService, end: asyncio.Event
 ) -> AsyncIterator[None]:
-    """Delay the block while another controller decides about the same objects; end the operator if one appears later.
+    """Enter the `with` block when no other controller manages the same objects; end the operator if one appears later.
 
-    During the delay, a replica with webhooks serves them, so that objects can still be created. Without webhooks,
-    OperatorError is raised instead of a delay. With `config.beside_upstream`, other controllers are ignored.
+    Meanwhile, a replica with webhooks serves them, so that objects can still be created. A replica without webhooks
+    raises OperatorError instead of waiting. With `config.beside_upstream`, other controllers are ignored.
     """
     if config.beside_upstream:
         yield
@@ -330,8 +330,8 @@ def operator_endpoints(
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
     program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
-    dashboard_page = OperatorPage(operator.token_reviewer, operator.kernel.now, lambda: operator.page_source)
-    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_page.routes()]
+    dashboard_handlers = DashboardHandlers(operator.token_reviewer, operator.kernel.now, lambda: operator.page_source)
+    routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_handlers.routes()]
     return HttpEndpoints(routes, address, report)
 
 

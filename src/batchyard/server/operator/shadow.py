@@ -27,7 +27,7 @@ from batchyard.server.kubeconfig.access import KubeconfigSource
 from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, read_kueue_configuration, unsupported_settings
-from batchyard.server.operator.dashboard import HttpEndpoints, OperatorPage, PageSource, StreamHub, health_routes
+from batchyard.server.operator.dashboard import DashboardHandlers, HttpEndpoints, PageSource, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.termination import run_unless_ended
@@ -42,7 +42,7 @@ _UNSERVED_REMEDY: Final = "install Kueue, or select the cluster that runs it wit
 
 
 class ShadowPage:
-    """The dashboard of a shadow: the data of its pages, updated on every change of an object."""
+    """The dashboard of an operator in shadow mode: the data of its pages, updated on every change of an object."""
 
     def __init__(
         self,
@@ -167,8 +167,8 @@ class Shadow:
             self.ended.set_exception(error)
 
     def _process_news(self, informer: Informer) -> None:
-        if news := self._watch_errors.news(informer, self.client.informers.values()):
-            self._report(f"batchyard: {news}")
+        if message := self._watch_errors.new_message(informer, self.client.informers.values()):
+            self._report(f"batchyard: {message}")
         has_begun = self._controller.has_begun
         self._controller.on_informer_update(informer)
         if not has_begun and self._controller.has_begun:
@@ -196,16 +196,18 @@ class Shadow:
 def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Callable[[str], None]) -> HttpEndpoints:
     """Return the shadow's HTTP server for health checks, metrics and the dashboard."""
     followers = shadow.followers
-    metrics = ShadowMetrics(lambda: shadow.counts, lambda: followers.waiting_count, lambda: followers.reordered_count)
+    metrics = ShadowMetrics(
+        lambda: shadow.counts, lambda: followers.waiting_count, lambda: followers.vanished_divergence_count
+    )
     informers = shadow.client.informers
     routes = health_routes(
         Exposition([("batchyard", metrics.texts)]),
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
-    operator_page = OperatorPage(
+    dashboard_handlers = DashboardHandlers(
         shadow.token_reviewer, shadow.timers.now, lambda: None if shadow.page is None else shadow.page.source
     )
-    return HttpEndpoints([*routes, *operator_page.routes()], listen_address, report)
+    return HttpEndpoints([*routes, *dashboard_handlers.routes()], listen_address, report)
 
 
 async def compare_with_kueue(
@@ -214,7 +216,7 @@ async def compare_with_kueue(
     """Compare Kueue's decisions with batchyard's until `end` is set or the run time is over; return the counts.
 
     Raises KubeconfigError if the API server's address and credentials cannot be loaded, or the exception that ended the
-    shadow.
+    comparison.
     """
     access = await run_unless_ended(end, read_access(config.source))
     if access is None:
@@ -265,9 +267,10 @@ def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSetti
 
 
 def _handle_loop_exception(shadow: Shadow, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """End the shadow after an unhandled exception on the asyncio loop; log an error without an exception.
+    """End the shadow after an unhandled exception on the asyncio loop.
 
-    An OSError is ignored, because a client's broken connection causes it.
+    An error report without an exception is only logged. An OSError is ignored, because a client's broken connection
+    causes it.
     """
     error = context.get("exception")
     if error is None:

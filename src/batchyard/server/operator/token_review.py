@@ -60,7 +60,10 @@ class TokenReviewer:
         return user
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Decide from the cache whether a user may list objects; record the request if no current review is cached."""
+        """Return the cached decision on whether a user may list objects; deny the request if none is cached.
+
+        If the cached decision is missing or outdated, the request is recorded for the next `send_reviews`.
+        """
         permission_question = attributes.user, attributes.group, attributes.resource, attributes.namespace
         reviewed_at, is_allowed = self._permissions.get(permission_question, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:

@@ -384,7 +384,7 @@ _LOOKUP_TIMEOUT: Final[Duration] = 5 * SECOND
 WebhookHandler: TypeAlias = Callable[[web.Request], Awaitable[web.Response]]
 
 
-class WebhookTerms(NamedTuple):
+class WebhookOptions(NamedTuple):
     """The options of the webhook server; port 0 disables it."""
 
     port: int = 0
@@ -407,12 +407,12 @@ class Webhooks:
 
     def __init__(
         self,
-        webhook_terms: WebhookTerms,
+        webhook_options: WebhookOptions,
         groups: Sequence[str],
         http_transport: HttpTransport,
         address_and_namespace: tuple[str, str],
     ) -> None:
-        self._terms = webhook_terms
+        self._options = webhook_options
         self._groups = groups
         self._transport = http_transport
         self._address, self._namespace = address_and_namespace
@@ -436,12 +436,16 @@ class Webhooks:
         return self._certificate_rotator is None or self._certificate_rotator.is_ready
 
     async def __aenter__(self) -> Self:
-        terms = self._terms
-        if not terms.port:
+        options = self._options
+        if not options.port:
             return self
-        names = [f"{terms.service}.{self._namespace}{domain}" for domain in (".svc", ".svc.cluster.local", "")]
+        names = [f"{options.service}.{self._namespace}{domain}" for domain in (".svc", ".svc.cluster.local", "")]
         targets = CertificateTargets(
-            self._namespace, terms.secret, terms.service, terms.definitions, CertificateTerms(names, terms.lifetime)
+            self._namespace,
+            options.secret,
+            options.service,
+            options.definitions,
+            CertificateTerms(names, options.lifetime),
         )
         self._certificate_rotator = CertificateRotator(targets, self._transport, self._report)
         self._rotation_context = self._certificate_rotator.rotate_certificates()
@@ -452,9 +456,9 @@ class Webhooks:
         app.add_routes(web.post(path, self._count_requests(path, handler)) for path, handler in handlers.items())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_TIMEOUT)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._address, terms.port, ssl_context=self._certificate_rotator.context)
-        await start_site(site, self._address, terms.port, "--webhook-port")
-        self._report(f"batchyard: webhooks at https://{self._address}:{terms.port}")
+        site = web.TCPSite(self._runner, self._address, options.port, ssl_context=self._certificate_rotator.context)
+        await start_site(site, self._address, options.port, "--webhook-port")
+        self._report(f"batchyard: webhooks at https://{self._address}:{options.port}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -469,7 +473,7 @@ class Webhooks:
         return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, namespaces=self._terms.managed_namespaces))
+        return await self._answer_review(request, partial(review_mutation, namespaces=self._options.managed_namespaces))
 
     async def _validate(self, request: web.Request) -> web.Response:
         return await self._answer_review(request, review_validation)
@@ -492,9 +496,9 @@ class Webhooks:
         return web.Response(status=500, text=f"the review depends on more than {_LOOKUPS_MAX} lookups of other objects")
 
     async def _look_up_objects(self, object_query: ObjectQuery) -> Sequence[Obj]:
-        """List the objects that an admission review depends on: the operator's role does not allow to get them.
+        """Return the objects that an admission review depends on; the result is empty if their kind is not served.
 
-        Return an empty list if their kind is not served. Raises LookupFailed.
+        They are listed, because the operator's role does not permit get requests. Raises LookupFailed on other errors.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)

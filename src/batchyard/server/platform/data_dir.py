@@ -70,10 +70,13 @@ def _make_folder_private(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-def write_state(folder: Path, url: str, guard: int = 0) -> None:
-    """Write this process's pid, start time and URL, and the pid of its watchdog (`guard`), to the state file."""
+def write_state(folder: Path, url: str, watchdog_pid: int = 0) -> None:
+    """Write this process's pid, start time and URL, and its watchdog process's pid (0: none), to the state file."""
     own_pid = os.getpid()
-    process_state = {**PlatformProcess(own_pid, url, guard)._asdict(), _START_TIME_KEY: process_start_time(own_pid)}
+    process_state = {
+        **PlatformProcess(own_pid, url, watchdog_pid)._asdict(),
+        _START_TIME_KEY: process_start_time(own_pid),
+    }
     write_private(folder / STATE_FILE, json.dumps(process_state).encode())
 
 

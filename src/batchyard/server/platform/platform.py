@@ -108,7 +108,7 @@ _NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
 
 
 class ProvidedObjectsClient(Reader, Protocol):
-    """The client that ProvidedObjects needs: it reads and writes API objects."""
+    """A client that reads API objects and submits writes, as ProvidedObjects requires."""
 
     def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
         """Apply writes in order until one is rejected; `on_result` later gets the result of the last write tried."""

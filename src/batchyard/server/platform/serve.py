@@ -279,7 +279,7 @@ def _create_listener(options: data_dir.PlatformOptions) -> socket.socket:
 def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -> None:
     """Shut the platform down on SIGTERM, SIGINT, SIGHUP or a journal failure.
 
-    SIGHUP stays ignored if it is already. During the shutdown, SIGINT kills the process.
+    SIGHUP is not handled if the process already ignores it (nohup). During the shutdown, SIGINT kills the process.
     """
     loop = asyncio.get_running_loop()
 

@@ -100,7 +100,7 @@ class UpgradedConnection(asyncio.Protocol):
         return self._connections.enter_port(self._holder)
 
     def leave_port(self) -> None:
-        """Stop counting a port-forward connection, which is closed."""
+        """Stop counting this connection as a port-forward, because it is closed."""
         self._connections.leave_port(self._holder)
 
     # --- callbacks of asyncio ---

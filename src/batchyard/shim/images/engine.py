@@ -73,7 +73,7 @@ class ContainerEngine(NamedTuple):
         return {entry[0]: entry[1] for entry in id_and_path_pairs if len(entry) == 2 and entry[0].count("/") == 4}
 
     def inspect_image(self, reference: str) -> dict[str, Any] | None:
-        """Return an image's metadata; None if the engine does not have the image. OSError if the engine fails."""
+        """Return an image's metadata; None if the engine lacks it. Raises OSError if the engine fails."""
         result = self.run_command("image", "inspect", reference)
         if result.exit_code != 0:
             if result.exit_code is not None and any(text in result.errors for text in _MISSING_IMAGE_MESSAGES):
@@ -103,9 +103,9 @@ class ContainerEngine(NamedTuple):
 
 
 def extract_error_message(text: str) -> str:
-    """Return the error message of an engine: the last line of its error output, without the prefix `Error: `.
+    """Return the error message in a container engine's error output: its last line, without the prefix `Error: `.
 
-    Lines that only refer to the help are skipped. If no line remains, the message states that there was no reason.
+    Lines that only refer to the help are skipped. If no line remains, return a message that no reason was reported.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See '")]
     return lines[-1].removeprefix("Error: ") if lines else "the container engine reported no reason"

@@ -50,25 +50,30 @@ class EngineSearchResult(NamedTuple):
 
 
 def find_engines(
-    node: int,
+    node_fd: int,
     environment: Mapping[str, str],
     node_cgroups: Cgroups | None,
     disabled_names: Collection[str],
     *,
     may_run: bool,
 ) -> EngineSearchResult:
-    """Detect this machine's usable container engines. If `may_run` is False, podman may only pull images."""
+    """Detect this machine's usable container engines; `node_fd` is the open descriptor of the node's directory.
+
+    If `may_run` is False, podman is not tried for running containers, and only pulls images.
+    """
     engines, failures, run_failure = [], [], ""
     for kind in (PODMAN, DOCKER):
         path = None if kind in disabled_names else find_program(kind)
         if path is None:
             continue
-        engine = _detect_docker(path, environment, node) if kind == DOCKER else _detect_podman(path, environment, node)
+        engine = (
+            _detect_docker(path, environment, node_fd) if kind == DOCKER else _detect_podman(path, environment, node_fd)
+        )
         if isinstance(engine, EngineFailure):
             failures.append(engine)
             continue
         if kind == PODMAN and may_run:
-            trial_result = _find_working_runtime(node, engine, node_cgroups)
+            trial_result = _find_working_runtime(node_fd, engine, node_cgroups)
             engine, run_failure = (engine, trial_result) if isinstance(trial_result, str) else (trial_result, "")
         engines.append(engine)
     return EngineSearchResult(tuple(engines), tuple(failures), run_failure)
@@ -123,7 +128,7 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
     node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
     for runtime in _OCI_RUNTIMES:
         candidate_engine = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
-        trial_options = _trial_options(node_path, node_cgroups)
+        trial_options = _test_container_options(node_path, node_cgroups)
         result = candidate_engine.run_command("run", "--rm", *trial_options, "true", seconds=_TRIAL_TIMEOUT_SECONDS)
         if result.exit_code == 0:
             return candidate_engine
@@ -131,8 +136,8 @@ def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgro
     return first_failure
 
 
-def _trial_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
-    """Return the `podman run` options of a trial container, whose root filesystem is the machine's own programs."""
+def _test_container_options(node_path: str, node_cgroups: Cgroups | None) -> list[str]:
+    """Return the `podman run` options of a test container with the machine's own programs as root filesystem."""
     root = f"{node_path}/trial"
     os.makedirs(root, exist_ok=True)
     for link, target in image_kinds.program_links().items():
@@ -231,7 +236,7 @@ def _namespace_options(spec: Mapping[str, Any], sandbox_pid: int) -> list[str]:
 
 
 def _limit_options(spec: Mapping[str, Any], group: CgroupPaths) -> list[str]:
-    """Return podman's options for resource limits: the parent control group that has the limits, or else the limits."""
+    """Return podman's options that limit resources: the parent control group `group` or, if it is empty, the limits."""
     if group:
         return [*cgroup_options(cgroups.engine_group_name(group)), "--pids-limit", "-1"]
     limits = spec["limits"]

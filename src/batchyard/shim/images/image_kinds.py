@@ -26,7 +26,7 @@ def is_run_by_engine(image: Mapping[str, Any]) -> bool:
 
 
 def root_filesystem(image: Mapping[str, Any], node: str) -> str:
-    """Return the path of an image's root filesystem, or '' if it has none; `node` is the path of the node directory."""
+    """Return the path of an image's root filesystem, or '' if it has none; `node` is the node's directory."""
     return rootfs_store.root_path(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
@@ -37,7 +37,10 @@ def image_environment(image: Mapping[str, Any]) -> dict[str, str]:
 
 
 def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
-    """Return the directories that an image's containers see read-only: the source path by mount point."""
+    """Return the host's directories that the containers of an image see read-only, by mount point.
+
+    `node` is the path of the node's directory.
+    """
     program_folders = [folder for folder in PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     paths = [*program_folders, *_venv_folders(image.get("environment"))]
     return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}

@@ -21,7 +21,7 @@ from batchyard.shim.images import engines, image_kinds, rootfs_store, unpacking
 from batchyard.shim.images.engine import ContainerEngine, extract_error_message
 from batchyard.shim.images.engines import EngineFailure, EngineSearchResult
 from batchyard.shim.isolation import cgroups
-from batchyard.shim.isolation.capabilities import Features
+from batchyard.shim.isolation.capabilities import NodeIsolation
 from batchyard.shim.isolation.cgroups import CgroupPaths
 from batchyard.shim.run import CommandResult, ShimRun
 
@@ -36,8 +36,9 @@ _ERROR_TEXT_BYTES = 1 << 16
 def export_image(engine: ContainerEngine, image: str, path: str, target: str) -> dict[str, Any]:
     """Export an image from a container engine and unpack it into the directory `target`; return its metadata.
 
-    The metadata is that of `unpacking.unpack`. Exporting needs a container. It is labeled with `path`, the image pull's
-    path, so that the spawner can remove it if this process is killed. OSError if the export or the unpacking fails.
+    The metadata is that of `unpacking.unpack`. The export needs a temporary container. Its label contains `path`, the
+    path of the image pull, so that the spawner can remove the container if this process is killed. Raises OSError if
+    the export or the unpacking fails.
     """
     name = engine.container_name(path)
     create_options = ["--pull", "never", "--network", "none", "--name", name, *engine.label_options(path)]
@@ -97,7 +98,7 @@ _PULL_NEVER, _PULL_ALWAYS = "Never", "Always"
 
 
 def supervise_pull(run: ShimRun, engines: Sequence[ContainerEngine]) -> None:
-    """Run an image pull as its shim: pull the image if needed, and report its metadata or the failure."""
+    """Pull an image with its container engine if needed; write its metadata or the failure to the state of `run`."""
     _report_state(run, keeper=os.getpid(), phase="Starting", warnings=[])
     engine = next((engine for engine in engines if engine.kind == run.spec["engine"]), None)
     if engine is None:
@@ -255,28 +256,34 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
 
 
 def pod_group_prefix(node: int) -> str:
-    """Return the machine-wide unique prefix of the control group names of this node's pods."""
+    """Return the prefix of the control group names of a node's pods, which is unique on this machine.
+
+    `node` is the open descriptor of the node's directory.
+    """
     return f"batchyard-{state_dir.ensure_node_id(node)}-"
 
 
-def remove_groups_of_run(node: int, features: Features, path: str) -> None:
-    """Remove the control groups of the run at `path` and of its pod, unless a live shim uses them."""
-    if features.cgroups is None:
+def remove_groups_of_run(node: int, isolation: NodeIsolation, path: str) -> None:
+    """Remove the control groups of a container run and of its pod, unless a live shim uses them.
+
+    `node` is the open descriptor of the node's directory, and `path` is the path of the run in this directory.
+    """
+    if isolation.cgroups is None:
         return
     _, uid, *path_parts = path.split("/")
-    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in features.cgroups.base_group.items()}
-    has_namesakes = features.container_engine is not None
+    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in isolation.cgroups.base_group.items()}
+    has_namesakes = isolation.container_engine is not None
     if path_parts[0] == "runs" and not _is_supervised(node, path):
         run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
         cgroups.remove_group(run_group, has_namesakes=has_namesakes)
     _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
 
 
-def remove_leftover_groups(node: int, features: Features) -> None:
-    """Remove the control groups of pods that ended while no spawner ran."""
-    if features.cgroups is not None:
-        for uid, group in cgroups.find_leftover_groups(features.cgroups.base_group, pod_group_prefix(node)).items():
-            _remove_if_unsupervised(node, uid, group, has_namesakes=features.container_engine is not None)
+def remove_leftover_groups(node: int, isolation: NodeIsolation) -> None:
+    """Remove the cgroups of pods that ended while no spawner ran; `node` is the descriptor of the node's directory."""
+    if isolation.cgroups is not None:
+        for uid, group in cgroups.find_leftover_groups(isolation.cgroups.base_group, pod_group_prefix(node)).items():
+            _remove_if_unsupervised(node, uid, group, has_namesakes=isolation.container_engine is not None)
 
 
 def is_image_pull(path: str) -> bool:
@@ -285,7 +292,10 @@ def is_image_pull(path: str) -> bool:
 
 
 def may_have_left_container(node: int, path: str) -> bool:
-    """Return whether the container start at `path` may have left a podman container because its shim was killed."""
+    """Return whether a container start may have left a podman container because its shim was killed.
+
+    `path` is the directory of the start, relative to the node's directory, of which `node` is an open descriptor.
+    """
     with suppress(OSError):
         run_fd = state_dir.open_folder(path, node)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
@@ -296,7 +306,10 @@ def may_have_left_container(node: int, path: str) -> bool:
 
 
 def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
-    """Remove an engine's containers that belong to this node and that no shim supervises."""
+    """Remove an engine's containers that belong to this node and that no shim supervises.
+
+    `node` is an open descriptor of the node's directory.
+    """
     run_containers = engine.list_containers()
     engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
 

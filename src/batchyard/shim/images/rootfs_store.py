@@ -44,10 +44,10 @@ def touch_image(node: int, name: str) -> bool:
 def add_image(
     node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
 ) -> None:
-    """Add an image to the store; the caller has locked the image. OSError on failure.
+    """Add an image to the store; the caller has locked the image. Raises OSError on failure.
 
     `unpack` is called with the path of an empty directory; it unpacks the image there and returns the image's metadata,
-    to which `extra_metadata` is added.
+    to which `extra_metadata` is added. `node` is the open descriptor of the node's directory.
     """
     roots_fd = _open_store(node)
     temporary_name = f"{name}{_INCOMPLETE_SUFFIX}"
@@ -67,7 +67,10 @@ def add_image(
 
 
 def lock_image(node: int, name: str) -> int:
-    """Lock an unpacked image against removal until the returned descriptor is closed. OSError if it was removed."""
+    """Lock an unpacked image against removal until the returned descriptor is closed.
+
+    `node` is an open descriptor of the node's directory. Raises OSError if the image was removed.
+    """
     with suppress(FileNotFoundError):
         lock_fd = os.open(f"{STORE_FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
         fcntl.flock(lock_fd, fcntl.LOCK_SH)
@@ -79,7 +82,10 @@ def lock_image(node: int, name: str) -> int:
 
 
 def read_image_metadata(node: int, name: str) -> dict[str, Any]:
-    """Return an unpacked image's metadata (`bytes`, `passwd`, `group`, `environment`); empty if it is unreadable."""
+    """Return the metadata of an unpacked image (`bytes`, `passwd`, `group`, `environment`); {} if it is unreadable.
+
+    `node` is the open descriptor of the node's directory.
+    """
     with suppress(OSError):
         image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
         try:
@@ -95,9 +101,10 @@ def pull_lock_name(name: str) -> str:
 
 
 def collect_garbage(node: int, bytes_max: float) -> None:
-    """Remove incomplete images, and the least recently used images while the store exceeds `bytes_max`.
+    """Remove incomplete images, and the least recently used images while the image store exceeds `bytes_max`.
 
-    Images that are being unpacked, are in use, or were used within two minutes are not removed.
+    `node` is the open descriptor of the node's directory. Images that are being unpacked, are in use, or were used
+    within two minutes are not removed.
     """
     roots_fd = _open_store(node)
     images_by_use: list[tuple[float, str, int]] = []

@@ -23,7 +23,7 @@ _FOLDER_MODE, _FILE_MODE, _STICKY_MODE = 0o700, 0o400, 0o1777
 
 
 def unpack(archive_fd: int, target: str) -> dict[str, Any]:
-    """Unpack a tar archive into an empty directory, and close `archive_fd`. OSError if unpacking fails.
+    """Unpack a tar archive into an empty directory, and close `archive_fd`. Raises OSError if unpacking fails.
 
     Return `{"bytes": 123, "passwd": "...", "group": "..."}`: the total size of regular files, and the contents of
     /etc/passwd and /etc/group.
@@ -172,18 +172,18 @@ def mount_writable_overlay(folder: str, run_folder: str) -> str:
 
 
 def resolve_in_root(root: str, path: str) -> str:
-    """Resolve the symbolic links of a path within a root filesystem; the path need not exist.
+    """Resolve the symbolic links of a path within the root filesystem `root`; the path need not exist.
 
-    Without this, bubblewrap would resolve the links against the machine's own files. ValueError after more than 40
-    links.
+    bubblewrap itself would follow the links to the machine's own files. Raises ValueError after more than 40 links.
     """
     return _resolve_links(path, lambda link_path: _read_link(f"{root}{link_path}"))
 
 
 def resolve_in_folders(folders: Mapping[str, str], link_targets: Mapping[str, str], path: str) -> str:
-    """Resolve the symbolic links of a path as in a container with these directories (by mount point) and links.
+    """Return a path with its symbolic links resolved as inside a container.
 
-    `link_targets` are the container's own links, by path. ValueError after more than 40 links.
+    `folders` are the directories mounted in the container, by mount point. `link_targets` are the targets of the
+    container's own links, by path. Raises ValueError after more than 40 links.
     """
 
     def read_link_at(link_path: str) -> str | None:

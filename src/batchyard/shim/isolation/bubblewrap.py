@@ -148,7 +148,10 @@ def list_mount_points(spec: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def lacks_working_directory(spec: Mapping[str, Any], folder_sources: Mapping[str, str]) -> bool:
-    """Return whether a container's working directory is missing in the visible directories and in its own mounts."""
+    """Return whether a container's working directory is in none of its mounts and does not exist in `folder_sources`.
+
+    `folder_sources` maps mount points in the container to the directories of the machine that it sees there.
+    """
     working_directory = spec["workingDir"] or "/"
     mounted_paths = ["/dev", "/proc", "/sys", "/tmp", "/root", *(mount["target"] for mount in spec["mounts"])]
     candidate_paths = [

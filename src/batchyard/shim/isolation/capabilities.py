@@ -55,7 +55,7 @@ _USER_MAPPING_TRIAL_FOLDER = "users-trial"
 EngineDetector: TypeAlias = Callable[[Mapping[str, str]], tuple[socket.socket, EngineSearchResult]]
 
 
-class Features(NamedTuple):
+class NodeIsolation(NamedTuple):
     """The detected isolation capabilities of a node, which its spawner and shims use."""
 
     is_root: bool
@@ -92,10 +92,11 @@ class Features(NamedTuple):
         return next((engine for engine in self.engines if engine.runs_containers), None)
 
 
-def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> Features:
-    """Detect a node's isolation capabilities; enter a user namespace if needed, and start a missing pod network.
+def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> NodeIsolation:
+    """Detect the isolation capabilities of a node; enter a user namespace if needed, and start a missing pod network.
 
-    `detect_engines` detects container engines that must be used from outside of that user namespace.
+    `node` is the open descriptor of the node's directory. `detect_engines` detects container engines that must be used
+    from outside of that user namespace.
     """
     is_root = os.geteuid() == 0
     switch_connection = switch.connect_to_switch(node)
@@ -118,7 +119,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     bubblewrap_path = None if "bubblewrap" in disabled_names or not has_namespaces else find_program("bwrap")
     may_map_users = is_root and not needs_user_namespace and "users" not in disabled_names
     maps_users = may_map_users and bubblewrap_path is not None and _can_map_users(node, bubblewrap_path)
-    version = _read_bubblewrap_version(bubblewrap_path, is_tried=maps_users) if bubblewrap_path else None
+    version = _read_bubblewrap_version(bubblewrap_path, has_passed_test=maps_users) if bubblewrap_path else None
     has_seccomp = "seccomp" not in disabled_names and _can_filter_syscalls()
     node_cgroups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
     if has_engines and may_run_engines:
@@ -128,7 +129,7 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
             node, dict(os.environ), node_cgroups, disabled_names, may_run=not maps_users
         )
     engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
-    return Features(
+    return NodeIsolation(
         is_root=is_root,
         has_namespaces=has_namespaces,
         has_user_namespace=needs_user_namespace,
@@ -147,49 +148,51 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
     )
 
 
-def features_document(features: Features) -> dict[str, object]:
+def features_document(isolation: NodeIsolation) -> dict[str, object]:
     """Return the node's capabilities in the format of features.json."""
     return {
         "spawner": os.getpid(),
-        "isRoot": features.is_root,
-        "userNamespaces": features.has_user_namespace,
-        "bubblewrap": features.bubblewrap_version,
-        "isolated": is_isolated(features),
-        "usersOfPods": features.maps_users,
-        "seccomp": features.has_seccomp,
-        "podNetwork": features.network_fd is not None,
-        "cgroups": features.cgroups
-        and {"version": features.cgroups.version, "controllers": sorted(features.cgroups.base_group)},
+        "isRoot": isolation.is_root,
+        "userNamespaces": isolation.has_user_namespace,
+        "bubblewrap": isolation.bubblewrap_version,
+        "isolated": is_isolated(isolation),
+        "usersOfPods": isolation.maps_users,
+        "seccomp": isolation.has_seccomp,
+        "podNetwork": isolation.network_fd is not None,
+        "cgroups": isolation.cgroups
+        and {"version": isolation.cgroups.version, "controllers": sorted(isolation.cgroups.base_group)},
         "engines": [
-            {"name": each.kind, "version": each.version, "runs": each.runs_containers} for each in features.engines
+            {"name": each.kind, "version": each.version, "runs": each.runs_containers} for each in isolation.engines
         ],
-        "runsNone": features.run_failure,
-        "missing": missing_capabilities(features),
+        "runsNone": isolation.run_failure,
+        "missing": missing_capabilities(isolation),
     }
 
 
-def is_isolated(features: Features) -> bool:
+def is_isolated(isolation: NodeIsolation) -> bool:
     """Return whether containers are isolated from the machine's files, network and users.
 
     Without this isolation, only the owner of the node may run containers.
     """
-    has_bubblewrap_and_network = features.bubblewrap is not None and features.network_fd is not None
-    return has_bubblewrap_and_network and features.has_seccomp and (features.maps_users or not features.is_root)
+    has_bubblewrap_and_network = isolation.bubblewrap is not None and isolation.network_fd is not None
+    return has_bubblewrap_and_network and isolation.has_seccomp and (isolation.maps_users or not isolation.is_root)
 
 
-def missing_capabilities(features: Features) -> list[dict[str, str]]:
+def missing_capabilities(isolation: NodeIsolation) -> list[dict[str, str]]:
     """Return the missing capabilities of a node, each with the consequence and the advice for users."""
     is_available_by_name = {
-        "user namespaces": features.has_namespaces or features.is_root,
-        "bubblewrap": features.bubblewrap is not None,
-        "users of pods": features.maps_users or not features.is_root or features.bubblewrap is None,
-        "seccomp": features.has_seccomp,
-        "pod network": features.network_fd is not None,
-        "cgroups": features.cgroups is not None,
-        "container engine": bool(features.engines) or not features.engine_failures,
+        "user namespaces": isolation.has_namespaces or isolation.is_root,
+        "bubblewrap": isolation.bubblewrap is not None,
+        "users of pods": isolation.maps_users or not isolation.is_root or isolation.bubblewrap is None,
+        "seccomp": isolation.has_seccomp,
+        "pod network": isolation.network_fd is not None,
+        "cgroups": isolation.cgroups is not None,
+        "container engine": bool(isolation.engines) or not isolation.engine_failures,
     }
-    engine_failure_text = "; ".join(f"{failure.engine}: {failure.reason}" for failure in features.engine_failures or ())
-    capability_details = {"pod network": features.network_failure, "container engine": engine_failure_text}
+    engine_failure_text = "; ".join(
+        f"{failure.engine}: {failure.reason}" for failure in isolation.engine_failures or ()
+    )
+    capability_details = {"pod network": isolation.network_failure, "container engine": engine_failure_text}
     return [
         {
             "what": capability,
@@ -281,13 +284,13 @@ _TRIAL_COMMAND = (
 )
 
 
-def _read_bubblewrap_version(bubblewrap_path: str, *, is_tried: bool) -> str | None:
-    """Return bubblewrap's version, or None if a trial with the options of containers fails.
+def _read_bubblewrap_version(bubblewrap_path: str, *, has_passed_test: bool) -> str | None:
+    """Return bubblewrap's version; None if bubblewrap cannot run a test command with the options of containers.
 
-    `is_tried` means that a trial has already succeeded.
+    With `has_passed_test`, the test command has already succeeded and is not run again.
     """
     trial_command = [bubblewrap_path, "--die-with-parent", *_TRIAL_COMMAND]
-    if not is_tried and run.run_command(trial_command, os.environ, _TRIAL_TIMEOUT_SECONDS).exit_code != 0:
+    if not has_passed_test and run.run_command(trial_command, os.environ, _TRIAL_TIMEOUT_SECONDS).exit_code != 0:
         return None
     return run.run_command([bubblewrap_path, "--version"], os.environ, _TRIAL_TIMEOUT_SECONDS).output.split()[-1]
 

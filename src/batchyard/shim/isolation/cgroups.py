@@ -36,7 +36,7 @@ def find_cgroups() -> Cgroups | None:
 
     For cgroup v2, the controllers are enabled for child groups.
     """
-    own_groups = _read_own_group_names()
+    own_groups = _read_own_cgroup_paths()
     mounts = _read_cgroup_mounts()
     controllers = [name for name in _CONTROLLERS if name in mounts and name in own_groups]
     memory_group = own_groups.get("memory", "")
@@ -116,10 +116,11 @@ def count_oom_kills(group: CgroupPaths) -> int:
 
 
 def watch_for_oom(group: CgroupPaths) -> int | None:
-    """Return an eventfd that becomes readable when a cgroup v1 group or a child group runs out of memory.
+    """Return an eventfd that becomes readable when a cgroup v1 group or one of its child groups runs out of memory.
 
-    v1 counts OOM kills only in the process's own group, which a runtime may remove before the shim reads the count.
-    None for v2, where a group also counts the kills in its child groups, and without the memory controller.
+    Cgroup v1 counts an OOM kill only in the group of the killed process. If that is a child group, the container
+    runtime may remove it before the shim reads the count. Return None for cgroup v2, which also counts the kills in
+    child groups, and for a group without the memory controller.
     """
     control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control_path or not os.path.exists(control_path):
@@ -169,7 +170,7 @@ def _try_remove_cgroup(path: str) -> bool:
     return True
 
 
-def _read_own_group_names() -> dict[str, str]:
+def _read_own_cgroup_paths() -> dict[str, str]:
     """Return the control group paths of this process by controller, from /proc; the key '' is cgroup v2."""
     fields_by_line = (line.split(":", 2) for line in _read_file("/proc/self/cgroup").splitlines())
     return {name: path for _, names, path in fields_by_line for name in names.split(",")}

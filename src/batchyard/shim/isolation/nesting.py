@@ -28,7 +28,7 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CL
 def open_path(top: str | int, path: str) -> int:
     """Open `path` below the directory `top` with O_PATH; return the descriptor.
 
-    OSError if the path is missing or, with errno ELOOP, if it has a symbolic link.
+    Raises OSError if the path is missing or, with errno ELOOP, if it contains a symbolic link.
     """
     return _open_components(top, path, None)
 
@@ -36,7 +36,7 @@ def open_path(top: str | int, path: str) -> int:
 def make_directories(top: str | int, path: str, mode: int) -> int:
     """Open the directory `path` below `top` without following links; return the descriptor.
 
-    Missing directories are created with `mode`. OSError with errno ELOOP if the path has a symbolic link.
+    Missing directories are created with `mode`. Raises OSError with errno ELOOP if the path has a symbolic link.
     """
     return _open_components(top, path, mode)
 
@@ -44,8 +44,8 @@ def make_directories(top: str | int, path: str, mode: int) -> int:
 def create_file(top: str | int, path: str, mode: int) -> int:
     """Open the file `path` below the directory `top` without following links; return an O_PATH descriptor.
 
-    A missing file is created with `mode`. OSError if its directory is missing or, with errno ELOOP, if the path has a
-    symbolic link.
+    A missing file is created with `mode`. Raises OSError if its directory is missing, or with errno ELOOP if the
+    path contains a symbolic link.
     """
     folder_fd = open_path(top, os.path.dirname(path))
     name = os.path.basename(path)
@@ -108,7 +108,7 @@ class _VolumeMount(NamedTuple):
 
 
 class _MountTree:
-    """The volume mounts of a container, outer ones first, with descriptors of those that contain others."""
+    """The volume mounts of a container, outer ones first, with descriptors of the mounts that contain other mounts."""
 
     def __init__(self, volume_mounts: list[_VolumeMount], run_root: str) -> None:
         self._mounts = volume_mounts
@@ -193,7 +193,7 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
 
     A termination log in a mount is attached too, and its path in the spec is then ''. A working directory in a mount is
     created. `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory.
-    ValueError if a mount point is `/`, is in /proc, or has a symbolic link in another mount.
+    Raises ValueError if a mount point is `/`, is in /proc, or has a symbolic link in another mount.
     """
     mounts = [
         _VolumeMount(mount["source"], resolve_path(normalize_path(mount["target"])), mount["readOnly"])

@@ -43,9 +43,9 @@ class Netlink:
         )
 
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
-        """Create a veth pair: one end `name`, and the end `peer` in the network namespace of a descriptor.
+        """Create a veth pair: the end `name` here, the end `peer` in another network namespace.
 
-        FileExistsError if one of the names is in use.
+        `peer_namespace` is the open descriptor of that namespace. Raises FileExistsError if one of the names is in use.
         """
         peer_attributes = _link_header() + _text_attribute(_NAME, peer) + _number_attribute(_NAMESPACE, peer_namespace)
         veth = _encode_attribute(_KIND, b"veth") + _encode_attribute(_DATA, _encode_attribute(_PEER, peer_attributes))
@@ -69,7 +69,7 @@ class Netlink:
         self._send_request(_DELLINK, 0, _link_header() + _text_attribute(_NAME, name))
 
     def add_address(self, name: str, address: str) -> None:
-        """Add an address such as `10.77.0.5/16` to a network interface. FileExistsError if the interface has it."""
+        """Add an address such as `10.77.0.5/16` to a network interface. Raises FileExistsError if it has that."""
         host_address, _, prefix_length = address.partition("/")
         packed_address = socket.inet_aton(host_address)
         address_header = struct.pack(
@@ -89,7 +89,7 @@ class Netlink:
         self._send_request(_NEWROUTE, _CREATE | _EXCL, request_body)
 
     def read_interface_index(self, name: str) -> int:
-        """Return the index of a network interface. OSError if there is no interface of that name."""
+        """Return the index of a network interface. Raises OSError if no interface has this name."""
         response = self._send_request(_GETLINK, 0, _link_header() + _text_attribute(_NAME, name))
         return int(struct.unpack_from("=4xi", response)[0])
 
@@ -148,7 +148,10 @@ class SwitchConnection(NamedTuple):
 
 
 def connect_to_switch(node: int) -> SwitchConnection | None:
-    """Connect to a node's running switch, the process that holds the pods' bridge; None if none runs."""
+    """Connect to a node's running switch, the process that holds the pods' bridge; return None if no switch runs.
+
+    `node` is the open descriptor of the node's directory.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(state_dir.socket_address(node, "switch"))
@@ -163,7 +166,10 @@ def connect_to_switch(node: int) -> SwitchConnection | None:
 
 
 def start_switch(node: int) -> SwitchConnection | None:
-    """Start a node's switch, the process that holds the pods' bridge; return a connection, or None if it failed."""
+    """Start the process that holds the bridge of the pod network; return a connection to it, or None on failure.
+
+    `node` is the open descriptor of the node's directory.
+    """
     state_dir.remove_file(node, "switch")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(state_dir.socket_address(node, "switch"))

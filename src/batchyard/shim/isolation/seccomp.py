@@ -62,9 +62,8 @@ class _Instruction(NamedTuple):
 
 def build_bpf_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
     """Return the BPF program for ranges of system calls, in ascending order.
-
-    `foreign_action` is the action for calls of another ABI, which have another architecture, or `foreign_bit` in their
-    number. ValueError if the program has too many instructions.
+    `foreign_action` is the action for calls of another ABI: calls with another architecture than `architecture`, or
+    with `foreign_bit` set in their number. Raises ValueError if the program has too many instructions.
     """
     steps = [
         _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
@@ -141,7 +140,11 @@ def _comparison_steps(comparison: ArgumentComparison) -> list[_Instruction]:
 
 
 def _resolve_jumps(tests: list[_Instruction]) -> list[_Instruction]:
-    """Replace jump placeholders: `_JUMP_PASS` skips to the next test, `_JUMP_FAIL` to the next decision."""
+    """Return the tests of one decision (their results are combined by AND) with relative jumps for the placeholders.
+
+    `_JUMP_PASS` jumps to the next test, or after the last test to the decision's return instruction. `_JUMP_FAIL` jumps
+    behind the return instruction, where the next decision begins.
+    """
     resolved_steps = []
     for position, step in enumerate(tests):
         fail_distance = len(tests) - position
@@ -321,7 +324,7 @@ class SeccompRule(NamedTuple):
 
 
 class SeccompProfile(NamedTuple):
-    """A seccomp profile: a default action, and rules of which the first that matches a call applies."""
+    """A seccomp profile: a default action, and rules in order. The first rule that matches a system call applies."""
 
     default: int
     rules: Sequence[SeccompRule]
@@ -329,12 +332,12 @@ class SeccompProfile(NamedTuple):
 
 @cache
 def default_filter() -> bytes:
-    """Return the BPF program of the default seccomp profile. ValueError if this processor is not supported."""
+    """Return the BPF program of the default seccomp profile. Raises ValueError if this processor is not supported."""
     return compile_profile(_default_profile(_require_processor()), _require_processor())
 
 
 def compile_profile_file(path: str) -> bytes:
-    """Return the BPF program of a seccomp profile file. ValueError if the file cannot be read or compiled."""
+    """Return the BPF program of a seccomp profile file. Raises ValueError if the file cannot be read or compiled."""
     try:
         with open(path, "rb") as file:
             document = json.load(file)
@@ -356,7 +359,8 @@ def compile_profile_file(path: str) -> bytes:
 def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     """Compile a seccomp profile to a BPF program for one processor architecture.
 
-    Rules for calls that the processor does not have are ignored. ValueError if the program has too many instructions.
+    Rules for calls that the processor does not have are ignored. Raises ValueError if the program has too many
+    instructions.
     """
     decisions_by_number: dict[int, list[tuple[Sequence[ArgumentComparison], int]]] = {}
     for rule in profile.rules:

@@ -32,7 +32,10 @@ _STAGE_OPTIONS: Final = "mode=755,size=1m"
 
 
 def pod_unix_id(pod: str) -> int:
-    """Return the Unix user id for a pod, derived from the pod's uid. OSError if this user namespace has too few ids."""
+    """Return the Unix user id for a pod, derived from `pod`, the pod's uid.
+
+    Raises OSError if this user namespace has too few ids.
+    """
     first_id, count = _FIRST_POD_UID, _POD_UID_COUNT
     if not _has_id_range(first_id, count):
         first_id, count = _upper_id_range()
@@ -40,7 +43,10 @@ def pod_unix_id(pod: str) -> int:
 
 
 def create_pod_user_namespace(pod: str) -> int:
-    """Create a user namespace in which root is the pod's Unix user; return its descriptor. OSError on failure."""
+    """Create a user namespace in which root is the Unix user of the pod with uid `pod`; return its descriptor.
+
+    Raises OSError on failure.
+    """
     return linux.make_user_namespace(*_format_id_maps((0, pod_unix_id(pod), 1)))
 
 
@@ -88,8 +94,8 @@ class PodUsers:
     def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
         """Return the descriptor of a detached copy of a mount, with owners mapped to the pod's user.
 
-        If the filesystem does not support that, the copy is not mapped, and the pod's user becomes the owner of the
-        pod's own files.
+        `is_shared` and `is_of_machine` are those of `copy_mount`. If the filesystem does not support mapped owners, the
+        copy is not mapped, and the pod's user becomes the owner of files that belong to the pod alone.
         """
         copied_mount_fd = linux.clone_mount(source)
         try:
@@ -100,7 +106,10 @@ class PodUsers:
         return copied_mount_fd
 
     def _create_shared_namespace(self) -> int:
-        """Return a descriptor of a user namespace that maps root to the pod's user, and the lower ids to themselves."""
+        """Return a descriptor of a user namespace for the pod: its root is the pod's user.
+
+        The ids below the id of the pod's user are mapped to themselves.
+        """
         last_id = _last_mapped_id()
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
@@ -167,7 +176,10 @@ class ImageAccount(NamedTuple):
 
 
 def resolve_account(user_and_group: str, passwd: str, group: str) -> ImageAccount:
-    """Return the account for an image's user, such as `user:group` (names or ids). ValueError for unknown names."""
+    """Return the account of an image's user, such as `user:group` (names or ids). Raises ValueError for unknown names.
+
+    `passwd` and `group` are the contents of the image's files /etc/passwd and /etc/group.
+    """
     user_text, _, group_name = user_and_group.partition(":")
     image_account = _find_account(user_text or "0", passwd)
     if not group_name:

@@ -24,7 +24,10 @@ _BAR_FIGURES: Final = frozenset({"meanUse", "gotOfDue"})
 
 
 def earlier_totals(text: str) -> dict[str, float]:
-    """Return the totals in `text`, the report or JSON output of a run; raise ValueError if it contains none."""
+    """Return the overall figures of a run, by name, from `text`: its HTML report or its JSON output.
+
+    Raises ValueError if the text contains none.
+    """
     match = _EMBEDDED_REPORT.search(text)
     try:
         document = msgspec.json.decode(match[1] if match else text)

@@ -69,7 +69,7 @@ class Stockout:
 
 @dataclass(frozen=True, slots=True)
 class SlowBoot:
-    """For a while, machines of a type take `times` times as long to boot."""
+    """Machines of a type take `times` times as long to boot, for the duration `lasts`."""
 
     machine: str
     times: int
@@ -78,7 +78,7 @@ class SlowBoot:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A node is cordoned and drained, and uncordoned after a while (None: never)."""
+    """A fault: a node is cordoned and drained, and uncordoned after the time `lasts` (None: never)."""
 
     node: str
     lasts: Duration | None = None
@@ -86,7 +86,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """For a while, a percentage of the platform's writes is rejected with a conflict."""
+    """A fault: for a while, a percentage of the platform's writes is rejected with a conflict."""
 
     percent: int
     lasts: Duration
@@ -153,12 +153,15 @@ class ScheduledFault:
         return isinstance(self.action, Conflicts | Restart)
 
     def draw(self, purpose: str, *names: str) -> int:
-        """Return a random integer from 0 to 2**52 - 1, determined by the seed, the action, the purpose and names."""
+        """Return a random integer from 0 to 2**52 - 1, which is the same in each run.
+
+        It depends on `purpose`, the names, and this fault's seed and action (the fault with its parameters).
+        """
         action_text = _SEED_TEXTS[type(self.action)].format(*astuple(self.action))
         return draw_integer(self.seed, purpose, action_text, *names)
 
     def occurrences(self) -> Iterator[tuple[int, Duration]]:
-        """Yield the number of each occurrence and its time since the start of the run, in ascending order.
+        """Yield the number of each occurrence (from 0) and its time since the start of the run, in ascending order.
 
         A repeated fault occurs at most once a second, at most 100,000 times, and not after `until`.
         """
@@ -279,7 +282,7 @@ _ACTION_PARSERS: Final[Mapping[str, Callable[[Any], Action]]] = {
 
 
 class WriteFaults:
-    """Disturbances of the platform's writes: the fraction that conflicts, and a callback to crash the platform."""
+    """Rejects a fraction of the platform's writes with conflicts, and calls a hook after each accepted write."""
 
     def __init__(self, conflict_rate: float = 0.0) -> None:
         #: The minimum of `conflict_rate`, from 0 to 1, which faults of the scenario can exceed.
@@ -292,7 +295,7 @@ class WriteFaults:
         self._accepted_writes = 0
 
     def is_conflict_due(self) -> bool:
-        """Count an attempted write; report whether it must be rejected with a conflict."""
+        """Count an attempted write; return whether it must be rejected with a conflict."""
         self._attempts += 1
         return int(self._attempts * self.conflict_rate) > int((self._attempts - 1) * self.conflict_rate)
 
@@ -355,7 +358,7 @@ class FaultyClient:
             self._write_faults.count_write()
         return result
 
-    def cut(self) -> None:
+    def crash(self) -> None:
         """Simulate a crash of the platform: deliver no more events, and drop all later writes."""
         self._is_crashed = True
         for listener in self._listeners:

@@ -118,7 +118,7 @@ class FaultTarget(Protocol):
         """A reader of the stored objects."""
 
     def submit(self, write: Write) -> None:
-        """Submit a write as the cloud or a user does."""
+        """Submit a write for a fault, as if the cloud or a user made it."""
 
     def crash(self) -> None:
         """Crash the platform and restart it."""
@@ -128,7 +128,7 @@ class FaultTarget(Protocol):
 
 
 class FaultInjector:
-    """Injects a scenario's faults into a simulation, and ends the lasting ones, also those from before its start."""
+    """Injects a scenario's faults into a simulation, and ends lasting ones, even if they began before its start."""
 
     def __init__(
         self,

@@ -41,12 +41,12 @@ class BlockBootstrap:
     __slots__ = ("_count", "_draw_count", "_names", "_position", "_seed")
 
     def __init__(self, count: int, seed: int, *names: str) -> None:
-        """`count` is the length of the history, at least 1; the seed and the names determine the sequence."""
+        """Start a walk through a history of `count` (at least 1) entries; the seed and names determine its steps."""
         self._count, self._seed, self._names = count, seed, names
         self._position = self._draw_count = 0
 
     def next_index(self) -> int:
-        """Return the next index into the history, counted from 0."""
+        """Advance the random walk; return its next index, from 0 to the length of the history minus 1."""
         draw_number = str(self._draw_count)
         if (
             not self._draw_count
@@ -60,9 +60,10 @@ class BlockBootstrap:
 
 
 def random_weights(count: int, seed: int, *names: str) -> list[float]:
-    """Return random weights for the `count` items of a history, equal within a block and 1 on average.
+    """Return a random weight, 1 on average, for each of the `count` past arrivals from which a forecast samples.
 
-    Each fork (a simulation of a forecast) thereby has its own version of the history.
+    Consecutive arrivals in blocks of about sqrt(count) have equal weights. Each simulation of a forecast uses other
+    weights and thereby its own version of the past.
     """
     block_length = isqrt(count) or 1
     weights = [-log(random_fraction(seed, *names, "weight", str(index))) for index in range(-(-count // block_length))]

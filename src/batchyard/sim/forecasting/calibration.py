@@ -120,7 +120,10 @@ def wait_of(log_wait: float) -> Duration:
 
 
 def tracker_names_for(basis: str, fork_waits: Waits, forks: int) -> tuple[str, ...]:
-    """Return the names of the QuantileTrackers that correct a forecast; () if there is only one fork."""
+    """Return the names of the QuantileTrackers that correct a forecast; () if it is based on only one simulation.
+
+    `basis` is the source of the run times; `fork_waits` are the waits before corrections; `forks` counts simulations.
+    """
     if forks < 2:
         return ()
     median_wait = fork_waits[MEDIAN]

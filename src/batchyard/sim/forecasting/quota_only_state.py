@@ -147,7 +147,7 @@ def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collec
 def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
     """Return a copy of a Workload without its owner, labels and annotations.
 
-    `runtime` becomes its run time annotation; None: no annotation, so that the Workload never ends.
+    `runtime` is stored in its run time annotation. If `runtime` is None, the copy has no annotation and never ends.
     """
     metadata = {field: value for field, value in workload["metadata"].items() if field in _KEPT_METADATA}
     if runtime is not None:

@@ -87,8 +87,8 @@ class SurvivalFunction:
         """Return a random exponent for the tail beyond the longest observed run, from random numbers between 0 and 1.
 
         The exponent is uncertain, because no end in the tail was observed. It is drawn from the posterior of a gamma
-        prior with mean one, given the ages beyond the last end. Each random number adds the weight of one observed end
-        to the prior.
+        prior with mean one, given the ages beyond the last end. The count of random numbers is the prior's weight: each
+        weighs as much as one observed end.
         """
         return max(-sum(map(log, random_fractions)) / (len(random_fractions) + self._log_beyond_last_end), _POWER_MIN)
 
@@ -103,7 +103,7 @@ class SurvivalFunction:
         return self.surviving_fraction(duration), self._survival_fractions[position - 1] if position else 1.0
 
     def draw(self, random_fraction: float, age: Duration = 0, tail_exponent: float = 1.0) -> Duration:
-        """Of the runs that reached `age`, return the duration that the fraction `random_fraction` exceeds.
+        """Return the duration that the fraction `random_fraction` of the runs that reached `age` exceeds.
 
         Beyond the last observed end, the fraction of longer runs falls with the power `tail_exponent` of the duration.
         """
@@ -154,7 +154,7 @@ class Estimate:
     def draw(self, random_fraction: float, age: Duration) -> Duration | None:
         """Return the run time that the fraction `random_fraction` of similar runs exceeds, at least `age`.
 
-        A run time from a manifest is not random. Without a history, return the maximum run time; None if there is none.
+        A run time from the manifest is not random. Without that and a history, return the maximum run time, if any.
         """
         if self.basis is Basis.MANIFEST:
             return max(self.runtime, age)
@@ -178,7 +178,8 @@ class _ObservedRun(NamedTuple):
 class RunHistory:
     """The runs of similar Workloads in the order of their starts, and of less similar Workloads with a small weight.
 
-    The wider group adds rare events, such as runs that last for days, which a few similar runs may not contain.
+    The less similar Workloads contribute rare events, such as runs that last for days, which a few similar runs may
+    lack.
     """
 
     def __init__(self, name: str, runs: Sequence[_ObservedRun], wider_runs: Sequence[_ObservedRun] = ()) -> None:
@@ -205,7 +206,11 @@ class RunHistory:
 
     @cached_property
     def _fraction_intervals(self) -> Sequence[tuple[float, float]]:
-        """Return for each run the interval of survival fractions that it covers, from 1 (shortest) to 0 (longest)."""
+        """Return for each run two fractions of runs: those that last longer, and those that last at least as long.
+
+        The end of a run in progress is unknown: its interval is from 0 to the fraction of runs that last longer than
+        its age.
+        """
         own_survival = _fit_survival([(run, 1.0) for run in self._runs])
         fractions = [own_survival.fraction_interval(run.age) for run in self._runs]
         runs_and_fractions = zip(self._runs, fractions, strict=True)
@@ -289,7 +294,10 @@ class RunTimeEstimator:
         return latest_runs
 
     def _record_run(self, workload: Obj, age: Duration) -> Sequence[Duration]:
-        """Record a Workload's run; return its time in excess of the manifest's run time as a tuple, () if unknown."""
+        """Record a Workload's run; return by how much it exceeded the run time in the manifest, in a tuple.
+
+        The tuple is empty if the run has not ended or the manifest has no run time.
+        """
         admission, has_ended = find_condition(workload, "Admitted"), is_finished(workload)
         assert admission is not None, "a Workload that has run has the condition Admitted"
         run = _ObservedRun(parse_time(admission["lastTransitionTime"]), age, has_ended)

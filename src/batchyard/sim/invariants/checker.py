@@ -307,7 +307,7 @@ class NothingMutated(Invariant):
 
 
 class WatchHasNoGap(Invariant):
-    """Invariant: watch events have consecutive revisions, and the old object is that of the object's previous event."""
+    """Invariant: watch events have consecutive revisions, and each one's old object is that of its key's last event."""
 
     name = "watch_has_no_gap"
 
@@ -317,7 +317,7 @@ class WatchHasNoGap(Invariant):
         self._last_objects: dict[Key, Obj] = {}
 
     def check_event(self, event: WatchEvent) -> None:
-        """Check that a watch event directly follows the previous event of the store and that of its object."""
+        """Check that a watch event directly follows the store's previous event, and its object's previous event."""
         if event.revision != self._revision + 1:
             self.violate(f"revision {event.revision} was delivered directly after revision {self._revision}", event.key)
         self._revision = event.revision

@@ -28,12 +28,16 @@ _END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NothingHangs(Invariant):
-    """Invariant: at the end, jobs that may run have waiting pods; waiting pods have a reason and fit no node."""
+    """Invariant: once no more events are scheduled, no job or pod waits without a reason.
+
+    Jobs that may run have pods. Pods that have not ended are unbound, have a reason, and fit no node, not even one that
+    a pool could add.
+    """
 
     name = "nothing_hangs"
 
     def finish(self) -> None:
-        """Check all unfinished jobs and pods, provided that no more events are scheduled."""
+        """If no more events are scheduled, report each unfinished job and pod that can no longer make progress."""
         if self.is_at_rest:
             pods = [obj for obj in self.world_view.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
             self._check_jobs(pods)

@@ -102,14 +102,20 @@ class QuotaDefinition:
         return own
 
     def local_quota(self, node: str, key: QuotaKey) -> int:
-        """Return the guaranteed quota of a ClusterQueue or Cohort: what its lending limit keeps from being lent."""
+        """Return the quota of a ClusterQueue or Cohort that its lending limit keeps from being lent; 0 without a limit.
+
+        `node` is `queue/NAME` or `cohort/NAME`.
+        """
         quota = self.nodes[node].quotas.get(key)
         if quota is None or quota.lending_limit is None:
             return 0
         return max(0, self.subtree_quota(node, key) - quota.lending_limit)
 
     def usage(self, node: str, key: QuotaKey) -> int:
-        """Return the usage of a ClusterQueue or Cohort: by its Workloads, and by its children above their guarantee."""
+        """Return the usage of a ClusterQueue or Cohort.
+
+        It is the usage of its own Workloads, plus the usage of each child above the quota that the child does not lend.
+        """
         own_usage = sum(amounts.get(key, 0) for amounts in self.holders.get(node, {}).values())
         children = self.nodes[node].children
         return own_usage + sum(max(0, self.usage(child, key) - self.local_quota(child, key)) for child in children)
@@ -127,7 +133,7 @@ class QuotaDefinition:
         return max(0, local_amount - used) + from_parent
 
     def potential_available(self, node: str, key: QuotaKey) -> int:
-        """Return what a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
+        """Return the amount that a ClusterQueue or Cohort could use if no Workload of its cohort tree held quota."""
         parent, quota = self.nodes[node].parent, self.nodes[node].quotas.get(key)
         if not parent:
             return self.subtree_quota(node, key)

@@ -11,7 +11,10 @@ from batchyard.sim.summary.workload_records import TeamUsage
 
 @dataclass(frozen=True, slots=True)
 class TeamShare:
-    """A team's fractions of all quota while any Workload waited: used, requested, and due by its ClusterQueues."""
+    """A team's used and requested fractions of all quota while any Workload waited, and its due fraction.
+
+    The due fraction follows from the nominal quotas or the weights of the team's ClusterQueues.
+    """
 
     used: float
     requested: float

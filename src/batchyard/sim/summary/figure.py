@@ -48,7 +48,7 @@ class Figure:
 def unit_of(resource: str) -> Unit:
     """Return the unit in which amounts of a resource are reported.
 
-    This is GiB for memory, bytes for ephemeral storage and huge pages, and a plain number for other resources.
+    Memory is reported in GiB, ephemeral storage and huge pages in bytes, and other resources as plain numbers.
     """
     if resource == "memory":
         return Unit.GIBIBYTES

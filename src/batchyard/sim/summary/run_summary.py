@@ -38,7 +38,7 @@ _GROUPINGS: Final[Mapping[SummaryGrouping, run_tables.Grouping]] = {
     SummaryGrouping.QUEUE: run_tables.queue_of,
     SummaryGrouping.TEAM: run_tables.team_of,
     SummaryGrouping.PRIORITY: run_tables.priority_of,
-    SummaryGrouping.FLAVOR: run_tables.flavor_of,
+    SummaryGrouping.FLAVOR: run_tables.flavors_text_of,
 }
 
 

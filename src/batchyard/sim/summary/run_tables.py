@@ -108,8 +108,8 @@ def queue_of(workload_record: WorkloadRecord) -> str:
     return workload_record.cluster_queue or "(none)"
 
 
-def flavor_of(workload_record: WorkloadRecord) -> str:
-    """Return the flavors in which a Workload held quota last; `(never admitted)` if it never did."""
+def flavors_text_of(workload_record: WorkloadRecord) -> str:
+    """Return the names of the flavors in which a Workload last held quota; `(never admitted)` if it never held any."""
     return workload_record.flavors or "(never admitted)"
 
 
@@ -247,7 +247,7 @@ def flavor_quota_table(run: WatchedSimulation) -> FigureTable:
 
 
 def queue_quota_table(run: WatchedSimulation) -> FigureTable:
-    """Return the quota and its usage by ClusterQueue, flavor and resource, without the own quotas of Cohorts."""
+    """Return the quota and its usage by ClusterQueue, flavor and resource, without quotas that Cohorts define."""
     rows = quota_figures(run, lambda quota_key: "" if _is_of_cohort(quota_key) else " ".join(quota_key))
     title, note = "quota in use by ClusterQueue", "usage above its quota is borrowed"
     return FigureTable("quotaByQueue", title, "quota", _QUEUE_FIGURES, rows, note)
@@ -256,8 +256,8 @@ def queue_quota_table(run: WatchedSimulation) -> FigureTable:
 def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], str]) -> dict[str, Figures]:
     """Return by group the mean nominal quota, the mean amount in use, and the mean and peak use as shares of the quota.
 
-    `group_of` returns the group of a quota, '' to omit the quota. Amounts are in display units of the resource with
-    which the group's name ends. Groups with neither quota nor use are omitted.
+    `group_of` returns the group of a quota, '' to omit the quota. Amounts are in display units of a
+    resource, which is the last word of the group's name. Groups with neither quota nor use are omitted.
     """
     nominal = sum_curves(run, run.watch.nominal_quota, group_of)
     used = sum_curves(run, run.watch.workload_records.usage_curves, group_of)
@@ -278,7 +278,7 @@ def quota_figures(run: WatchedSimulation, group_of: Callable[[FlavorResource], s
 def sum_curves(
     run: WatchedSimulation, curves: Mapping[FlavorResource, Curve], group_of: Callable[[FlavorResource], str]
 ) -> dict[str, Curve]:
-    """Return by group the sum of quota amounts over time; `group_of` returns a quota's group, '' to omit the quota."""
+    """Return sums of quota amounts over time, by group; `group_of` returns a quota's group, '' to omit the quota."""
     groups: dict[str, list[Curve]] = {}
     for quota_key, curve in curves.items():
         groups.setdefault(group_of(quota_key), []).append(curve)

@@ -145,10 +145,10 @@ class WatchedSimulation:
         return list(self.watch.workload_records.workload_records.values())
 
     def wait_time(self, workload_record: WorkloadRecord) -> Duration:
-        """Return how long a Workload waited for quota in total, up to its deletion or `waits_until`."""
+        """Return how long a Workload waited for quota in total: until its deletion or, without one, `waits_until`."""
         end = workload_record.deleted_at if workload_record.deleted_at is not None else self.waits_until
         return self.result.waits.wait_time(workload_record.obj, end)
 
     def waited_seconds(self, workload_record: WorkloadRecord) -> float:
-        """Return how many seconds a Workload waited for quota in total, up to its deletion or `waits_until`."""
+        """Return how many seconds a Workload waited for quota, until its deletion or the end of the longest run."""
         return duration_seconds(self.wait_time(workload_record))

@@ -57,7 +57,7 @@ class WorkloadRecord:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """The amounts that a namespace holds and requests, and their time integrals while any Workload waited."""
+    """The resource amounts that a namespace holds and requests, and their integrals while any Workload waited."""
 
     held_amounts: dict[str, int] = field(default_factory=dict)
     requested_amounts: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class TeamUsage:
     requested_integral: dict[str, int] = field(default_factory=dict)
 
     def advance(self, duration: Duration) -> None:
-        """Add the current amounts times `duration` to the integrals."""
+        """Add the current amounts, multiplied by `duration`, to their time integrals."""
         for amounts, integral in (
             (self.held_amounts, self.held_integral),
             (self.requested_amounts, self.requested_integral),
@@ -94,7 +94,7 @@ class WorkloadRecords:
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Extend the usage integrals up to `now` with the current amounts, if any Workload waits."""
+        """Extend the integrals of usage over time up to `now`; time in which no Workload waits does not count."""
         duration, self._advanced_to = now - self._advanced_to, now
         if duration > 0 and self.waiting_curve.value:
             self.shortage_duration += duration

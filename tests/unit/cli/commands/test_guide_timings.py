@@ -97,4 +97,4 @@ def test_event_that_never_happened_is_reported_as_missed() -> None:
 def test_lower_speed_is_proposed_for_observed_delay(late: Duration, speed: float) -> None:
     timings = Timings(STEPS)
     timings.note(Timing("low-priority", "Job", "late", late))
-    assert timings.speed_for(60.0) == speed
+    assert timings.tolerable_speed(60.0) == speed

@@ -102,7 +102,7 @@ def test_container_variables_override_device_variables() -> None:
 def test_mounts_are_listed_as_rows_and_as_objects() -> None:
     only = container(volumeMounts=[{"name": "work", "mountPath": "/work"}])
     created = run(only, ContainerInputs(volumes={"work": EmptyDirPlan()}))
-    assert created.spec["mounts"] == [mount.row() for mount in created.mounts]
+    assert created.spec["mounts"] == [mount.to_spec() for mount in created.mounts]
     assert [mount.volume for mount in created.mounts] == ["work"]
 
 

@@ -27,13 +27,13 @@ def container_error(**row: Any) -> tuple[str, str]:
 
 def test_volume_is_mounted_from_pod_folder() -> None:
     (mount,) = mounts({"name": "data", "mountPath": "data/"})
-    assert mount.row() == {"source": "volumes/data", "target": "/data", "readOnly": False}
-    assert mount.row("volumes/data/real")["source"] == "volumes/data/real"
+    assert mount.to_spec() == {"source": "volumes/data", "target": "/data", "readOnly": False}
+    assert mount.to_spec("volumes/data/real")["source"] == "volumes/data/real"
 
 
 def test_host_path_is_mounted_from_node() -> None:
     (mount,) = mounts({"name": "disk", "mountPath": "/d", "subPath": "a//b/", "mountPropagation": "Bidirectional"})
-    assert mount.row() == {"source": "/srv/data/a/b", "target": "/d", "readOnly": False}
+    assert mount.to_spec() == {"source": "/srv/data/a/b", "target": "/d", "readOnly": False}
 
 
 def test_volume_files_are_read_only_and_others_as_requested() -> None:

@@ -20,7 +20,7 @@ class TwoInformers:
 
     def listed(self, informer: Informer, answer: HttpResponse) -> str:
         informer.process_list_page(answer)
-        return self._troubles.news(informer, (self.jobs, self.templates))
+        return self._troubles.new_message(informer, (self.jobs, self.templates))
 
 
 def test_watch_error_is_reported_once_and_recovery_is_reported() -> None:

@@ -223,10 +223,10 @@ NodeMismatches: TypeAlias = Mapping[tuple[str, ...], NodeMismatch | None]
 def find_node_mismatches(
     pod_sets: Sequence[LintedPodSet], context: LintContext
 ) -> list[tuple[LintedPodSet, NodeMismatches]]:
-    """Return each admissible pod set with its NodeMismatch by flavor combination; None where its pods fit.
+    """Return each pod set that some flavors can admit, with its node mismatches by flavor combination.
 
-    At most 64 combinations of the flavors that the pod set may use are checked. Return [] if the manifests contain no
-    machines.
+    The mismatch is None if the pods fit a machine. At most 64 combinations of the flavors that the pod set may use are
+    checked. Return [] if the manifests contain no machines.
     """
     if not context.inventory.is_known:
         return []
@@ -341,7 +341,7 @@ def _pod_count_mismatch(pod: PodView, count: int, machine_groups: Sequence[Machi
     )
 
 
-class Configuration:
+class LintedManifests:
     """The objects of the linted manifests, with indexes for the rules.
 
     The objects never change, so the indexes are cached.
@@ -374,19 +374,22 @@ class Configuration:
         return self._manifests_by_kind.get(kind, ())
 
     def find(self, kind: str, name: str, namespace: str = "") -> Manifest | None:
-        """Return the manifest that defines an object last; None if no manifest defines it."""
+        """Return the last manifest that defines an object; None if no manifest defines it."""
         return self._latest_manifests.get(Key(kind, namespace, name))
 
     def has_kind(self, kind: str) -> bool:
-        """Return whether the manifests contain objects of a kind; rules then assume that no others exist."""
+        """Return whether the manifests contain objects of a kind; if so, rules assume that they contain all of them."""
         return kind in self._manifests_by_kind
 
     def latest_versions(self, kind: str) -> list[Manifest]:
         """Return the last definition of each object of a kind that has a name."""
         return [manifest for manifest in self.all_versions(kind) if self._is_latest(manifest)]
 
-    def is_changed_later(self, manifest: Manifest) -> bool:
-        """Return whether the last definition of the manifest's object has another submission time."""
+    def is_redefined_later(self, manifest: Manifest) -> bool:
+        """Return whether the object's last definition in the manifests has another submission time than `manifest`.
+
+        The submission time is the value of the annotation SUBMIT_AT.
+        """
         latest_version = self._latest_manifests.get(key_of(manifest.obj), manifest)
         return annotation(latest_version.obj, well_known.SUBMIT_AT) != annotation(manifest.obj, well_known.SUBMIT_AT)
 
@@ -477,7 +480,7 @@ class Configuration:
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:
-        """The result of `find_node_mismatches` for `pod_sets`."""
+        """Each admissible pod set, with why its pods fit no node in their flavors; see `find_node_mismatches`."""
         return find_node_mismatches(self.pod_sets, self)
 
     def queues_using(self, flavor: str) -> list[workload.ClusterQueueView]:
@@ -494,10 +497,10 @@ class Configuration:
         )
 
     def can_create_pools_for(self, name: str) -> bool:
-        """Return whether node auto-provisioning is enabled and can create node pools for a flavor.
+        """Return whether node auto-provisioning can create node pools for the flavor `name`; False if it is disabled.
 
-        If eligible jobs exist, return whether a pool can be created for a pod of at least one of them. Otherwise,
-        return True if no machine has the flavor's labels yet, or if the flavor has a taint for each of its labels.
+        If jobs can use the flavor, it must be able to create a pool for a pod of at least one of them. Otherwise, no
+        machine may have the flavor's labels yet, or the flavor must have a taint for each of its labels.
         """
         can_create_pools = self._can_create_pools_for.get(name)
         if can_create_pools is None:
