@@ -7,9 +7,9 @@ replicas have no objects in memory.
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -20,8 +20,6 @@ from batchyard.apiserver import dashboard
 from batchyard.apiserver.auth.security import unauthorized_error
 from batchyard.apiserver.request import JSON, NO_SUCH_PATH_RESPONSE, ApiRequest, Response, StatusError, UserInfo
 from batchyard.apiserver.resources import not_found_error
-from batchyard.apiserver.subresources.queueing import Explanations
-from batchyard.base.instant import Instant
 from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposition
@@ -61,14 +59,19 @@ class StreamHub:
             stream.mark_stale()
 
 
+#: Returns the explanation of an object, or None if the object does not exist. The function that it gets returns whether
+#: the user may list the Workloads of a namespace.
+Explain: TypeAlias = Callable[[Key, Callable[[str], bool]], Mapping[str, Any] | None]
+
+
 class PageSource(NamedTuple):
     """What computes the data of the dashboard's pages."""
 
     models: dashboard.ModelHandler
     #: The open streams of pages.
     stream_hub: StreamHub
-    #: Explains why Workloads are pending; None if this program does not decide about them.
-    explanations: Explanations | None = None
+    #: Explains the state of Workloads; None if this program does not decide about them.
+    explain: Explain | None = None
 
 
 class DashboardHandlers:
@@ -77,11 +80,8 @@ class DashboardHandlers:
     `source` returns None while there is no data, because this replica does not lead or has not read all objects.
     """
 
-    def __init__(
-        self, token_reviewer: TokenReviewer, now: Callable[[], Instant], source: Callable[[], PageSource | None]
-    ) -> None:
+    def __init__(self, token_reviewer: TokenReviewer, source: Callable[[], PageSource | None]) -> None:
         self._token_reviewer = token_reviewer
-        self._now = now
         self._source = source
         self._files = dashboard.StaticFileHandler(read_asset, HEADERS)
 
@@ -113,23 +113,23 @@ class DashboardHandlers:
         return token, user
 
     async def _answer_why(self, request: web.Request) -> web.StreamResponse:
-        explanations = self._current_source().explanations
-        if explanations is None:
+        explain = self._current_source().explain
+        if explain is None:
             return _web_response(NO_SUCH_PATH_RESPONSE)
         _, user = await self._authenticate(request)
         permissions = dashboard.UserListPermissions(user, self._token_reviewer)
         key = Key(scheme.WORKLOAD, request.match_info["namespace"], request.match_info["name"])
 
-        def explain() -> Response:
+        def respond() -> Response:
             if not permissions.may_list(key.kind, key.namespace):
                 problem = f'User "{user.name}" cannot list the Workloads of the namespace "{key.namespace}"'
                 raise StatusError(403, "Forbidden", f"{problem}; the ClusterRole view in this namespace allows it")
-            explanation = explanations.why(key, self._now(), partial(permissions.may_list, key.kind))
+            explanation = explain(key, partial(permissions.may_list, key.kind))
             if explanation is None:
                 raise not_found_error(scheme.kind_info(key.kind), key.name)
             return Response(200, explanation)
 
-        return _web_response(await self._respond_with_reviews(explain))
+        return _web_response(await self._respond_with_reviews(respond))
 
     async def _answer_model(self, request: web.Request) -> web.StreamResponse:
         models, stream_hub, _ = self._current_source()

@@ -220,8 +220,10 @@ class OperatorProcess:
         self.client.subscribe(stream_hub.observe)
         views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
         models = ModelHandler(views, self.token_reviewer, stream_hub, self.timers)
-        decides = ADMISSION in self._config.settings.controllers
-        return PageSource(models, stream_hub, platform.explainer if decides else None)
+        if ADMISSION not in self._config.settings.controllers:
+            return PageSource(models, stream_hub)
+        explain = platform.explainer.why
+        return PageSource(models, stream_hub, lambda key, may_read: explain(key, self.kernel.now(), may_read))
 
     def _cycle_observer(self, cycle_metrics: CycleObserver) -> CycleObserver:
         return CycleLog(cycle_metrics, None if self.spans is None else self.spans.emit)
@@ -330,7 +332,7 @@ def operator_endpoints(
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
     program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
-    dashboard_handlers = DashboardHandlers(operator.token_reviewer, operator.kernel.now, lambda: operator.page_source)
+    dashboard_handlers = DashboardHandlers(operator.token_reviewer, lambda: operator.page_source)
     routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_handlers.routes()]
     return HttpEndpoints(routes, address, report)
 

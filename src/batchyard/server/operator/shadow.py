@@ -205,7 +205,7 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
     dashboard_handlers = DashboardHandlers(
-        shadow.token_reviewer, shadow.timers.now, lambda: None if shadow.page is None else shadow.page.source
+        shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.source
     )
     return HttpEndpoints([*routes, *dashboard_handlers.routes()], listen_address, report)
 
