@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from batchyard.operator_manifests import InstallSettings, manifests
-from batchyard.operator_manifests.deployment import arguments
+from batchyard.operator_manifests.deployment import operator_arguments
 from e2e_kubernetes.kubernetes import Kubernetes, KubernetesSettings, wait_for
 from e2e_platform.operator_account import audited_requests, forbidden_requests
 from e2e_platform.operator_process import OperatorRun, free_port
@@ -112,7 +112,7 @@ def install_operators(folder: Path, terms: KubernetesSettings) -> Iterator[Insta
 def _options(port: int) -> list[str]:
     """The options of the installed pods, except the port."""
     elsewhere = ("--listen", "--port", "--webhook-port", "--log-format")
-    result = [each for each in arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
+    result = [each for each in operator_arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
     return [*result, *_ELECTION, f"--webhook-port={port}"]
 
 

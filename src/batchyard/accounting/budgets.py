@@ -13,9 +13,9 @@ from batchyard.accounting.records import (
     ParsedCostRecord,
     RecordedAmount,
     amounts_of,
-    corrected_lines,
     is_checkpoint,
     parse_cost_record,
+    sum_corrected_records,
     unreplaced_records,
 )
 from batchyard.api import meta, scheme, well_known
@@ -400,7 +400,7 @@ class Budgets:
         records = [self._parse_record(key, obj) for key, obj in closed_objects.items()]
         closed_records = [each for each in unreplaced_records(records) if each.begin < ledger.period_start]
         usage_spans = [
-            _UsageSpan(each.begin, _sum_by_queue(corrected_lines(records, [each]))) for each in closed_records
+            _UsageSpan(each.begin, _sum_by_queue(sum_corrected_records(records, [each]))) for each in closed_records
         ]
         return [*usage_spans, _UsageSpan(ledger.period_start, amounts_of(ledger.usage_of_team(namespace, now)))]
 

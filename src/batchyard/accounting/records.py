@@ -430,7 +430,7 @@ def make_cost_report(objects: Iterable[Obj], dimension: str, begin: Instant, end
     """Return a cost report by team, queue or another dimension, from all CostRecords that overlap a time span."""
     unreplaced_cost_records = unreplaced_records([parse_cost_record(obj) for obj in objects if not is_checkpoint(obj)])
     chosen_records = [each for each in unreplaced_cost_records if each.begin < end and each.through > begin]
-    lines = _add_unaccounted_cost(corrected_lines(unreplaced_cost_records, chosen_records), chosen_records)
+    lines = _add_unaccounted_cost(sum_corrected_records(unreplaced_cost_records, chosen_records), chosen_records)
     amount_by_row_and_use: dict[tuple[str, str], RecordedAmount] = {}
     for account_key, amount in lines.items():
         cell = _row_name(account_key, dimension), account_key.use
@@ -456,7 +456,7 @@ def unreplaced_records(records: Sequence[ParsedCostRecord]) -> Sequence[ParsedCo
     return [each for kept_records in kept_records_by_namespace.values() for each in kept_records]
 
 
-def corrected_lines(
+def sum_corrected_records(
     records: Iterable[ParsedCostRecord], chosen_records: Sequence[ParsedCostRecord]
 ) -> dict[AccountKey, RecordedAmount]:
     """Return `chosen_records` summed by account, corrected by the reclassified usage that any of `records` contains."""

@@ -313,7 +313,7 @@ class ProvisioningController:
         if not lifecycle.has_quota_reservation(workload):
             return ReconcileResult()
         requests = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.PROVISIONING_REQUEST]
-        check_cases = _check_cases(workload, requests, reader)
+        check_cases = _find_check_cases(workload, requests, reader)
         outcome = _update_changed_checks(workload, check_cases, now)
         used_names = [case.request["metadata"]["name"] for case in check_cases if case.request is not None]
         unused_requests = [request for request in requests if request["metadata"]["name"] not in used_names]
@@ -334,7 +334,7 @@ def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
     return [Delete(meta.key_of(obj), uid=obj["metadata"]["uid"]) for obj in existing_objects]
 
 
-def _check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
+def _find_check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
     check_cases = []
     for check in lifecycle.checks_of(workload):
         obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))

@@ -57,7 +57,7 @@ def certificate_user(name: str, groups: tuple[str, ...]) -> UserInfo:
     return UserInfo(name, (*groups, AUTHENTICATED_GROUP))
 
 
-def account_name(namespace: str, name: str) -> str:
+def service_account_username(namespace: str, name: str) -> str:
     """Return the user name of a ServiceAccount."""
     return f"{_SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"
 

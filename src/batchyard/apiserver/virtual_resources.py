@@ -182,8 +182,8 @@ def _events_v1_merge_schema(version: str) -> MergeSchema:
     )
 
 
-def _rename_fields(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(name, name): value for name, value in fields.items()}
+def _rename_fields(fields: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
+    return {new_names.get(name, name): value for name, value in fields.items()}
 
 
 # ComponentStatuses: the health of the control plane. All components share one process, so all report healthy.

@@ -145,7 +145,7 @@ def pack(pods: Sequence[PodView], group: NodeGroup, node_count_max: int, nodes: 
     The node snapshot is unchanged afterwards.
     """
     with nodes.what_if():
-        packing = _Packing(group, node_count_max, nodes)
+        packing = _PodPacking(group, node_count_max, nodes)
         unplaced_pods = packing.pack(in_decreasing_request_order(pods, group.template))
     return BinpackingEstimate([node_pods for node_pods in packing.pods_by_node if node_pods], unplaced_pods)
 
@@ -166,7 +166,7 @@ def in_decreasing_request_order(pods: Sequence[PodView], template: NodeView) -> 
     return sorted(pods, key=lambda pod: (-pod.priority, -_requested_fraction(pod, template), pod.created, pod.key))
 
 
-class _Packing:
+class _PodPacking:
     """The assignment of pods to simulated new nodes of a node group, by first fit.
 
     Pods of one kind are equivalent. The search for a node starts where it ended for the previous pod of the same kind,

@@ -59,7 +59,7 @@ def similar_names(name: str, names: Sequence[str]) -> Sequence[str]:
     return list(dict.fromkeys([*containing_names, *close_names]))[:_SIMILAR_MAX]
 
 
-def ask_for_role_text(served_kind: ServedKind, namespace: str) -> str:
+def missing_role_advice(served_kind: ServedKind, namespace: str) -> str:
     """Return the advice to ask for the ClusterRole that permits reading the kind in `namespace` ('' for all)."""
     role = "view" if served_kind.constant in _KINDS_OF_VIEW else f"kueue-{served_kind.singular}-viewer-role"
     scope_text = f"in namespace {namespace}" if namespace else "by a ClusterRoleBinding"

@@ -326,18 +326,18 @@ class Informer:
         if old is not None and 0 < revision <= transport.revision_of(old):
             return
         if is_deleted and old is not None:
-            self._record(WatchEvent(_INFORMER_DELETED, key, obj, old, revision), events)
+            self._apply_and_collect(WatchEvent(_INFORMER_DELETED, key, obj, old, revision), events)
         elif not is_deleted:
             self._store(key, obj, revision, events)
 
     def _store(self, key: Key, obj: Obj, revision: int, events: list[WatchEvent]) -> None:
         old = self._cache.get(key)
         if old is not None and old["metadata"].get("uid") != obj["metadata"].get("uid"):
-            self._record(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
+            self._apply_and_collect(WatchEvent(_INFORMER_DELETED, key, old, old, revision), events)
             old = None
-        self._record(WatchEvent(_ADDED if old is None else _MODIFIED, key, obj, old, revision), events)
+        self._apply_and_collect(WatchEvent(_ADDED if old is None else _MODIFIED, key, obj, old, revision), events)
 
-    def _record(self, event: WatchEvent, events: list[WatchEvent]) -> None:
+    def _apply_and_collect(self, event: WatchEvent, events: list[WatchEvent]) -> None:
         self._cache.apply_event(event)
         events.append(event)
 
@@ -345,7 +345,9 @@ class Informer:
         events: list[WatchEvent] = []
         cached_objects = self._cache.of_kind(self.info.constant)
         for key in sorted(key for key in cached_objects if key not in listed_objects):
-            self._record(WatchEvent(_INFORMER_DELETED, key, cached_objects[key], cached_objects[key], revision), events)
+            self._apply_and_collect(
+                WatchEvent(_INFORMER_DELETED, key, cached_objects[key], cached_objects[key], revision), events
+            )
         for key, obj in listed_objects.items():
             old = cached_objects.get(key)
             if (

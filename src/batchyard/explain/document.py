@@ -125,7 +125,13 @@ def assess_flavors(
     may_preempt = queue.view.preemption.is_allowed
     preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
     assigner = FlavorAssigner(
-        workload, queue, snapshot, None if preemptor is None else preemptor.oracle, None, policy.fair_sharing, ()
+        workload,
+        queue,
+        snapshot,
+        None if preemptor is None else preemptor.simulate_preemption,
+        None,
+        policy.fair_sharing,
+        (),
     )
     assignment = assigner.assign(workload.counts)
     usage_by_pod_set = {each.name: each.assigned_flavors.usage for each in assignment.pod_sets}

@@ -24,7 +24,7 @@ from batchyard.explain.admission_checks import check_removal_patch
 from batchyard.explain.budget_raises import raise_of_budget
 from batchyard.explain.cohort_simulation import CohortSimulation, CorrectedObjects, DecisionLimitReached
 from batchyard.explain.document import BindingLimit
-from batchyard.explain.proposals import FIX, created_object, json_patch, merge_patch
+from batchyard.explain.proposals import FIX, creation_patch, json_patch, merge_patch
 from batchyard.explain.searches import Patch, Proposal
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -180,7 +180,7 @@ def _flavor_corrections(view: ClusterQueueView, cache: SchedulerCache) -> Iterat
             new_flavors = (flavor_view(flavor),)
             yield _Correction(
                 f"create ResourceFlavor {name}; add nodeLabels if its pods must run on certain nodes",
-                created_object(flavor),
+                creation_patch(flavor),
                 partial(_add_objects, flavors=new_flavors),
             )
 
@@ -299,7 +299,7 @@ def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCach
         name = next(each for each in candidates if f"{namespace}/{each}" not in local_queues)
     metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
     local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
-    patches = [created_object(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
+    patches = [creation_patch(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
     label_text = f", and set the label {well_known.QUEUE_NAME} to {name}" if is_new_name_needed else ""
     return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
 

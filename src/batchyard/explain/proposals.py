@@ -50,7 +50,7 @@ def merge_patch(kind: str, name: str, fields: Mapping[str, Any], namespace: str 
     return _patch(kind, name, namespace, "merge", dict(fields))
 
 
-def created_object(obj: Obj) -> Patch:
+def creation_patch(obj: Obj) -> Patch:
     """Return the patch that creates an object, as for `kubectl create`."""
     metadata = obj["metadata"]
     return _patch(obj["kind"], metadata["name"], metadata.get("namespace", ""), "create", obj)

@@ -280,7 +280,7 @@ class JobReconciler:
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if lifecycle.is_finished(workload):
             return None
-        updated_workload = workloads.with_gate_of(workload, job_pass.job)
+        updated_workload = workloads.with_admission_gate_of(workload, job_pass.job)
         if updated_workload is not workload:
             admission_gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
             event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{admission_gate}"')

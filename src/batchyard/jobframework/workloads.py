@@ -378,7 +378,7 @@ def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: 
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
 
 
-def with_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
+def with_admission_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the Workload with the admission gate annotation of its job; the same object if already equal."""
     admission_gate = meta.annotation(job, well_known.ADMISSION_GATED_BY) or ""
     if (meta.annotation(workload, well_known.ADMISSION_GATED_BY) or "") == admission_gate:

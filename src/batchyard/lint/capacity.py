@@ -32,7 +32,7 @@ def max_concurrent_usage(root: QuotaNode, fr: int, active_leaves: Container[Quot
         return root.subtree_quota[fr] if root in active_leaves else 0
     demands = [_quota_demand(child, fr, active_leaves) for child in root.children.values()]
     return sum(each.from_retained for each in demands) + _limit_demand(
-        root.subtree_quota[fr], _total_from_parent(demands)
+        root.subtree_quota[fr], _total_demand_from_parent(demands)
     )
 
 
@@ -44,7 +44,7 @@ def _quota_demand(node: QuotaNode, fr: int, active_leaves: Container[QuotaNode])
             else QuotaDemand(0, 0)
         )
     demands = [_quota_demand(child, fr, active_leaves) for child in node.children.values()]
-    total_demand = _total_from_parent(demands)
+    total_demand = _total_demand_from_parent(demands)
     local_use = _limit_demand(node.local_quota[fr], total_demand)
     excess_demand = None if total_demand is None else total_demand - local_use
     borrowing_ceiling = node.borrowing_ceiling[fr]
@@ -52,7 +52,7 @@ def _quota_demand(node: QuotaNode, fr: int, active_leaves: Container[QuotaNode])
     return QuotaDemand(sum(demand.from_retained for demand in demands) + local_use, from_parent)
 
 
-def _total_from_parent(demands: list[QuotaDemand]) -> int | None:
+def _total_demand_from_parent(demands: list[QuotaDemand]) -> int | None:
     total_demand = 0
     for demand in demands:
         if demand.from_parent is None:

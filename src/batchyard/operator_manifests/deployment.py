@@ -118,7 +118,7 @@ def has_webhooks(settings: InstallSettings) -> bool:
     return settings.webhooks and bool(hooks.operator_webhooks(settings.controllers))
 
 
-def arguments(settings: InstallSettings) -> list[str]:
+def operator_arguments(settings: InstallSettings) -> list[str]:
     """Return the command-line arguments of the operator's container."""
     command_line = [
         "operator",
@@ -202,7 +202,7 @@ def _container(settings: InstallSettings) -> Obj:
         **(mounts if settings.configuration else {}),
         "name": "operator",
         "image": settings.image,
-        "args": arguments(settings),
+        "args": operator_arguments(settings),
         "ports": ports,
         "livenessProbe": _probe("/healthz", 20),
         "readinessProbe": _probe("/readyz", 5),

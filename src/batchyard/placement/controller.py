@@ -30,7 +30,12 @@ from batchyard.placement.preemption import (
     no_victims_failure,
 )
 from batchyard.placement.scheduling_queue import EquivalenceKey
-from batchyard.placement.units import set_gated_condition, set_placed, set_preempted, set_unschedulable_condition
+from batchyard.placement.units import (
+    set_gated_condition,
+    set_preempted,
+    set_scheduled_condition,
+    set_unschedulable_condition,
+)
 
 PASS_KEY: Final = Key("Pass", "", "placement")
 #: Maximum length of an Event's note.
@@ -74,7 +79,7 @@ class PlacementController:
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
-        placement_pass = _Pass(self._index, reader, now, hotswap_pass)
+        placement_pass = _PlacementPass(self._index, reader, now, hotswap_pass)
         pending_units = self._index.pending_units
         pending_units.start()
         while unit := pending_units.next_unit():
@@ -83,7 +88,7 @@ class PlacementController:
         return placement_pass.outcome
 
 
-class _Pass:
+class _PlacementPass:
     def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, hotswap_pass: HotswapPass | None) -> None:
         self._index = index
         self._hotswap_pass = hotswap_pass
@@ -186,7 +191,9 @@ class _Pass:
             obj = self._current_object(pod)
             if obj is None or pod.uid in self._evicted_uids:
                 continue
-            updated_pod = set_placed(obj, self._now) if pod.node_name else set_gated_condition(obj, self._now)
+            updated_pod = (
+                set_scheduled_condition(obj, self._now) if pod.node_name else set_gated_condition(obj, self._now)
+            )
             if updated_pod is obj:
                 del self._index.pods_with_stale_conditions[pod.uid]
             else:

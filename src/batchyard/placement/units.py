@@ -106,7 +106,7 @@ def set_gated_condition(obj: Obj, now: Instant) -> Obj:
     return _with_status(obj, conditions, (obj.get("status") or {}).get("nominatedNodeName") or "")
 
 
-def set_placed(obj: Obj, now: Instant) -> Obj:
+def set_scheduled_condition(obj: Obj, now: Instant) -> Obj:
     """Return a bound pod with its nominated node removed, and with its PodScheduled condition, if any, set to True."""
     scheduled_condition = {"type": _SCHEDULED, "status": "True", "lastTransitionTime": format_time(now)}
     conditions = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from batchyard.api.views.node import PodTemplate, Requests, order_requests
+from batchyard.api.views.node import PodTemplate, Requests, sort_requests
 from batchyard.api.views.workload import ClusterQueueView, FlavorFungibility, FlavorView
 from batchyard.base.instant import Instant
 from batchyard.scheduling import messages
@@ -19,7 +19,7 @@ from batchyard.scheduling.quota import (
     PreemptionPossibility,
     QuotaNode,
     Usage,
-    height_of,
+    borrowing_height_of,
     mode_of,
     possibility_of,
     worst_quality,
@@ -192,7 +192,7 @@ class ResourceGroupRequest:
         flavors, usage = self.group.flavors, self.usages[index]
         scan_position = SCAN_DONE if last_tried == len(flavors) - 1 else last_tried
         choices = {
-            resource: FlavorChoice(flavors[index], fr, mode_of(quality), height_of(quality))
+            resource: FlavorChoice(flavors[index], fr, mode_of(quality), borrowing_height_of(quality))
             for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
         }
         return make_flavor_assignment(choices, usage, dict.fromkeys(choices, scan_position))
@@ -259,7 +259,7 @@ class ResourceGroupIndex:
 
     def _total_requests(self, template: PodTemplate, pod_count: int) -> Requests:
         requests = tuple([(r, n * pod_count) for r, n in template.requests])
-        return order_requests({**dict(requests), PODS: pod_count}) if PODS in self.group_of else requests
+        return sort_requests({**dict(requests), PODS: pod_count}) if PODS in self.group_of else requests
 
 
 def _merge_obstacles(obstacles: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -325,7 +325,10 @@ class FlavorScan(NamedTuple):
 
     def _flavor_attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
         group, reasons = self.group_request.group, self._rejection_reasons(index, qualities)
-        possibility, borrow = possibility_of(worst_quality(qualities, self.fungibility)), max(map(height_of, qualities))
+        possibility, borrow = (
+            possibility_of(worst_quality(qualities, self.fungibility)),
+            max(map(borrowing_height_of, qualities)),
+        )
         main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
@@ -356,7 +359,7 @@ def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages
     rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
     for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
         if possibility_of(quality) is PreemptionPossibility.NO_FIT:
-            most_severe_reason = messages.most_severe(
+            most_severe_reason = messages.more_severe_reason(
                 most_severe_reason,
                 messages.EXCEEDS_MAX_QUOTA
                 if isinstance(rejection, messages.ExceedsMaxCapacity)

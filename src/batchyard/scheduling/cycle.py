@@ -269,7 +269,7 @@ class Cycle:
         is_fair_sharing = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
         preemptor = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
-        preemption_oracle = preemptor.oracle if preemptor is not None else None
+        preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )

@@ -9,10 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from batchyard.api.views.node import Requests, order_requests
+from batchyard.api.views.node import Requests, sort_requests
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
 from batchyard.scheduling import cluster_queue
-from batchyard.scheduling.messages import NO_MATCHING_FLAVOR, PodSetReasons, RejectionReason, least_severe, most_severe
+from batchyard.scheduling.messages import (
+    NO_MATCHING_FLAVOR,
+    PodSetReasons,
+    RejectionReason,
+    less_severe_reason,
+    more_severe_reason,
+)
 from batchyard.scheduling.quota import (
     FIT,
     HOPELESS,
@@ -84,10 +90,10 @@ class PodSetAssignment:
         for attempt in self.attempts:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
                 mildest_reason = reasons_by_group.get(attempt.group_number, attempt.no_fit_reason)
-                reasons_by_group[attempt.group_number] = least_severe(mildest_reason, attempt.no_fit_reason)
+                reasons_by_group[attempt.group_number] = less_severe_reason(mildest_reason, attempt.no_fit_reason)
         most_severe_reason = ""
         for reason in reasons_by_group.values():
-            most_severe_reason = most_severe(most_severe_reason, reason)
+            most_severe_reason = more_severe_reason(most_severe_reason, reason)
         return most_severe_reason or NO_MATCHING_FLAVOR
 
 
@@ -125,7 +131,7 @@ class Assignment:
         most_severe_reason = ""
         for pod_set in self.pod_sets:
             if pod_set.mode is FlavorAssignmentMode.NO_FIT:
-                most_severe_reason = most_severe(most_severe_reason, pod_set.no_fit_reason)
+                most_severe_reason = more_severe_reason(most_severe_reason, pod_set.no_fit_reason)
         return most_severe_reason
 
     @property
@@ -410,7 +416,7 @@ def _sum_requests(requests: Sequence[Requests]) -> Requests:
     for pod_set_requests in requests:
         for resource, amount in pod_set_requests:
             total_requests[resource] = total_requests.get(resource, 0) + amount
-    return order_requests(total_requests)
+    return sort_requests(total_requests)
 
 
 def is_outdated(

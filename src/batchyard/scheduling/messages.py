@@ -110,14 +110,14 @@ def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
     return "; ".join(str(p) for p in pod_sets if p.rejections)
 
 
-def most_severe(a: str, b: str) -> str:
+def more_severe_reason(reason: str, other_reason: str) -> str:
     """Return the more severe of two no-fit reasons; '' is the least severe, NoMatchingFlavor the most severe."""
-    return a if _SEVERITY_BY_REASON[a] >= _SEVERITY_BY_REASON[b] else b
+    return reason if _SEVERITY_BY_REASON[reason] >= _SEVERITY_BY_REASON[other_reason] else other_reason
 
 
-def least_severe(a: str, b: str) -> str:
+def less_severe_reason(reason: str, other_reason: str) -> str:
     """Return the less severe of two no-fit reasons; '' is the least severe, NoMatchingFlavor the most severe."""
-    return a if _SEVERITY_BY_REASON[a] <= _SEVERITY_BY_REASON[b] else b
+    return reason if _SEVERITY_BY_REASON[reason] <= _SEVERITY_BY_REASON[other_reason] else other_reason
 
 
 def preemption_message(workload_uid: str, job_uid: str, reason: str, preemptor_path: str, preemptee_path: str) -> str:

@@ -196,7 +196,7 @@ class PendingQueue(PendingQueueReader):
         self._push_in_line(entry)
         return True
 
-    def return_to_line(self, key: str) -> None:
+    def unpark_workload(self, key: str) -> None:
         """Let cycles try one parked (inadmissible) Workload again."""
         self._push_in_line(self._entries[key])
 

@@ -194,7 +194,9 @@ class DecisionReplay(ShadowState):
             workload_name = kueue_decision.workload if isinstance(kueue_decision, ObservedAdmission) else ""
             if isinstance(kueue_decision, ObservedPreemption):
                 workload_name = self._names_by_uid.get(kueue_decision.preemptor_uid, "")
-            head = self.model.parked_head(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
+            head = self.model.head_if_parked_since(
+                workload_name, self._now - self._settings.settle - self.requeue_batch_period
+            )
             decisions = [] if head is None else self.model.decide([head])
             if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
                 self.model.requeue_parked(head)

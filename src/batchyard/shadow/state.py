@@ -120,7 +120,7 @@ class SchedulerModel:
             else []
         )
 
-    def parked_head(self, workload: str, since: Instant) -> Head | None:
+    def head_if_parked_since(self, workload: str, since: Instant) -> Head | None:
         """Return a Workload as a head if it became inadmissible at or after `since`; otherwise None."""
         queue_and_tree = self._queue_and_tree_of(workload)
         parked_at = None if queue_and_tree is None else queue_and_tree[0].parked_at(workload)
@@ -137,7 +137,7 @@ class SchedulerModel:
 
     def requeue_parked(self, head: Head) -> None:
         """Move one inadmissible Workload back to the active heap of its ClusterQueue."""
-        self.index.queue_manager.pending[head.queue].return_to_line(head.workload.key)
+        self.index.queue_manager.pending[head.queue].unpark_workload(head.workload.key)
         self.index.queue_manager.record_new_workload(head.queue)
 
     def activate_tree_of(self, workload: str, now: Instant) -> str:

@@ -410,9 +410,9 @@ def _prepare_view_as_pod_user(run: ShimRun, spec: dict[str, Any], sandbox_pid: i
 
 
 def _copy_source(mount: Mapping[str, Any], users: PodUsers) -> str:
-    is_of_machine: bool = mount["isOfMachine"]
-    is_shared = is_of_machine and not mount["readOnly"]
-    return users.copy_mount(mount["source"], is_shared=is_shared, is_of_machine=is_of_machine)
+    is_host_path: bool = mount["isOfMachine"]
+    is_shared = is_host_path and not mount["readOnly"]
+    return users.copy_mount(mount["source"], is_shared=is_shared, is_host_path=is_host_path)
 
 
 def _prepare_engine_container(

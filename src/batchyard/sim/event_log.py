@@ -131,7 +131,7 @@ class EventLog:
         #: The instant of the last record; before the first record, the start.
         self.last_record_at = start
 
-    def recall(self, workloads: Iterable[Obj]) -> None:
+    def register_initial_workloads(self, workloads: Iterable[Obj]) -> None:
         """Register Workloads that existed before the simulation began, without log records for them."""
         for obj in workloads:
             view = workload_view(obj)

@@ -239,7 +239,7 @@ class Guide:
 
     def unfinished_jobs(self) -> Sequence[Obj]:
         """Return the stored Jobs that have neither completed nor failed."""
-        return unfinished_of(self.objects(scheme.JOB))
+        return find_unfinished_jobs(self.objects(scheme.JOB))
 
 
 def has_run_time(obj: Obj, cluster: Obj | None) -> bool:
@@ -249,7 +249,7 @@ def has_run_time(obj: Obj, cluster: Obj | None) -> bool:
     return annotation(obj, well_known.RUNTIME) is not None or named_runtime(cluster, [name]) is not None
 
 
-def unfinished_of(jobs: Sequence[Obj]) -> Sequence[Obj]:
+def find_unfinished_jobs(jobs: Sequence[Obj]) -> Sequence[Obj]:
     """Return the Jobs that have neither completed nor failed."""
     return [job for job in jobs if not is_finished(job)]
 

@@ -173,7 +173,7 @@ class Simulation:
         world, accounting = self.world, self._accounting
         world.settle()
         workloads = world.objects(scheme.WORKLOAD)
-        now = self._log_end_time(workloads)
+        now = self._event_log_end_time(workloads)
         world.log.record_end(world.client, now)
         return Result(
             scenario=self.scenario.name,
@@ -199,7 +199,7 @@ class Simulation:
             return RunEnding.HORIZON
         return RunEnding.IDLE if self.world.kernel.next_instant() is None else RunEnding.BOUND
 
-    def _log_end_time(self, workloads: Sequence[Obj]) -> Instant:
+    def _event_log_end_time(self, workloads: Sequence[Obj]) -> Instant:
         """Return the time at which the event log ends.
 
         It is when a horizon, a preemption loop or an interrupt ended the run, otherwise the time of the last event.

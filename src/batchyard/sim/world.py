@@ -63,7 +63,7 @@ class WaitTracker:
         self.evictions = 0
         self.preemptions = 0
 
-    def recall(self, workloads: Iterable[Obj]) -> None:
+    def register_initial_workloads(self, workloads: Iterable[Obj]) -> None:
         """Register the Workloads that have quota at the start: they waited from creation to the quota reservation."""
         for workload in workloads:
             condition = find_condition(workload, "QuotaReserved")
@@ -247,8 +247,8 @@ class World:
 
     def _load_state(self, state: State) -> None:
         events = state.added_events()
-        self.log.recall(state.of_kind(scheme.WORKLOAD))
-        self.waits.recall(state.of_kind(scheme.WORKLOAD))
+        self.log.register_initial_workloads(state.of_kind(scheme.WORKLOAD))
+        self.waits.register_initial_workloads(state.of_kind(scheme.WORKLOAD))
         self.client.observe_existing(events)
         self.platform.runner.observe(events)
 
@@ -362,7 +362,7 @@ class World:
         if self._stop_on_loop:
             self._stop_on_loop = False
             self.kernel.call_soon(
-                partial(_raise_stopped, loop)
+                partial(_raise_stopped_by_loop, loop)
             )  #  not within a decision, which would be left incomplete
 
     def _record(self, at: Instant, controller: str, record: EventRecord) -> None:
@@ -381,7 +381,7 @@ def do_nothing() -> None:
     """Do nothing: the callback of a timer whose only purpose is to advance the clock."""
 
 
-def _raise_stopped(loop: PreemptionLoop) -> None:
+def _raise_stopped_by_loop(loop: PreemptionLoop) -> None:
     raise StoppedByLoop(loop)
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, account_name
+from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, service_account_username
 from unit.apiserver.api import Api, config_map
 from unit.apiserver.roles import GROUP, account, binding, group, role, rule, user
 
 ROLES = f"/apis/{GROUP}/v1"
 MAPS = "/api/v1/namespaces/team/configmaps"
 ANNA = UserInfo("anna", ("team", AUTHENTICATED_GROUP))
-ROBOT = UserInfo(account_name("team", "robot"), (*account_groups("team"), AUTHENTICATED_GROUP))
+ROBOT = UserInfo(service_account_username("team", "robot"), (*account_groups("team"), AUTHENTICATED_GROUP))
 
 
 def api() -> Api:
@@ -47,7 +47,9 @@ def test_role_binding_allows_service_account(subject: dict[str, str]) -> None:
     given = api()
     given.post(f"{ROLES}/namespaces/team/rolebindings", binding("b", "ClusterRole/reads", subject, "team"))
     assert may_read(given, ROBOT)
-    assert not may_read(given, ROBOT._replace(name=account_name("other", "robot"), groups=account_groups("other")))
+    assert not may_read(
+        given, ROBOT._replace(name=service_account_username("other", "robot"), groups=account_groups("other"))
+    )
 
 
 def test_authorizer_follows_changes_of_roles_and_bindings() -> None:

@@ -5,7 +5,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.auth.authorization import bootstrap_roles
-from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
+from batchyard.cli.missing_objects import NamespacedName, missing_role_advice, not_found_text
 
 EXISTING = [NamespacedName("team-b", "train"), NamespacedName("team-a", "train"), NamespacedName("default", "report")]
 
@@ -51,7 +51,7 @@ def test_message_shows_limited_number_of_namespaces() -> None:
     ],
 )
 def test_message_names_role_that_allows_reading(kind: str, namespace: str, text: str) -> None:
-    assert ask_for_role_text(kind_info(kind), namespace) == text
+    assert missing_role_advice(kind_info(kind), namespace) == text
 
 
 def test_named_roles_exist_and_allow_why() -> None:

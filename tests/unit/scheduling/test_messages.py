@@ -11,8 +11,8 @@ from batchyard.scheduling.messages import (
     PodSetReasons,
     PreemptionReason,
     format_pod_set_reasons,
-    least_severe,
-    most_severe,
+    less_severe_reason,
+    more_severe_reason,
     preemption_message,
 )
 
@@ -23,8 +23,8 @@ ORDER = ["", WAITING_FOR_QUOTA, EXCEEDS_MAX_QUOTA, NO_MATCHING_FLAVOR]
 @pytest.mark.parametrize("milder", range(4))
 def test_reasons_are_ordered_by_severity(milder: int, severer: int) -> None:
     a, b = ORDER[milder], ORDER[severer]
-    assert most_severe(a, b) == ORDER[max(milder, severer)]
-    assert least_severe(a, b) == ORDER[min(milder, severer)]
+    assert more_severe_reason(a, b) == ORDER[max(milder, severer)]
+    assert less_severe_reason(a, b) == ORDER[min(milder, severer)]
 
 
 @pytest.mark.parametrize(

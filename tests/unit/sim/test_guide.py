@@ -18,9 +18,9 @@ from batchyard.sim.guide import (
     GuideObservation,
     GuideRow,
     examples_folder,
+    find_unfinished_jobs,
     guide_steps,
     played_steps,
-    unfinished_of,
 )
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World
@@ -81,7 +81,7 @@ def test_failed_job_is_finished_without_completion_time() -> None:
     failed, completed = (
         {"status": {"conditions": [{"type": end, "status": "True"}]}} for end in ("Failed", "Complete")
     )
-    assert unfinished_of([running, failed, completed]) == [running]
+    assert find_unfinished_jobs([running, failed, completed]) == [running]
 
 
 @folders

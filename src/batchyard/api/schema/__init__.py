@@ -203,7 +203,9 @@ class SchemaCompiler:
         visitors: dict[str, VisitorOrType] = {}
         for name, field in fields.items():
             visitors[name] = self._lazy_visitor(visitors, name, field) if field.object_type else self.visitor(field)
-        required_descriptions = {name: describe(field, self._scope) for name, field in fields.items() if field.required}
+        required_descriptions = {
+            name: describe_field_values(field, self._scope) for name, field in fields.items() if field.required
+        }
         defaults = {
             name: field.constraints["default"] for name, field in fields.items() if "default" in field.constraints
         }
@@ -488,12 +490,12 @@ def _with_cached_results(visit: ValueVisitor) -> ValueVisitor:
     return visit_once
 
 
-def describe(field: Field, scope: TypeScope) -> str:
+def describe_field_values(field: Field, scope: TypeScope) -> str:
     """Describe the values that a field accepts, such as `a list of strings` or `an object with name`."""
     if field.is_list:
-        return f"a list of {_plural_description(describe(field.element, scope))}"
+        return f"a list of {_plural_description(describe_field_values(field.element, scope))}"
     if field.is_map:
-        return f"a mapping from names to {_plural_description(describe(field.element, scope))}"
+        return f"a mapping from names to {_plural_description(describe_field_values(field.element, scope))}"
     if not field.is_object:
         return " or ".join(field.constraints.get("enum", ())) or TYPE_DESCRIPTIONS[field.expression]
     type_scope, name = scope.scope_of(field.expression)

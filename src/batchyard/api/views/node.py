@@ -84,7 +84,7 @@ def grace_period(spec: Mapping[str, Any]) -> int:
     return min(grace_seconds, GRACE_MAX)
 
 
-def order_requests(requests: Mapping[str, int]) -> Requests:
+def sort_requests(requests: Mapping[str, int]) -> Requests:
     """Return resource requests as pairs of resource and amount, sorted as Kueue sorts those of a pod set."""
     return tuple(sorted(requests.items(), key=lambda item: resource_order(item[0])))
 
@@ -92,7 +92,7 @@ def order_requests(requests: Mapping[str, int]) -> Requests:
 def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
     """Parse the resource requests and scheduling constraints of a pod spec."""
     return PodTemplate(
-        requests=order_requests({r: max(0, _to_integer_amount(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        requests=sort_requests({r: max(0, _to_integer_amount(r, nano)) for r, nano in _pod_requests(spec).items()}),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         affinity=_required_affinity(spec),
         tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),

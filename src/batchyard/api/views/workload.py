@@ -345,7 +345,7 @@ def _read_assignment(
     if remaining_counts.get(name, assigned_count) < assigned_count:
         resource_usage = {r: amount // assigned_count * remaining_counts[name] for r, amount in resource_usage.items()}
         assigned_count = remaining_counts[name]
-    return AdmittedPodSet(name, assigned_count, assignment.get("flavors") or {}, node.order_requests(resource_usage))
+    return AdmittedPodSet(name, assigned_count, assignment.get("flavors") or {}, node.sort_requests(resource_usage))
 
 
 # The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.

@@ -17,7 +17,7 @@ from batchyard.apiserver.request import (
     ApiRequest,
     StatusError,
     UserInfo,
-    account_name,
+    service_account_username,
 )
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.selection import selected_name
@@ -303,7 +303,7 @@ def _subject_key(subject: Mapping[str, Any], namespace: str) -> str:
     if kind != "ServiceAccount":
         return f"{kind} {name}"
     account_namespace = subject.get("namespace") or namespace
-    return f"User {account_name(account_namespace, name)}" if account_namespace else ""
+    return f"User {service_account_username(account_namespace, name)}" if account_namespace else ""
 
 
 def _describe_binding(binding: Key, role: Key, subject: Mapping[str, Any]) -> str:

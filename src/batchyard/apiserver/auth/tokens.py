@@ -21,7 +21,7 @@ from batchyard.apiserver.request import (
     READ_ONLY_TOKEN,
     UserInfo,
     account_groups,
-    account_name,
+    service_account_username,
 )
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import ObjectReader
@@ -120,7 +120,7 @@ class TokenIssuer:
             "iss": ISSUER,
             "kubernetes.io": object_references,
             "nbf": now,
-            "sub": account_name(metadata["namespace"], metadata["name"]),
+            "sub": service_account_username(metadata["namespace"], metadata["name"]),
         }
         return _sign_claims(self._signer, claims)
 
@@ -145,7 +145,7 @@ class TokenIssuer:
                 key_prefix = "authentication.kubernetes.io/pod-"
                 extra = ((f"{key_prefix}name", (reference["name"],)), (f"{key_prefix}uid", (reference["uid"],)))
         groups = (*account_groups(namespace), AUTHENTICATED_GROUP)
-        user = UserInfo(account_name(namespace, account["name"]), groups, account["uid"], extra)
+        user = UserInfo(service_account_username(namespace, account["name"]), groups, account["uid"], extra)
         return VerifiedToken(user, tuple(claims["aud"]))
 
     def _decode_claims(self, token: str) -> Mapping[str, Any] | None:

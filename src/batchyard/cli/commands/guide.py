@@ -119,7 +119,7 @@ def run(
         write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
     if live_speed is None and output_format is Output.TABLE:
         output.write(format_story(observations, preemption_totals, guide.initial_node_counts, guide.start_time))
-        _report_run(observations, guide, is_complete=step is None)
+        _report_rejections_and_agreement(observations, guide, is_complete=step is None)
         output.write(format_next_steps())
         return
     if live_speed is None:
@@ -156,10 +156,12 @@ def _print_guide(
     output.write(
         _format_guide(observations if step is None else observations[-1:], guide, output_format, live_document)
     )
-    _report_run(observations, guide, is_complete=step is None)
+    _report_rejections_and_agreement(observations, guide, is_complete=step is None)
 
 
-def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
+def _report_rejections_and_agreement(
+    observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool
+) -> None:
     if isinstance(guide, Guide):
         for write, error in guide.world.rejected_writes:
             output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
@@ -192,13 +194,13 @@ def _format_guide(
     return render_document(document if live_document is None else {**document, "live": live_document}, output_format)
 
 
-def _step_table(observation: GuideObservation, began: Instant) -> str:
+def _step_table(observation: GuideObservation, run_start: Instant) -> str:
     queues = (
         f"# {observation.step.name}: queues after"
-        f" {format_age(observation.now - began)}\n{printing.format_table(_queues_table(observation))}"
+        f" {format_age(observation.now - run_start)}\n{printing.format_table(_queues_table(observation))}"
     )
     nodes = printing.table(scheme.NODE, observation.nodes, now=observation.nodes_now, wide=False, namespaces=False)
-    title = f"# {observation.step.name}: nodes after {format_age(observation.nodes_now - began)}"
+    title = f"# {observation.step.name}: nodes after {format_age(observation.nodes_now - run_start)}"
     return f"{queues}\n{title}\n{printing.format_table(_pools_table(observation))}\n{printing.format_table(nodes)}\n"
 
 

@@ -72,19 +72,19 @@ def format_story(
     observations: Sequence[GuideObservation],
     preemption_totals: Sequence[int],
     initial_nodes: Mapping[str, int],
-    began: Instant,
+    run_start: Instant,
 ) -> str:
     """Return the narrative of `batchyard guide`: for each simulated step, its event, why it matters, and its figures.
 
     `preemption_totals` has the number of preemptions up to the end of each step. `initial_nodes` has the number of
-    nodes by pool before the first step. `began` is the start of the run.
+    nodes by pool before the first step. `run_start` is the start of the run.
     """
     parts = [textwrap.fill(_OPENING, _WIDTH)]
     pools, preemptions = initial_nodes, 0
     for number, (observation, total) in enumerate(zip(observations, preemption_totals, strict=True), 1):
         step_text = _STEP_TEXTS[observation.step.name]
         heading = f"{number}. {step_text.title}"
-        time = f"after {format_age(observation.nodes_now - began)}"
+        time = f"after {format_age(observation.nodes_now - run_start)}"
         lines = [
             f"{heading}{time:>{_WIDTH - len(heading)}}",
             _fill(step_text.event),

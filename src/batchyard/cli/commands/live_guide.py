@@ -45,9 +45,9 @@ from batchyard.sim.guide import (
     Guide,
     GuideObservation,
     GuideStep,
+    find_unfinished_jobs,
     has_run_time,
     ready_by_pool,
-    unfinished_of,
 )
 from batchyard.store.journal import SyncMode
 
@@ -417,7 +417,7 @@ class LiveGuide:
     def _wait_until_idle(self, step: GuideStep) -> Instant:
         instant = started_at = self.start_time + step.starts_at
         while (
-            unfinished_jobs := unfinished_of(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
+            unfinished_jobs := find_unfinished_jobs(self._objects_at(self._wait_for_moment(instant), scheme.JOB))
         ) and instant < self.start_time + RUN_LENGTH_MAX:
             instant += MINUTE
         for job in unfinished_jobs:

@@ -75,9 +75,12 @@ def read_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
     return request_as_owner(connection, STATUS_REPORT_PATH)
 
 
-def request_as_owner(connection: http.client.HTTPConnection, path: str, put: Obj | None = None) -> dict[str, Any]:
-    """GET a path, or PUT `put` to it if set; return the JSON response. Raises OSError, HTTPException or ValueError."""
-    connection.request("GET" if put is None else "PUT", path, None if put is None else json.dumps(put))
+def request_as_owner(connection: http.client.HTTPConnection, path: str, put_body: Obj | None = None) -> dict[str, Any]:
+    """GET a path, or PUT `put_body` to it if set; return the JSON response.
+
+    Raises OSError, HTTPException or ValueError.
+    """
+    connection.request("GET" if put_body is None else "PUT", path, None if put_body is None else json.dumps(put_body))
     response = connection.getresponse()
     content = response.read()
     if response.status != http.client.OK:

@@ -63,7 +63,7 @@ class WhatifRequest:
     output_format: options.Output
 
 
-def run(request: WhatifRequest) -> None:
+def run_whatif(request: WhatifRequest) -> None:
     """Simulate the cluster with and without the change and print the differences.
 
     Exits with 1 on failure, and after the output if a write of the change was rejected.
@@ -253,4 +253,6 @@ def whatif(
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
-    run(WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output))
+    run_whatif(
+        WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output)
+    )

@@ -22,7 +22,7 @@ from batchyard.cli.cluster_access import (
     list_existing_names,
     request_document,
 )
-from batchyard.cli.missing_objects import NamespacedName, ask_for_role_text, not_found_text
+from batchyard.cli.missing_objects import NamespacedName, missing_role_advice, not_found_text
 from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
 from batchyard.cli.output import render_document
 from batchyard.client.transport import object_path
@@ -298,7 +298,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
             _explain_locally(subject, target, output_format)
             return
         if error.code == _FORBIDDEN_CODE:
-            output.fail(f"batchyard: {error}; {ask_for_role_text(served_kind, namespace)}")
+            output.fail(f"batchyard: {error}; {missing_role_advice(served_kind, namespace)}")
         output.fail(
             f"batchyard: {not_found_text(served_kind, NamespacedName(namespace, subject.name), existing_names)}"
         )

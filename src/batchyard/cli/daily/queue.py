@@ -64,7 +64,7 @@ class PendingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLine:
+class ClusterQueueOrder:
     """The pending jobs of a ClusterQueue in scheduling order; `note` explains missing jobs or an estimated order."""
 
     cluster_queue: str
@@ -79,7 +79,7 @@ class QueueLine:
 
 
 @dataclass(frozen=True, slots=True)
-class LineSources:
+class QueueOrderSources:
     """The LocalQueues and Workloads that the user may list, by which jobs are assigned to ClusterQueues."""
 
     local_queues: Sequence[Obj]
@@ -94,7 +94,7 @@ class LineSources:
         return ""
 
 
-async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSources:
+async def _read_queue_order_sources(client: ClusterClient, namespace: str) -> QueueOrderSources:
     local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
     if local_queues is None and namespace:
         local_queues = await client.list_objects(scheme.LOCAL_QUEUE, namespace)
@@ -106,12 +106,12 @@ async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSourc
     if workloads is None:
         raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)
     entries = job_entries(workloads, (), None)
-    return LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
+    return QueueOrderSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 
 async def list_pending_jobs(
-    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
-) -> QueueLine:
+    client: ClusterClient, sources: QueueOrderSources, cluster_queue: str, namespace: str
+) -> ClusterQueueOrder:
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
     If the user may not list the pending Workloads of the ClusterQueue, return only the jobs in its LocalQueues of
@@ -120,20 +120,20 @@ async def list_pending_jobs(
     """
     pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not pending.problem:
-        return QueueLine(cluster_queue, [_pending_job(item, sources) for item in pending.items])
+        return ClusterQueueOrder(cluster_queue, [_pending_job(item, sources) for item in pending.items])
     if pending.is_forbidden and namespace:
         local_items = await _list_local_lines(client, sources, cluster_queue, namespace)
         if local_items is not None:
             note = f"{pending.problem}: jobs of other LocalQueues are counted, but not shown"
             jobs = [_pending_job(item, sources) for item in local_items]
-            return QueueLine(cluster_queue, jobs, note, is_complete=False)
+            return ClusterQueueOrder(cluster_queue, jobs, note, is_complete=False)
     note = f"{pending.problem}: the order is estimated from priority and age"
     jobs = list(estimate_queue_order(sources, cluster_queue))
-    return QueueLine(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
+    return ClusterQueueOrder(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
 
 
 async def _list_local_lines(
-    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
+    client: ClusterClient, sources: QueueOrderSources, cluster_queue: str, namespace: str
 ) -> Sequence[Obj] | None:
     items: list[Obj] = []
     for queue in sources.local_queues:
@@ -147,7 +147,7 @@ async def _list_local_lines(
     return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0))
 
 
-def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
+def _pending_job(item: Obj, sources: QueueOrderSources) -> PendingJob:
     metadata = item["metadata"]
     entry = sources.entries.get((metadata["namespace"], metadata["name"]))
     owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
@@ -170,7 +170,7 @@ def _requests_of(entry: JobEntry | None) -> str:
     return "" if entry is None or entry.workload is None else format_requests(entry.workload)
 
 
-def estimate_queue_order(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
+def estimate_queue_order(sources: QueueOrderSources, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
     for entry in sources.entries.values():
@@ -202,7 +202,7 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 @dataclass(frozen=True, slots=True)
 class _PlaceAnswer:
     entry: JobEntry
-    line: QueueLine
+    line: ClusterQueueOrder
     #: The job in the line; None if the line does not contain the job.
     pending_job: PendingJob | None
     forecast: Mapping[str, Any] | None
@@ -287,11 +287,11 @@ def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) ->
 async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
-        return _PlaceAnswer(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
-    sources = await _read_line_sources(client, namespace)
+        return _PlaceAnswer(entry, ClusterQueueOrder(entry.cluster_queue, ()), None, None, client.now)
+    sources = await _read_queue_order_sources(client, namespace)
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
-        return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
+        return _PlaceAnswer(entry, ClusterQueueOrder("", ()), None, None, client.now)
     line = await list_pending_jobs(client, sources, cluster_queue, namespace)
     pending_job = line.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
@@ -308,12 +308,14 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
 # All lines of a namespace.
 
 
-async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, QueueLine]]:
-    """Return the pending jobs of a namespace ('': of all), and the QueueLine of each of their ClusterQueues by name.
+async def _pending_jobs(
+    client: ClusterClient, namespace: str
+) -> tuple[list[PendingJob], Mapping[str, ClusterQueueOrder]]:
+    """Return the pending jobs of a namespace ('': of all), and the order of each of their ClusterQueues by its name.
 
     The jobs are sorted by namespace, LocalQueue and place in the queue; jobs with an unknown place come last.
     """
-    sources = await _read_line_sources(client, namespace)
+    sources = await _read_queue_order_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
     lines = {name: await list_pending_jobs(client, sources, name, namespace) for name in names}

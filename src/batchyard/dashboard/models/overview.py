@@ -172,7 +172,7 @@ def timeline_document(inputs: ViewInputs, access: NamespaceAccess, query: Query)
         "by": lane_kind,
         "origin": format_timestamp(period_start),
         "to": float(duration_seconds(inputs.now - period_start)),
-        "lanes": _lanes(spans, workload_numbers, period_start),
+        "lanes": _lane_documents(spans, workload_numbers, period_start),
         "workloads": [_workload_entry(histories_by_key.get(key), key, queue_names) for key in workload_numbers],
         "queues": queue_names,
         "preemptions": _preemption_documents(inputs, histories_by_key, workload_numbers, period_start),
@@ -213,7 +213,7 @@ def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
     return [_Span(start, end, node, workload, "") for (node, workload, start), end in span_ends.items()]
 
 
-def _lanes(spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
+def _lane_documents(spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
     spans_by_lane: dict[str, list[_Span]] = {}
     for span in spans:
         spans_by_lane.setdefault(span.lane, []).append(span)

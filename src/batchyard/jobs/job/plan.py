@@ -21,10 +21,10 @@ from batchyard.jobs.job.spec import (
     ObservedJob,
     PolicyRule,
     Spans,
-    annotation_count,
     backoff_end,
     contains,
     count_common,
+    count_from_annotation,
     failures_since_success,
     finished_at,
     format_indexes,
@@ -451,8 +451,8 @@ def _successor_pod(index: int, failed_pod: JobPod | None, job: ObservedJob) -> N
     if failed_pod is None:
         return NewPod(index, 0)
     counts_failure = is_counted(job.spec.failure_rules, failed_pod.obj)
-    failure_count = annotation_count(failed_pod.obj, well_known.INDEX_FAILURES) + counts_failure
-    ignored_count = annotation_count(failed_pod.obj, well_known.INDEX_IGNORED_FAILURES) + (not counts_failure)
+    failure_count = count_from_annotation(failed_pod.obj, well_known.INDEX_FAILURES) + counts_failure
+    ignored_count = count_from_annotation(failed_pod.obj, well_known.INDEX_IGNORED_FAILURES) + (not counts_failure)
     return NewPod(index, failure_count, ignored_count)
 
 

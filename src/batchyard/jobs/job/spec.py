@@ -333,7 +333,7 @@ def remove_tracking_finalizer(obj: Obj) -> Obj:
     return without_finalizer(obj, well_known.JOB_TRACKING)
 
 
-def annotation_count(obj: Obj, name: str) -> int:
+def count_from_annotation(obj: Obj, name: str) -> int:
     """Return the count in an annotation of a pod; 0 if absent or invalid."""
     text = annotation(obj, name)
     return 0 if text is None else max(0, _parse_index(text))
@@ -381,8 +381,8 @@ def backoff_end(failure_times: list[Instant]) -> Instant:
 
 def index_backoff_end(failed_pod: Obj) -> Instant:
     """Return when the failed pod of a completion index may be replaced, from the failure counts in its annotations."""
-    ignored_count = annotation_count(failed_pod, well_known.INDEX_IGNORED_FAILURES)
-    failure_count = annotation_count(failed_pod, well_known.INDEX_FAILURES) + ignored_count
+    ignored_count = count_from_annotation(failed_pod, well_known.INDEX_IGNORED_FAILURES)
+    failure_count = count_from_annotation(failed_pod, well_known.INDEX_FAILURES) + ignored_count
     return finished_at(failed_pod) + exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, failure_count + 1)
 
 
@@ -482,7 +482,7 @@ def _fails_index(pod: JobPod, spec: JobSpec, index_backoff_limit: int) -> bool:
     if not (pod.tracked and spec.has_index(pod.index) and has_failed(pod, spec)):
         return False
     action = policy_decision(spec.failure_rules, pod.obj).action
-    has_reached_limit = annotation_count(pod.obj, well_known.INDEX_FAILURES) >= index_backoff_limit
+    has_reached_limit = count_from_annotation(pod.obj, well_known.INDEX_FAILURES) >= index_backoff_limit
     return action == FAIL_INDEX_ACTION or (action != IGNORE_ACTION and has_reached_limit)
 
 
@@ -506,5 +506,5 @@ def _failed_predecessors(
 
 
 def _retry_order(pod: JobPod) -> tuple[int, int]:
-    counted_failures = annotation_count(pod.obj, well_known.INDEX_FAILURES)
-    return counted_failures + annotation_count(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)
+    counted_failures = count_from_annotation(pod.obj, well_known.INDEX_FAILURES)
+    return counted_failures + count_from_annotation(pod.obj, well_known.INDEX_IGNORED_FAILURES), finished_at(pod.obj)

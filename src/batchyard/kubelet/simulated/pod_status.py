@@ -60,7 +60,7 @@ def machine_of(node: Obj | None, instance: Obj | None, now: Instant) -> NodeMach
     if instance is None:
         return NodeMachine(True, node, parse_time(node["metadata"]["creationTimestamp"]))
     status: Mapping[str, Any] = instance.get("status") or {}
-    if not _is_on(status, now):
+    if not _is_instance_running(status, now):
         return MACHINE_OFF
     booted_at = parse_time(node["metadata"]["creationTimestamp"])
     if status["phase"] == "Running":
@@ -90,7 +90,7 @@ def _host_address(name: str) -> str:
     return f"10.128.{node_name_hash >> 8 & 15}.{node_name_hash & 255}"
 
 
-def _is_on(status: Mapping[str, Any], now: Instant) -> bool:
+def _is_instance_running(status: Mapping[str, Any], now: Instant) -> bool:
     phase = status.get("phase")
     if phase == "Stopping":
         return "stopAt" not in status or now < parse_time(status["stopAt"])

@@ -197,7 +197,7 @@ def deleted_namespaces(manifest_parts: Sequence[ManifestPart]) -> list[str]:
     return [name for part in manifest_parts if part.path != ENGINE_FOLDER for name in part.names_of_kind("Namespace")]
 
 
-def apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
+def kubectl_apply_step(connection: ClusterConnection, part: ManifestPart) -> PlatformStep:
     """Return a step that applies one top-level file or folder of the manifests."""
     return PlatformStep(
         f"apply-{part.name}",
@@ -223,7 +223,7 @@ def install_steps(
     If `engine` contains CRDs, a step also waits for these. The step for the webhooks tries them with the ResourceFlavor
     `flavor`; it is left out if `flavor` is None.
     """
-    yield apply_step(connection, engine)
+    yield kubectl_apply_step(connection, engine)
     if names := engine.names_of_kind("CustomResourceDefinition"):
         get_command = connection.kubectl("get", "customresourcedefinitions", *names, "--output=json")
         yield wait_step(

@@ -259,8 +259,8 @@ def creation_steps(
         *google.account_steps(google_settings.project),
         *google.project_steps(google_settings.project),
         *google.bucket_steps(platform, google_settings),
-        google.init_step(),
-        google.apply_step(),
+        google.terraform_init_step(),
+        google.terraform_apply_step(),
         google.credentials_step(platform, google_settings, connection.kubeconfig, connection.ready_command),
         cluster.api_server_step(connection),
         *google.image_steps(platform, google_settings, manifest_parts),
@@ -278,7 +278,7 @@ def _cluster_steps(
             engine_steps = cluster.install_steps(connection, part, platform, flavor)
             yield from engine_steps if platform.google else _steps_unless_embedded(platform, engine_steps, connection)
         else:
-            yield cluster.apply_step(connection, part)
+            yield cluster.kubectl_apply_step(connection, part)
     yield from cluster.queues_active_steps(connection, platform.queues)
 
 
@@ -390,7 +390,7 @@ def _google_destroy_steps(
         *google.tool_steps(),
         *google.account_steps(google_settings.project),
         google.require_state_bucket_step(platform, google_settings),
-        google.init_step(),
+        google.terraform_init_step(),
         *([] if protection_step.commands else [protection_step]),
         *(replace(step, only_if=cluster_exists_probe) for step in lookup_steps),
         _confirmation_step(f"This deletes {platform.name} in {google_settings.project}, and {deletion_text}."),

@@ -257,7 +257,7 @@ def require_state_bucket_step(platform: PlatformModel, google: GoogleSettings) -
     )
 
 
-def init_step() -> model.PlatformStep:
+def terraform_init_step() -> model.PlatformStep:
     """Return a step that runs `terraform init` in the platform's Terraform folder."""
     return model.PlatformStep(
         "terraform-init",
@@ -268,7 +268,7 @@ def init_step() -> model.PlatformStep:
     )
 
 
-def apply_step() -> model.PlatformStep:
+def terraform_apply_step() -> model.PlatformStep:
     """Return a step that runs `terraform apply`; the step is done if Terraform's plan is empty."""
     return model.PlatformStep(
         "terraform-apply",

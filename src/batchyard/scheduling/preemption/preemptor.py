@@ -218,7 +218,7 @@ class Preemptor:
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
-    def oracle(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
+    def simulate_preemption(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
         """Return how preemption could free an amount: in the preemptor's queue, in other queues, or not at all.
 
         The result also encodes the borrowing height after the preemption, or `borrowing_height` if preemption cannot

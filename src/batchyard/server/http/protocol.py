@@ -60,10 +60,10 @@ class StreamSink(Protocol):
     def accepts_data(self) -> bool:
         """Whether the connection accepts data now. If not, the connection calls `write_next` once it accepts data."""
 
-    def write_part(self, part: bytes) -> None:
+    def write_body_part(self, body_part: bytes) -> None:
         """Write a part of the streaming response."""
 
-    def end_parts(self) -> None:
+    def end_body(self) -> None:
         """End the streaming response."""
 
     def abort(self) -> None:
@@ -108,13 +108,13 @@ class ResponseStream:
                 part = self._encode_next_parts(self._queued_parts)
                 on_exception.pop_all()
             if part:
-                self._sink.write_part(part)
+                self._sink.write_body_part(part)
         if self._queued_parts is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
         elif self.response.is_over:
             self.stop()
-            self._sink.end_parts()
+            self._sink.end_body()
 
     def _take_next_turn(self) -> None:
         self._is_turn_scheduled = False
@@ -271,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
         self._requests.feed(data)
         if self._requests.is_over and not self._is_busy:
             self._transport.close()
-        self._set_paused(is_paused=bool(self._queued_requests))
+        self._set_reading_paused(is_paused=bool(self._queued_requests))
         self._set_timeout()
 
     def pause_writing(self) -> None:
@@ -330,12 +330,14 @@ class HttpProtocol(asyncio.Protocol):
 
     # --- responses ---
 
-    def write_part(self, part: bytes) -> None:
+    def write_body_part(self, body_part: bytes) -> None:
         """Write a part of the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
-        self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._current_request.is_chunked else part)
+        self._transport.write(
+            b"%x\r\n%b\r\n" % (len(body_part), body_part) if self._current_request.is_chunked else body_part
+        )
 
-    def end_parts(self) -> None:
+    def end_body(self) -> None:
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:
@@ -364,7 +366,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._current_request is not None or not self._queued_requests or not self.accepts_data or self._is_lost:
             return
         self._current_request = parsed_request = self._queued_requests.popleft()
-        self._set_paused(is_paused=bool(self._queued_requests))
+        self._set_reading_paused(is_paused=bool(self._queued_requests))
         if parsed_request.rejection is None:
             self._dispatcher.submit(parsed_request.request, self._write_response)
         else:
@@ -417,7 +419,7 @@ class HttpProtocol(asyncio.Protocol):
         self._stream.write_next()
 
     def _upgrade_connection(self, response: UpgradeResponse, parsed_request: ParsedRequest) -> None:
-        self._set_paused(is_paused=False)
+        self._set_reading_paused(is_paused=False)
         transport, connections = self._transport, self._connections
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
@@ -449,7 +451,7 @@ class HttpProtocol(asyncio.Protocol):
             self._loop.call_soon(self._answer_next_request)
         self._set_timeout()
 
-    def _set_paused(self, *, is_paused: bool) -> None:
+    def _set_reading_paused(self, *, is_paused: bool) -> None:
         if is_paused != self._is_paused and not self._is_lost:
             self._is_paused = is_paused
             (self._transport.pause_reading if is_paused else self._transport.resume_reading)()

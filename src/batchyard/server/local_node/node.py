@@ -252,7 +252,7 @@ class LocalNodeComponents:
         self._name_server_task = loop.create_task(self._serve_dns(self._folder))
 
     @property
-    def pods_denial(self) -> str:
+    def pods_denial_reason(self) -> str:
         """The reason why only the platform's owner may start pods; '' if pods are isolated from this machine."""
         features = self.container_runtime.features
         if features.get("isolated"):

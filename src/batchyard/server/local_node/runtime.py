@@ -83,7 +83,7 @@ def write_files(folder: Path, plan: volumes.VolumeFiles, now: Instant) -> bool:
         path: file.content for path, file in plan.files.items()
     }
     new_data_folder = _write_new_data_folder(folder, plan, now) if have_files_changed else None
-    _link_data_names(folder, plan.files)
+    _link_top_level_names_to_data(folder, plan.files)
     if new_data_folder is not None:
         next_link = folder / _NEXT_LINK
         next_link.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def _write_new_data_folder(folder: Path, plan: volumes.VolumeFiles, now: Instant
     return new_data_folder
 
 
-def _link_data_names(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
+def _link_top_level_names_to_data(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> None:
     for name in _top_level_names(files):
         with suppress(FileExistsError):
             (folder / name).symlink_to(f"{DATA_LINK}/{name}")

@@ -77,7 +77,7 @@ async def startup_conflict(sender: RequestSender, groups: Sequence[str], own_ser
         upstream = _UPSTREAM_CONTROLLERS.get(group)
         recent_writes = [] if upstream is None else [sign async for sign in _recent_writes(sender, upstream)]
         if upstream is not None and recent_writes:
-            return _conflict(group, upstream.name, recent_writes)
+            return _conflict_message(group, upstream.name, recent_writes)
     return ""
 
 
@@ -101,7 +101,9 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
             written_at = _last_written_at([event.obj], upstream.managers)
             previously_written_at = None if event.old is None else _last_written_at([event.old], upstream.managers)
             if written_at is not None and written_at != previously_written_at and now - written_at < _RECENT_PERIOD:
-                return _conflict(group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"])
+                return _conflict_message(
+                    group, upstream.name, [f"it wrote {kind_info(event.key.kind).kind} {event.key.name}"]
+                )
     return ""
 
 
@@ -132,14 +134,17 @@ async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_se
         for configuration in webhook_configurations:
             name = _competing_controller(configuration, group)
             if name:
-                return _conflict(group, name, [f"its webhook configuration is {configuration['metadata']['name']}"])
+                return _conflict_message(
+                    group, name, [f"its webhook configuration is {configuration['metadata']['name']}"]
+                )
     return ""
 
 
-def _conflict(group: str, name: str, signs: Sequence[str]) -> str:
+def _conflict_message(group: str, competitor: str, evidence: Sequence[str]) -> str:
     return (
-        f"{name} is active on this cluster ({'; '.join(signs)}): two controllers would decide about the same objects. "
-        f"Remove {name}, or omit {group} from --controllers; --beside-upstream skips this check"
+        f"{competitor} is active on this cluster ({'; '.join(evidence)}): "
+        f"two controllers would decide about the same objects. Remove {competitor}, "
+        f"or omit {group} from --controllers; --beside-upstream skips this check"
     )
 
 

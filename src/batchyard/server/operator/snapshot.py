@@ -94,22 +94,24 @@ async def _request_status_document(sender: RequestSender) -> transport.HttpRespo
     return response if response.code not in _RETRIED_CODES else await send_with_retries(sender, request)
 
 
-async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandler, result: SnapshotResult) -> None:
+async def _read_kind(
+    sender: RequestSender, served_kind: ServedKind, on_page: PageHandler, result: SnapshotResult
+) -> None:
     """List all objects of a kind in the newest version that the server can serve; record the outcome in `result`."""
     unconverted_response: transport.HttpResponse | None = None
-    for version in reversed(info.versions):
-        path, exact_query = transport.kind_path(info, version), ""
+    for version in reversed(served_kind.versions):
+        path, exact_query = transport.kind_path(served_kind, version), ""
         if result.revision:
             exact_query = f"&resourceVersion={result.revision}&resourceVersionMatch=Exact"
         response = await _fetch_page(sender, path, exact_query)
         if exact_query and response.code in _EXACT_LIST_REFUSED_CODES:
-            result.kinds_at_other_revision.append(info.constant)
+            result.kinds_at_other_revision.append(served_kind.constant)
             response = await _fetch_page(sender, path, "")
         if response.code == 200:
-            await _read_pages(sender, (info, version), response, on_page, result)
+            await _read_pages(sender, (served_kind, version), response, on_page, result)
             return
         if response.code == _FORBIDDEN:
-            result.forbidden.append(info.constant)
+            result.forbidden.append(served_kind.constant)
             result.refusal = result.refusal or transport.failure_reason(response)
             return
         if _is_unconverted(response):
@@ -118,7 +120,7 @@ async def _read_kind(sender: RequestSender, info: ServedKind, on_page: PageHandl
             raise SnapshotError(transport.failure_advice(response))
     if unconverted_response is not None:
         raise SnapshotError(transport.failure_advice(unconverted_response))
-    result.unserved.append(info.constant)
+    result.unserved.append(served_kind.constant)
 
 
 async def _read_pages(

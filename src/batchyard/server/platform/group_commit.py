@@ -213,7 +213,7 @@ class GroupCommit:
         self.on_commit(transaction_seconds)
         self.durable_revision = changes[-1].revision
         self._record_size(object_bytes)
-        self._feed_watches(changes)
+        self._deliver_to_watches(changes)
         while self._waiting_callers and self._waiting_callers[0][0] <= self.durable_revision:
             self._waiting_callers.popleft()[1](None)
         if self.durable_revision - self._compaction_floor > 2 * HISTORY_REVISIONS:
@@ -235,7 +235,7 @@ class GroupCommit:
         elif self._all_written is not None and not self._all_written.done():
             self._all_written.set_result(None)
 
-    def _feed_watches(self, changes: Sequence[WatchEvent]) -> None:
+    def _deliver_to_watches(self, changes: Sequence[WatchEvent]) -> None:
         """Pass durable changes to all watches. An exception of one watch does not affect other watches."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):

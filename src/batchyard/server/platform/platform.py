@@ -365,7 +365,9 @@ class EmbeddedPlatform:
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler = WhyHandler(self.platform.explainer, now)
-        security = build_security(client, why_handler.with_why_subresource(all_resources), tokens, self._pods_denial)
+        security = build_security(
+            client, why_handler.with_why_subresource(all_resources), tokens, self._pods_denial_reason
+        )
         why_handler.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
@@ -381,8 +383,8 @@ class EmbeddedPlatform:
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
 
-    def _pods_denial(self) -> str:
-        return "" if self._local is None else self._local.pods_denial
+    def _pods_denial_reason(self) -> str:
+        return "" if self._local is None else self._local.pods_denial_reason
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock

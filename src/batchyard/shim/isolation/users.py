@@ -66,15 +66,15 @@ class PodUsers:
         linux.unshare(linux.NEWNS)
         linux.isolate_later_mounts()
 
-    def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
+    def copy_mount(self, source: str, *, is_shared: bool = False, is_host_path: bool = False) -> str:
         """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
 
-        `is_shared` means that files of users other than root keep their owners. `is_of_machine` means that the source
+        `is_shared` means that files of users other than root keep their owners. `is_host_path` means that the source
         is not the pod's own, so the owners stored on disk are never changed.
         """
         if source not in self._copied_paths:
             path = f"{_STAGE_FOLDER}/{len(self._copies)}"
-            self._copies.append((path, self._copy_mapped_mount(source, is_shared, is_of_machine)))
+            self._copies.append((path, self._copy_mapped_mount(source, is_shared, is_host_path)))
             self._copied_paths[source] = path
         return self._copied_paths[source]
 
@@ -91,17 +91,17 @@ class PodUsers:
             os.close(copy)
         linux.become_user_of(self._namespace, 0, 0)
 
-    def _copy_mapped_mount(self, source: str, is_shared: bool, is_of_machine: bool) -> int:
+    def _copy_mapped_mount(self, source: str, is_shared: bool, is_host_path: bool) -> int:
         """Return the descriptor of a detached copy of a mount, with owners mapped to the pod's user.
 
-        `is_shared` and `is_of_machine` are those of `copy_mount`. If the filesystem does not support mapped owners, the
+        `is_shared` and `is_host_path` are those of `copy_mount`. If the filesystem does not support mapped owners, the
         copy is not mapped, and the pod's user becomes the owner of files that belong to the pod alone.
         """
         copied_mount_fd = linux.clone_mount(source)
         try:
             linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
         except OSError:
-            if image_kinds.is_within(source, self._own_folder) and not is_of_machine:
+            if image_kinds.is_within(source, self._own_folder) and not is_host_path:
                 change_owner(source, self.id)
         return copied_mount_fd
 

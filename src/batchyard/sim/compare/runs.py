@@ -82,24 +82,26 @@ def is_trace(path: Path) -> bool:
     return path.is_dir() and any(each.suffix == ".csv" for each in path.iterdir())
 
 
-def trace_as_jobs(folder: Path, load: Fraction, sides: Sequence[ComparedConfiguration]) -> list[Obj]:
+def trace_as_jobs(folder: Path, load: Fraction, configurations: Sequence[ComparedConfiguration]) -> list[Obj]:
     """Return a trace as manifests in order of time: its Namespace, its Nodes, and a Job with a queue for each pod.
 
-    Pods arrive `load` times as fast. Raise InvalidScenario if the trace is invalid, or if a
-    configuration in `sides` lacks a LocalQueue for the pods.
+    Pods arrive `load` times as fast. Raise InvalidScenario if the trace is invalid, or if
+    one of `configurations` lacks a LocalQueue for the pods.
     """
-    queues = set.intersection(*map(_trace_queues, sides))
+    queues = set.intersection(*map(_trace_queues, configurations))
     trace = read_trace(folder, load)
     missing_queues = sorted({_queue_name(pod, queues) for pod in trace.pods} - queues)
     if missing_queues:
         problem = f"the configurations have no LocalQueue {NAMESPACE}/{missing_queues[0]} for the pods of the trace"
         remedy = "add the LocalQueue to both; `batchyard simulate --trace` runs the pods without queues"
-        raise InvalidScenario([FileFault(", ".join(side.name for side in sides), FieldError("", problem, remedy))])
+        raise InvalidScenario(
+            [FileFault(", ".join(each.name for each in configurations), FieldError("", problem, remedy))]
+        )
     return list(_trace_objects(trace, queues))
 
 
-def _trace_queues(side: ComparedConfiguration) -> set[str]:
-    objects = [each.obj for each in read_manifests(read_sources(side.sources, [])).objects]
+def _trace_queues(configuration: ComparedConfiguration) -> set[str]:
+    objects = [each.obj for each in read_manifests(read_sources(configuration.sources, [])).objects]
     queues = [obj["metadata"] for obj in objects if group_kind(obj) == scheme.LOCAL_QUEUE]
     return {metadata["name"] for metadata in queues if metadata.get("namespace") == NAMESPACE}
 

@@ -88,7 +88,7 @@ class PreemptionRespectsPriority(Invariant):
         if not is_same_queue:
             yield from self._borrowing_errors(preemptor, queue, victim, fair_sharing=fair_sharing)
         if reason == PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING:
-            yield from _while_borrowing_errors(policies, preemptor, victim, fair_sharing=fair_sharing)
+            yield from _preempt_while_borrowing_errors(policies, preemptor, victim, fair_sharing=fair_sharing)
         if reason == PreemptionReason.IN_COHORT_FAIR_SHARING and not fair_sharing:
             yield "fair sharing is disabled in this world"
 
@@ -121,7 +121,7 @@ def is_preemption_allowed(policy: str, preemptor: WorkloadView, victim: Workload
             return False
 
 
-def _while_borrowing_errors(
+def _preempt_while_borrowing_errors(
     policies: PreemptionRules, preemptor: WorkloadView, victim: WorkloadView, *, fair_sharing: bool
 ) -> Iterator[str]:
     if fair_sharing or not policies.borrow_within_cohort:

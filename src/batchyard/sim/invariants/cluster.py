@@ -48,12 +48,12 @@ class CloudIsNeverOversold(Invariant):
         cluster = world.objects(scheme.CLUSTER)[0]
         machines = [obj for obj in world.objects(scheme.INSTANCE) if _is_in_use(obj)]
         new_machines = [obj for obj in machines if key_of(obj) in new_machine_keys]
-        for description in self._beyond_capacity(cluster, machines, new_machines):
+        for description in self._exceeded_capacity(cluster, machines, new_machines):
             self.violate(description, *new_machine_keys)
-        for description in self._beyond_quota(cluster, machines, new_machines):
+        for description in self._exceeded_quotas(cluster, machines, new_machines):
             self.violate(description, *new_machine_keys)
 
-    def _beyond_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
+    def _exceeded_capacity(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
         for row in cluster["spec"].get("capacity") or ():
             used_count = sum(self._uses_capacity_entry(row, obj) for obj in machines)
             if used_count > row["count"] and any(self._uses_capacity_entry(row, obj) for obj in new_machines):
@@ -63,7 +63,7 @@ class CloudIsNeverOversold(Invariant):
             if used_count > row["count"] and any(self._reservation_name(obj) == row["name"] for obj in new_machines):
                 yield f"reservation {row['name']} has {row['count']} machines, but {used_count} are in use"
 
-    def _beyond_quota(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
+    def _exceeded_quotas(self, cluster: Obj, machines: Sequence[Obj], new_machines: Sequence[Obj]) -> Iterator[str]:
         for quota in cluster["spec"].get("quotas") or ():
             name = quota["name"]
             used_amount = sum(self._quota_usage(name, obj, cluster) for obj in machines)

@@ -21,12 +21,12 @@ class TeamShare:
     due: float
 
     @property
-    def used_of_due(self) -> float | None:
+    def used_to_due_ratio(self) -> float | None:
         """Return the used fraction divided by the due fraction; None if no quota is due to the team."""
         return self.used / self.due if self.due else None
 
     @property
-    def used_of_requested(self) -> float | None:
+    def used_to_requested_ratio(self) -> float | None:
         """Return the used fraction divided by the requested fraction; None if the team requested nothing."""
         return self.used / self.requested if self.requested else None
 

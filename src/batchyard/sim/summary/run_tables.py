@@ -130,9 +130,11 @@ def overall_figures(run: WatchedSimulation) -> Figures:
         **_outcome_figures(run.workload_records),
         "makespan": duration_seconds(max(finish_times) - run.start_time) if finish_times else None,
         "teamSpread": max(team_means) - min(team_means) if team_means else None,
-        "fairness": jain_index([each.used_of_due for each in team_shares.values() if each.used_of_due is not None]),
+        "fairness": jain_index(
+            [each.used_to_due_ratio for each in team_shares.values() if each.used_to_due_ratio is not None]
+        ),
         "service": jain_index(
-            [each.used_of_requested for each in team_shares.values() if each.used_of_requested is not None]
+            [each.used_to_requested_ratio for each in team_shares.values() if each.used_to_requested_ratio is not None]
         ),
         "preemptions": workload_counts.preemptions,
         "evictions": workload_counts.evictions,
@@ -230,7 +232,12 @@ def fairness_table(run: WatchedSimulation) -> FigureTable:
     """Return the share of all quota that each team used while Workloads waited, and its fair share."""
     note = "shares of all quota, the largest over resources, while a Workload waited"
     rows: dict[str, Figures] = {
-        name: {"got": each.used, "due": each.due, "gotOfDue": each.used_of_due, "gotOfWanted": each.used_of_requested}
+        name: {
+            "got": each.used,
+            "due": each.due,
+            "gotOfDue": each.used_to_due_ratio,
+            "gotOfWanted": each.used_to_requested_ratio,
+        }
         for name, each in shares_of(run).items()
     }
     return FigureTable("fairness", "shares of teams while Workloads waited", "team", _FAIRNESS_FIGURES, rows, note)

@@ -8,11 +8,11 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.node import (
     Taint,
     Toleration,
-    order_requests,
     parse_pod_template,
     parse_taint,
     parse_toleration,
     resource_order,
+    sort_requests,
 )
 
 
@@ -85,7 +85,7 @@ def test_pod_without_requests_has_empty_requests() -> None:
 
 def test_resources_are_sorted_by_resource_order() -> None:
     names = ["cpu", "memory", "pods", "nvidia.com/gpu", "ephemeral-storage"]
-    assert order_requests(dict.fromkeys(names, 1)) == tuple((name, 1) for name in sorted(names, key=resource_order))
+    assert sort_requests(dict.fromkeys(names, 1)) == tuple((name, 1) for name in sorted(names, key=resource_order))
     assert resource_order("cpu")[1] == "cpu"
 
 

@@ -56,24 +56,29 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_terraform_plan_is_confirmed_applied_and_then_passed(folder: Path) -> None:
-    counts, request = run_steps(folder, google.init_step(), google.apply_step())
+    counts, request = run_steps(folder, google.terraform_init_step(), google.terraform_apply_step())
     assert counts[ProgressKind.DONE] == 2
     assert [question.partition(". ")[0] for question in request] == ["Terraform: 1 to add, 0 to change, 0 to destroy"]
-    assert run_steps(folder, google.apply_step()) == ({**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1}, [])
+    assert run_steps(folder, google.terraform_apply_step()) == (
+        {**dict.fromkeys(ProgressKind, 0), ProgressKind.PASSED: 1},
+        [],
+    )
     (folder / "terraform/main.tf").write_text(TEXT % "two", "utf-8")
-    assert run_steps(folder, google.apply_step())[1][0].startswith("Terraform: 0 to add, 1 to change, 0 to destroy.")
+    assert run_steps(folder, google.terraform_apply_step())[1][0].startswith(
+        "Terraform: 0 to add, 1 to change, 0 to destroy."
+    )
 
 
 def test_change_that_destroys_resources_is_confirmed_like_destroy(folder: Path) -> None:
-    assert not run_steps(folder, google.init_step(), google.apply_step())[1][0].endswith("(grave)")
+    assert not run_steps(folder, google.terraform_init_step(), google.terraform_apply_step())[1][0].endswith("(grave)")
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "other" {}\n', "utf-8")
-    (question,) = run_steps(folder, google.apply_step())[1]
+    (question,) = run_steps(folder, google.terraform_apply_step())[1]
     assert question.startswith("Terraform: 1 to add, 0 to change, 1 to destroy.")
     assert question.endswith("(grave)")
 
 
 def test_terraform_resources_are_destroyed_once(folder: Path) -> None:
-    run_steps(folder, google.init_step(), google.apply_step())
+    run_steps(folder, google.terraform_init_step(), google.terraform_apply_step())
     assert (
         run_steps(folder, google.protection_step(False), google.destroy_step(google_settings()))[0][ProgressKind.DONE]
         == 1
@@ -84,5 +89,5 @@ def test_terraform_resources_are_destroyed_once(folder: Path) -> None:
 def test_terraform_error_is_reported(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "terraform/main.tf").write_text('resource "terraform_data" "it" {\n', "utf-8")
     with pytest.raises(RunStoppedError):
-        run_steps(folder, google.init_step())
+        run_steps(folder, google.terraform_init_step())
     assert "Unclosed configuration block" in capfd.readouterr().err

@@ -40,10 +40,10 @@ class SlowClient:
         self.is_ended = False
         self.is_aborted = False
 
-    def write_part(self, part: bytes) -> None:
-        self.parts.append(part)
+    def write_body_part(self, body_part: bytes) -> None:
+        self.parts.append(body_part)
 
-    def end_parts(self) -> None:
+    def end_body(self) -> None:
         self.is_ended = True
 
     def abort(self) -> None:
