@@ -212,7 +212,7 @@ class ModelStream:
             self._schedule_update()
         return lines
 
-    def feed(self, watch_events: Iterable[WatchEvent]) -> None:
+    def process_changes(self, watch_events: Iterable[WatchEvent]) -> None:
         """Mark the dashboard page's document as stale if an object has changed whose kind appears on any page."""
         if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in watch_events):
             self.mark_stale()

@@ -96,7 +96,7 @@ class DashboardActions:
         self._tokens = tokens
         self._execute = execute
 
-    def offer(self, request: ApiRequest) -> Response:
+    def list_allowed_actions(self, request: ApiRequest) -> Response:
         """Return the actions on an object that the user may perform now, and an action token.
 
         A user with a read-only token gets no actions and no action token. Raises StatusError if the object does not

@@ -19,8 +19,8 @@ from batchyard.scheduling.quota import (
     PreemptionPossibility,
     QuotaNode,
     Usage,
+    assignment_mode_of,
     borrowing_height_of,
-    mode_of,
     possibility_of,
     worst_quality,
 )
@@ -192,7 +192,7 @@ class ResourceGroupRequest:
         flavors, usage = self.group.flavors, self.usages[index]
         scan_position = SCAN_DONE if last_tried == len(flavors) - 1 else last_tried
         choices = {
-            resource: FlavorChoice(flavors[index], fr, mode_of(quality), borrowing_height_of(quality))
+            resource: FlavorChoice(flavors[index], fr, assignment_mode_of(quality), borrowing_height_of(quality))
             for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
         }
         return make_flavor_assignment(choices, usage, dict.fromkeys(choices, scan_position))

@@ -398,7 +398,7 @@ def possibility_of(quality: GranularMode) -> PreemptionPossibility:
     return _POSSIBILITIES[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(quality: GranularMode) -> FlavorAssignmentMode:
+def assignment_mode_of(quality: GranularMode) -> FlavorAssignmentMode:
     """Return the assignment mode for the quality of a flavor, as `encode_quality()` has encoded it."""
     return _MODE_BY_POSSIBILITY[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 

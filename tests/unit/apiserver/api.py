@@ -90,7 +90,7 @@ class ApiStore:
 
     def _notify(self, change: WatchEvent) -> None:
         for watch in self._watches:
-            watch.feed([change])
+            watch.process_changes([change])
 
 
 class DigestSigner:

@@ -97,7 +97,7 @@ class Page:
     def change(self, kind: str = scheme.POD) -> None:
         event = WatchEvent(EventType.ADDED, Key(kind, "team", "x"), {}, None, 1)
         for stream in self.feeding.joined:
-            stream.feed([event])
+            stream.process_changes([event])
 
 
 def lines(stream: ModelStream) -> list[Any]:

@@ -31,7 +31,7 @@ class Actions:
         authorizer = RbacAuthorizer(api.stored)
         api.stored.store.listen(authorizer.observe)
         handlers = DashboardActions(api.stored, authorizer, api.tokens, api.server.handle)
-        api.server.add_get_handler(DASHBOARD_ACTIONS_PATH, handlers.offer)
+        api.server.add_get_handler(DASHBOARD_ACTIONS_PATH, handlers.list_allowed_actions)
         api.server.add_post_handler(DASHBOARD_ACTIONS_PATH, handlers.perform)
         self.grant("readers", rule("get list", "workloads clusterqueues localqueues", KUEUE))
         self.grant("editors", rule("get", "workloads", KUEUE), rule("patch delete", "jobs", "batch"))

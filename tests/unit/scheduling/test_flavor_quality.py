@@ -13,10 +13,10 @@ from batchyard.scheduling.quota import (
     RECLAIM,
     FlavorAssignmentMode,
     PreemptionPossibility,
+    assignment_mode_of,
     borrowing_height_of,
     encode_quality,
     is_better,
-    mode_of,
     possibility_of,
     should_try_next_flavor,
     worst_quality,
@@ -43,7 +43,7 @@ def test_mode_is_fit_preempt_or_no_fit_by_possibility() -> None:
         FlavorAssignmentMode.PREEMPT,
         FlavorAssignmentMode.FIT,
     ]
-    assert [mode_of(encode_quality(possibility, 3)) for possibility in PreemptionPossibility] == expected
+    assert [assignment_mode_of(encode_quality(possibility, 3)) for possibility in PreemptionPossibility] == expected
 
 
 @pytest.mark.parametrize(("rules", "order"), [(DEFAULT, BY_POSSIBILITY), (PREFERRING, BY_HEIGHT)])

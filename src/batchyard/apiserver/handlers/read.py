@@ -90,7 +90,7 @@ class WatchStream:
         events, self._buffered, self._initial_count = self._buffered, [], 0
         return ConvertedItems(events, partial(_render_event, self._render_object))
 
-    def feed(self, watch_events: Iterable[WatchEvent]) -> None:
+    def process_changes(self, watch_events: Iterable[WatchEvent]) -> None:
         """Buffer the changes that match the watch; if too many are buffered, end the watch with an Expired error."""
         if self.is_over:
             return
@@ -112,7 +112,10 @@ class WatchStream:
         self.on_new_data()
 
     def start(self, objs: Iterable[Obj], revision: int) -> None:
-        """Buffer the selected objects as ADDED events; `revision` is theirs, and `feed` skips changes up to it."""
+        """Buffer the selected objects as ADDED events.
+
+        `revision` is theirs, and `process_changes` skips changes up to it.
+        """
         self._buffered += [("ADDED", obj) for obj in objs if self._selection.accepts(obj)]
         self._initial_count = len(self._buffered)
         self._revision = revision
@@ -251,8 +254,8 @@ class PagedLists:
                 objs_by_key[_object_key(change.old)] = change.old
         return [objs_by_key[key] for key in sorted(objs_by_key)]
 
-    def _continue_list(self, text: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
-        token = _parse_token(text)
+    def _continue_list(self, encoded_token: str, path: ResourcePath) -> tuple[int, Sequence[Obj], str]:
+        token = _parse_token(encoded_token)
         held_list = self._held_lists.get((path.served_kind.constant, path.namespace, token.rv))
         if held_list is None:
             raise StatusError(410, "Expired", _TOO_OLD_MESSAGE)
@@ -417,7 +420,7 @@ class ReadHandler:
             watch.start((), self._objects.revision)
         else:
             watch.start((), int(resource_version))
-            watch.feed(self._durable_events_since(int(resource_version)))
+            watch.process_changes(self._durable_events_since(int(resource_version)))
         self._feed.subscribe(watch)
         return watch
 

@@ -139,14 +139,14 @@ def image_pull_back_off_error(image: str, error: ContainerError) -> ContainerErr
 def _reject_invalid(image: str) -> None:
     match = _REFERENCE.fullmatch(image)
     error = "" if match is not None else "invalid reference format"
-    if match is not None and (repository := _uppercase_repository(match["name"])):
+    if match is not None and (repository := _repository_with_uppercase(match["name"])):
         error = f"invalid reference format: repository name ({repository}) must be lowercase"
     if error:
         reason = f"couldn't parse image name {quote_like_go(image)}: {error}"
         raise ContainerError(INVALID_IMAGE_NAME, f"Failed to apply default image tag {quote_like_go(image)}: {reason}")
 
 
-def _uppercase_repository(name: str) -> str:
+def _repository_with_uppercase(name: str) -> str:
     """Return an image name's repository part if it has uppercase letters, which are invalid outside the host, or ''."""
     host, slash, path = name.partition("/")
     if slash and (host == "localhost" or "." in host or ":" in host or host != host.lower()):
@@ -198,7 +198,7 @@ def resolve_pulled_image(start: ContainerStart, now: Instant) -> Mapping[str, An
     container = start.container
     last_pull = container.images[-1] if container.images else None
     if last_pull is None or last_pull.attempt != start.attempt:
-        return ImageRequest(_pull_number(last_pull) + 1, 0)
+        return ImageRequest(_last_pull_number(last_pull) + 1, 0)
     if last_pull.is_alive:
         return ImageWait(previous_image_problem(container.status))
     if last_pull.exit_code == 0:
@@ -264,7 +264,7 @@ def _basic_auth(registry_entry: Mapping[str, Any]) -> str:
 
 def _retry_after_failure(last_pull: ObservedRun, now: Instant) -> ImageWait | ImageRequest:
     failed_pulls = int(last_pull.obj["spec"]["failures"])
-    next_request = ImageRequest(_pull_number(last_pull) + 1, failed_pulls + 1)
+    next_request = ImageRequest(_last_pull_number(last_pull) + 1, failed_pulls + 1)
     backoff = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, failed_pulls + 1)
     reason = last_pull.status.get("reason") or ERR_IMAGE_PULL
     error = ContainerError(ERR_IMAGE_PULL if reason == LOST_REASON else reason, last_pull.status.get("message") or "")
@@ -285,5 +285,5 @@ def previous_image_problem(reported_status: Mapping[str, Any]) -> StartProblem |
     return StartProblem(waiting_state["reason"], waiting_state.get("message", "")) if is_about_image else None
 
 
-def _pull_number(last_pull: ObservedRun | None) -> int:
+def _last_pull_number(last_pull: ObservedRun | None) -> int:
     return -1 if last_pull is None else int(last_pull.obj["spec"]["number"])

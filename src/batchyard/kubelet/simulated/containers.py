@@ -186,7 +186,7 @@ class SimulatedContainers:
         """Raise AssertionError, since a simulated pod has no process that listens on a port."""
         raise AssertionError(self.no_process_reason(pod))
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         """Pass changes of pods, already durable, to the open log streams of these pods."""
         for change in changes:
             if change.key.kind == scheme.POD:

@@ -115,7 +115,7 @@ class Connections:
                 for connection in list(self._open):
                     connection.abort()
 
-    def date(self) -> bytes:
+    def date_header(self) -> bytes:
         """Return the current time in the format of the HTTP Date header."""
         epoch_second = wall_clock() // SECOND
         if epoch_second != self._second:

@@ -314,7 +314,7 @@ class HttpProtocol(asyncio.Protocol):
                 b"\r\ncontent-length: %d" % len(message),
                 Response(code, message, content_type=_TEXT_CONTENT_TYPE),
             )
-            head = _encode_head(response, self._connections.date(), length_header, is_last=True)
+            head = _encode_head(response, self._connections.date_header(), length_header, is_last=True)
             self._transport.write(head + message.encode())
             self._transport.close()
 
@@ -389,7 +389,7 @@ class HttpProtocol(asyncio.Protocol):
             self._begin_stream(ResponsePieces(response.body), response, parsed_request)
             return
         length_header, is_last = b"\r\ncontent-length: %d" % len(response.body), self._is_last(parsed_request)
-        head = _encode_head(response, self._connections.date(), length_header, is_last=is_last)
+        head = _encode_head(response, self._connections.date_header(), length_header, is_last=is_last)
         body = b"" if parsed_request.request.method == "HEAD" else response.body
         self._transport.write(head + body[:PIECE_SIZE])
         if len(body) <= PIECE_SIZE:
@@ -405,7 +405,7 @@ class HttpProtocol(asyncio.Protocol):
         encoding_header = b"\r\ntransfer-encoding: chunked" if parsed_request.is_chunked else b""
         is_last = self._is_last(parsed_request) or not parsed_request.is_chunked
         self._current_request = parsed_request._replace(is_last=is_last)
-        self._transport.write(_encode_head(response, self._connections.date(), encoding_header, is_last=is_last))
+        self._transport.write(_encode_head(response, self._connections.date_header(), encoding_header, is_last=is_last))
         if parsed_request.request.method == "HEAD":
             self._dispatcher.leave(stream)
             self._end_response()
@@ -423,7 +423,7 @@ class HttpProtocol(asyncio.Protocol):
         transport, connections = self._transport, self._connections
         unparsed_data, user = self._requests.unparsed_data, parsed_request.request.user
         self.connection_lost(None)
-        transport.write(switching_protocols_response(response, parsed_request.request, connections.date()))
+        transport.write(switching_protocols_response(response, parsed_request.request, connections.date_header()))
         connection = UpgradedConnection(
             transport, connections, self.peer, _holder_name_of(user), self._turns.scheduler_for(user)
         )

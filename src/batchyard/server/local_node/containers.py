@@ -295,7 +295,7 @@ class LocalContainers:
         network_name = "host" if pod["spec"].get("hostNetwork") else uid
         return LocalPortConnection(self._folders.node, self._folders.path(key), network_name, port, client)
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         """Ignore changes of objects: access to local containers does not depend on them."""
 
     def end(self) -> None:

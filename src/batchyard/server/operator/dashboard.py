@@ -51,7 +51,7 @@ class StreamHub:
     def observe(self, events: Sequence[WatchEvent]) -> None:
         """Notify all dashboard streams of changes of API objects."""
         for stream in list(self._streams):
-            stream.feed(events)
+            stream.process_changes(events)
 
     def touch(self) -> None:
         """Mark all dashboard streams as stale, after a change that does not concern an API object."""

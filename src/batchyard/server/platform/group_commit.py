@@ -86,7 +86,7 @@ DurableCallback: TypeAlias = Callable[[JournalError | None], None]
 class DurableWatch(Protocol):
     """A watch, or another consumer of store changes, that receives changes only once the journal holds them."""
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         """Receive changes that are now durable in the journal."""
 
     def end(self) -> None:
@@ -239,7 +239,7 @@ class GroupCommit:
         """Pass durable changes to all watches. An exception of one watch does not affect other watches."""
         with ExitStack() as stack:
             for watch in reversed(self._watches):
-                stack.callback(watch.feed, changes)
+                stack.callback(watch.process_changes, changes)
 
     def _record_size(self, object_bytes: int) -> None:
         self._transaction_sizes.append((self.durable_revision, object_bytes))

@@ -398,7 +398,7 @@ class EmbeddedPlatform:
 
     def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
         actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
-        self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.offer)
+        self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.list_allowed_actions)
         self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
 
     def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:

@@ -48,7 +48,7 @@ class RecordingWatch:
         self.is_defective = is_defective
         self.revisions: list[int] = []
 
-    def feed(self, changes: Iterable[WatchEvent]) -> None:
+    def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         if self.is_defective:
             raise KeyError("a defect")
         self.revisions += [change.revision for change in changes]
