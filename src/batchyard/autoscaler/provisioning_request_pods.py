@@ -232,12 +232,14 @@ def run_duration_fault(request: Obj) -> ConditionText | None:
 
 def is_for_many_zones(request: Obj) -> bool:
     """Return whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
-    return parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
+    return request_parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
 
 
 def is_for_other_autoscaler(request: Obj) -> bool:
     """Return whether a check-capacity ProvisioningRequest names another autoscaler instance."""
-    return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
+    return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(
+        request_parameter(request, "processorInstance")
+    )
 
 
 def valid_until(request: Obj) -> Instant | None:
@@ -246,14 +248,14 @@ def valid_until(request: Obj) -> Instant | None:
     return None if wait_time_max is None else creation_time(request) + wait_time_max
 
 
-def parameter(request: Obj, name: str) -> str:
+def request_parameter(request: Obj, name: str) -> str:
     """Return a parameter in the spec of a ProvisioningRequest; '' if it is not set."""
     value: Any = (request["spec"].get("parameters") or {}).get(name)
     return "" if value is None else str(value)
 
 
 def _seconds_parameter(request: Obj, name: str) -> Duration | None:
-    text = parameter(request, name)
+    text = request_parameter(request, name)
     return int(text) * SECOND if text.isdecimal() and int(text) > 0 else None
 
 

@@ -395,7 +395,7 @@ class CapacityRequest:
         if self._request["spec"]["provisioningClassName"] == request_pods.CHECK_CLASS:
             if not PodPlacements(self._index.nodes).place_all(pods):
                 return request_pods.CAPACITY_FOUND, []
-            return request_pods.CAPACITY_NOT_FOUND if request_pods.parameter(
+            return request_pods.CAPACITY_NOT_FOUND if request_pods.request_parameter(
                 self._request, "noRetry"
             ) == "true" else request_pods.CAPACITY_NOT_FOUND_YET, []
         scale_up = upcoming_cluster.scale_up

@@ -61,7 +61,7 @@ def request_kubeconfig_cluster(
         access = await read_access()
         transport = HttpTransport(access, read_access)
         try:
-            response = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
+            response = await transport.send_request(HttpRequest("GET", path_in(access.namespace)))
         finally:
             await transport.close()
         if not response.code:

@@ -85,7 +85,7 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_k
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
     name = queues.cluster_queue_name
     if kind == "ClusterQueue" and name in scheduler_cache.snapshot.queues:
-        readiness = scheduler_cache.readiness(name)
+        readiness = scheduler_cache.active_status(name)
         return "" if readiness.active else f": {readiness.message}"
     return ""
 

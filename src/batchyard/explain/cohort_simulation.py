@@ -41,8 +41,8 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
-    for quota_key in snapshot.names:
-        snapshot_copy.id_of(*quota_key)
+    for quota_key in snapshot.flavor_resource_names:
+        snapshot_copy.flavor_resource_id(*quota_key)
     for view in (*snapshot.forest.views.values(), *new_cohorts):
         snapshot_copy.put_cohort(view)
     queues_of_tree = snapshot.queues_below(queue.node.path[0])
@@ -178,7 +178,7 @@ class CohortSimulation:
         """Return the views of all simulated pending Workloads except the explained Workload."""
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
-    def views_ahead(self) -> list[WorkloadView]:
+    def workloads_ahead(self) -> list[WorkloadView]:
         """Return the simulated Workloads that are ahead of the explained Workload in its queue, in queue order."""
         return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
 
@@ -334,7 +334,7 @@ class _Trial:
             self._outcome.preempted_keys.append(key)
         name, view = quota_holder.queue.name, self._admitted_views.get(key) or self._simulation._views.get(key)
         self._release_quota(key)
-        self._queue_manager.mark_queue(name)
+        self._queue_manager.mark_queue_for_retry(name)
         if view is not None:
             self._queue_manager.pending[name].put_in_line(view)
             self._queue_manager.record_new_workload(name)

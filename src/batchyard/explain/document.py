@@ -323,7 +323,7 @@ def holder_part(
     held_amounts = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
         for fr, amount in holder.held_amounts
-        for flavor, resource in (snapshot.names[fr],)
+        for flavor, resource in (snapshot.flavor_resource_names[fr],)
     ]
     return {
         "workload": user.name_of(workload.key),

@@ -253,7 +253,7 @@ class PendingExplainer:
         if request is None or limiting_node is None:
             message = _join_obstacles(analysis)
             return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
-        limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
+        limit_kind = self._limit_kind_or_priority(analysis, limiting_node.limit)
         node, missing_amount = limiting_node.node, format_amount(request.resource, request.shortfall)
         kind = document.kind_of(self._cache.snapshot, node)
         text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}")
@@ -261,7 +261,7 @@ class PendingExplainer:
             limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_amount
         )
 
-    def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
+    def _limit_kind_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
@@ -316,7 +316,7 @@ class PendingExplainer:
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
-            share = weighted_share(each.node, self._cache.snapshot.names)
+            share = weighted_share(each.node, self._cache.snapshot.flavor_resource_names)
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             share_parts.append(document.nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts

@@ -293,7 +293,7 @@ def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Se
 
     Only the first ENDED_WORKLOADS_MAX Workloads ahead of it are candidates.
     """
-    keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
+    keys = [view.key for view in case.simulation.workloads_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
     )

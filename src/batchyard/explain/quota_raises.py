@@ -130,7 +130,7 @@ def _raisable_fields(
     for ancestor in node.path[-2::-1]:
         if ancestor.name in views:
             quota_fields.append(_QuotaField(views[ancestor.name], ancestor, _BORROWING))  # noqa: PERF401 - consistent with the other cases
-    flavor_resource = snapshot.id_of(*quota_keys[0])
+    flavor_resource = snapshot.flavor_resource_id(*quota_keys[0])
     for retained in retained_quota(node, flavor_resource)[:_LENDERS_MAX]:
         lender = snapshot.queue_of.get(retained.node)
         view = lender.view if lender is not None else views[retained.node.name]
@@ -146,7 +146,7 @@ def _minimal_raise(
     case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> Generator[HypotheticalChange, bool, Proposal | None]:
     quota_keys = list(shortfall_by_key)
-    raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
+    raise_steps = _quota_raises_to_try(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
 
     def raise_by(increases: Sequence[int]) -> HypotheticalChange:
         return quota_field.raise_by(dict(zip(quota_keys, increases, strict=True)))
@@ -196,7 +196,9 @@ def _change_in_dimension(
     return change_with([*amounts[:dimension], amount, *amounts[dimension + 1 :]])
 
 
-def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
+def _quota_raises_to_try(
+    case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]
+) -> list[list[int]]:
     """Return the quota raises to try, each as a list of amounts for `quota_keys`, in ascending order.
 
     The first raises are the shortfalls. Each next one adds the requests of another pending Workload.

@@ -54,7 +54,9 @@ def flavor_without_quota(linted: LintedManifests) -> Iterator[RuleResult]:
         potential_quota = snapshot.queues[name].node.potential_quota
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
-                no_quota_resources = [r for r in group.resources if potential_quota[snapshot.id_of(flavor, r)] <= 0]
+                no_quota_resources = [
+                    r for r in group.resources if potential_quota[snapshot.flavor_resource_id(flavor, r)] <= 0
+                ]
                 if no_quota_resources:
                     location = f"in cohort {view.cohort}" if view.cohort else "in this queue, which has no cohort"
                     problem = (

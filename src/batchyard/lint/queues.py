@@ -427,7 +427,7 @@ def borrowing_without_lender(linted: LintedManifests) -> Iterator[RuleResult]:
         node = snapshot.queues[name].node
         for group_index, group in enumerate(view.groups):
             for quota in group.quotas:
-                fr = snapshot.id_of(quota.flavor, quota.resource)
+                fr = snapshot.flavor_resource_id(quota.flavor, quota.resource)
                 if quota.borrowing_limit and node.parent and 0 < node.potential_quota[fr] <= node.subtree_quota[fr]:
                     flavor_index = group.flavors.index(quota.flavor)
                     problem = (

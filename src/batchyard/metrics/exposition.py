@@ -67,7 +67,7 @@ class Scrape:
         self._schedule = schedule
         self._is_scheduled = False
 
-    def take(self) -> Sequence[Any]:
+    def take_buffered_data(self) -> Sequence[Any]:
         """Return the next chunk as the only item; () during a pause, before the chunk is due, or after the end."""
         if self._is_scheduled or self.is_over:
             return ()

@@ -184,8 +184,8 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
-        members=_parse_people(row.get("members") or _NO_FIELDS),
-        admins=_parse_people(row.get("admins") or _NO_FIELDS),
+        members=_parse_users_and_groups(row.get("members") or _NO_FIELDS),
+        admins=_parse_users_and_groups(row.get("admins") or _NO_FIELDS),
         identity=model.Identity(
             name=account_row.get("name", f"{name}-ksa"),
             google_name=account_row.get("googleName", f"wi-{name}"),
@@ -200,8 +200,8 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     )
 
 
-def _parse_people(row: model.Part) -> model.People:
-    return model.People(row.get("users") or (), row.get("groups") or ())
+def _parse_users_and_groups(row: model.Part) -> model.UsersAndGroups:
+    return model.UsersAndGroups(row.get("users") or (), row.get("groups") or ())
 
 
 def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:

@@ -96,7 +96,7 @@ class _Tournament(Generic[EntryT]):
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
-            return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
+            return tuple(quota.weighted_share(node, snapshot.flavor_resource_names) for node in entry.queue.node.path)
 
     def _forget_shares_in_branch(self, node: quota.QuotaNode) -> None:
         branch = node.path[min(1, len(node.path) - 1)]

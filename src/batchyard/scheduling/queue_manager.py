@@ -469,7 +469,7 @@ class QueueManager:
         self._record_queue_in_line(name, queue)
         self.record_tree_change(queue)
 
-    def mark_queue(self, name: str) -> None:
+    def mark_queue_for_retry(self, name: str) -> None:
         """Mark a ClusterQueue: its cohort tree's inadmissible Workloads are tried again, because something changed."""
         self._marked_queues.setdefault(name, self.now)
 
@@ -477,7 +477,7 @@ class QueueManager:
         """Schedule a retry of the inadmissible Workloads in a queue's cohort tree, unless one is scheduled already."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
-    def mark_due_queues(self) -> None:
+    def mark_due_queues_for_retry(self) -> None:
         """Mark ClusterQueues with an ended backoff or a due reactivation, so that their Workloads are tried again."""
         for name in list(self._queues_with_held_back):
             pending_queue = self.pending.get(name)
@@ -556,7 +556,7 @@ class QueueManager:
             self._queues_in_line[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
-        """Let cycles try the inadmissible Workloads of cohort trees that `mark_queue` marked at or before `marked_by`.
+        """Let cycles try the inadmissible Workloads of cohort trees whose queues were marked at or before `marked_by`.
 
         Trees for whose id `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
         """

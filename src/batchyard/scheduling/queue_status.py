@@ -170,7 +170,7 @@ class QueueStatusController:
         self._cache.snapshot.rebuild_if_changed()
         status = dict(obj.get("status") or {})
         queue_counter = self._cache.workload_cache.cluster_queue_counters.get(name)
-        status["conditions"] = _with_active_condition(obj, self._cache.readiness(name), now)
+        status["conditions"] = _with_active_condition(obj, self._cache.active_status(name), now)
         status["flavorsReservation"] = self._usage_by_flavor(queue, queue_counter.reserved_usage, is_local=False)
         status["flavorsUsage"] = self._usage_by_flavor(queue, queue_counter.admitted_usage, is_local=False)
         status["pendingWorkloads"] = len(self._cache.queue_manager.pending[name])
@@ -216,7 +216,9 @@ class QueueStatusController:
     def _set_fair_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": weighted_share(node, self._cache.snapshot.names).rounded_value}
+            status["fairSharing"] = {
+                "weightedShare": weighted_share(node, self._cache.snapshot.flavor_resource_names).rounded_value
+            }
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
         return [

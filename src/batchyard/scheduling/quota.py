@@ -109,7 +109,7 @@ def available(node: QuotaNode, fr: int) -> int:
     return free_amount
 
 
-def available_cache(node: QuotaNode) -> dict[int, int]:
+def cached_available_amounts(node: QuotaNode) -> dict[int, int]:
     """Return the cached `available()` amounts of a node by flavor-resource id; callers add missing ones."""
     available_by_gate = node.path[0].available_by_gate
     amounts = available_by_gate.get(node.gate)

@@ -148,7 +148,7 @@ class ServerMetrics:
             self.objects.observe(event)
             self._machines.observe(event)
             if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:
-                self.cycles.forget(event.key.name)
+                self.cycles.forget_queue(event.key.name)
 
     def _batchyard_texts(self) -> Iterator[str]:
         yield from self.cycles.own_texts()

@@ -91,7 +91,7 @@ def clone_mount(source: str) -> int:
     return _raise_errno(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
 
-def map_owners(mount: int, user_namespace: int) -> None:
+def map_file_owners(mount: int, user_namespace: int) -> None:
     """Map the owners of files in a detached mount through a user namespace (an id-mapped mount).
 
     `mount` and `user_namespace` are open descriptors. Raises OSError if the filesystem does not support id-mapped

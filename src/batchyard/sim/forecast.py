@@ -495,7 +495,7 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
             if used_amount and remaining_excess > 0:
                 names.append(admitted_workload.key)
                 remaining_excess -= used_amount
-        excess_by_resource[queue.name, *snapshot.names[fr]] = excess, names
+        excess_by_resource[queue.name, *snapshot.flavor_resource_names[fr]] = excess, names
     return excess_by_resource
 
 
@@ -524,7 +524,7 @@ def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
     name, is_cluster_queue = new_object["metadata"]["name"], key_of(new_object).kind == scheme.CLUSTER_QUEUE
     changed_quota_node = snapshot.queues[name].node if is_cluster_queue else snapshot.cohorts[name]
     for fr in changed_quota_node.nominal if nodes else ():
-        flavor, resource = snapshot.names[fr]
+        flavor, resource = snapshot.flavor_resource_names[fr]
         flavor_labels = flavors[flavor].labels if flavor in flavors else {}
         flavor_nodes = [node for node in nodes if flavor_labels.items() <= node.labels.items()]
         node_capacity = sum(node.allocatable.get(resource, 0) for node in flavor_nodes)

@@ -146,14 +146,14 @@ def guide_steps() -> tuple[GuideStep, ...]:
     return _load_guide_file().steps
 
 
-def played_steps(last_name: str | None = None) -> tuple[GuideStep, ...]:
-    """Return the steps of the guide up to and including the step `last_name`; None: all steps.
+def guide_steps_up_to(last_step_name: str | None = None) -> tuple[GuideStep, ...]:
+    """Return the steps of the guide up to and including the step `last_step_name`; None: all steps.
 
     Raise ValueError if the guide has no step of this name.
     """
     steps = guide_steps()
     names = [step.name for step in steps]
-    return tuple(steps if last_name is None else steps[: names.index(last_name) + 1])
+    return tuple(steps if last_step_name is None else steps[: names.index(last_step_name) + 1])
 
 
 def examples_folder() -> Path | None:

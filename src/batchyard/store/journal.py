@@ -74,7 +74,7 @@ class RevisionJournal:
         self._replaced_rows = journal_contents.replaced_rows
 
     @property
-    def floor(self) -> int:
+    def compacted_revision(self) -> int:
         """The compacted revision: object versions that were replaced up to it are deleted from the journal."""
         return self._floor.revision
 

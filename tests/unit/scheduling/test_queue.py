@@ -6,7 +6,7 @@ from yard import SchedulerBench, queue
 
 def test_workload_with_zero_usage_keeps_flavor_assignment() -> None:
     bench = SchedulerBench(queue("cq", 4))
-    cq, fr = bench.snapshot.queues["cq"], bench.snapshot.id_of("spot", "cpu")
+    cq, fr = bench.snapshot.queues["cq"], bench.snapshot.flavor_resource_id("spot", "cpu")
     assert AdmittedWorkload("team/a", "a", cq, ((fr, 0),)).flavor_resources == {fr}
     assert AdmittedWorkload("team/a", "a", cq, (), frozenset({fr})).flavor_resources == {fr}
 

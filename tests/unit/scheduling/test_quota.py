@@ -35,7 +35,7 @@ def deep() -> SchedulerBench:
 
 
 def spot_cpu(bench: SchedulerBench) -> int:
-    return bench.snapshot.id_of("spot", "cpu")
+    return bench.snapshot.flavor_resource_id("spot", "cpu")
 
 
 def potential(bench: SchedulerBench, name: str) -> int:

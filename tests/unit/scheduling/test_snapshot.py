@@ -96,7 +96,7 @@ def test_usage_of_removed_flavor_is_counted() -> None:
 
 def test_usage_before_settle_is_counted() -> None:
     bench = company()
-    first, second = (bench.snapshot.id_of("new", resource) for resource in ("cpu", "gpu"))
+    first, second = (bench.snapshot.flavor_resource_id("new", resource) for resource in ("cpu", "gpu"))
     held = AdmittedWorkload("team/x", "uid-x", bench.snapshot.queues["a"], ((first, 5), (second, 7)))
     bench.snapshot.hold(held)
     bench.snapshot.rebuild_if_changed()
@@ -176,7 +176,7 @@ def test_settle_rebuilds_only_after_change() -> None:
     snapshot = Snapshot()
     snapshot.rebuild_if_changed()
     assert snapshot.rebuild_count == 0
-    snapshot.id_of("spot", "cpu")
+    snapshot.flavor_resource_id("spot", "cpu")
     snapshot.rebuild_if_changed()
     snapshot.rebuild_if_changed()
     assert snapshot.rebuild_count == 1

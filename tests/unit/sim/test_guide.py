@@ -19,7 +19,7 @@ from batchyard.sim.guide import (
     GuideRow,
     examples_folder,
     guide_steps,
-    played_steps,
+    guide_steps_up_to,
     unfinished_of,
 )
 from batchyard.sim.scenario import InvalidScenario
@@ -54,7 +54,7 @@ folders = pytest.mark.parametrize(
 @cache
 def play_guide(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
     """The whole guide, and the observation after each step."""
-    guide = Guide(folder, played_steps())
+    guide = Guide(folder, guide_steps_up_to())
     return guide, {seen.step.name: seen for seen in guide.play()}
 
 
@@ -110,7 +110,7 @@ def test_each_compact_job_gets_own_node_pool(folder: Path) -> None:
 
 
 def test_two_jobs_wait_when_reserved_nodes_are_fewer_than_quota() -> None:
-    guide = Guide(EXAMPLE, played_steps("low-priority"))
+    guide = Guide(EXAMPLE, guide_steps_up_to("low-priority"))
     guide.world.run_until(FIRST_STEP_AT + 30 * SECOND)
     selector = ("resource-type", "reservation")
     pods = [pod for pod in guide.world.objects(scheme.POD) if selector in pod["spec"]["nodeSelector"].items()]
@@ -141,7 +141,7 @@ def test_steps_start_at_spacing_of_guide() -> None:
 @folders
 def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late: Duration) -> None:
     guide, steps = play_guide(folder)
-    other = Guide(folder, played_steps())
+    other = Guide(folder, guide_steps_up_to())
     scenario = other.world.scenario
     moved = [step._replace(at=step.at + late if step.at else 0) for step in scenario.steps]
     other.world = World(replace(scenario, steps=moved), seed=seed)
@@ -149,16 +149,16 @@ def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late
 
 
 def test_step_is_played_with_previous_steps() -> None:
-    assert [step.name for step in played_steps("compact-placement")] == [
+    assert [step.name for step in guide_steps_up_to("compact-placement")] == [
         "low-priority",
         "high-priority",
         "compact-placement",
     ]
-    assert played_steps() == guide_steps()
+    assert guide_steps_up_to() == guide_steps()
 
 
 def test_teams_submit_jobs_half_second_apart_within_step() -> None:
-    guide = Guide(EXAMPLE, played_steps("low-priority"))
+    guide = Guide(EXAMPLE, guide_steps_up_to("low-priority"))
     applied = [
         ((step.at - FIRST_STEP_AT) / SECOND, obj["metadata"]["name"])
         for step in guide.world.scenario.steps
@@ -172,7 +172,7 @@ def test_teams_submit_jobs_half_second_apart_within_step() -> None:
 def test_guide_folder_is_read_like_simulate_folder(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
     (tmp_path / "platform" / "teams" / "extra.yaml").write_text(EXTRA, "utf-8")
-    guide = Guide(tmp_path, played_steps("low-priority"))
+    guide = Guide(tmp_path, guide_steps_up_to("low-priority"))
     assert [warning.partition("extra.yaml")[2] for warning in guide.warnings] == [WARNING]
     guide.world.run_until(0)
     names = [obj["metadata"]["name"] for obj in guide.world.objects(scheme.NAMESPACE)]
@@ -188,7 +188,7 @@ def test_example_folder_is_found() -> None:
 
 def test_folder_of_another_layout_is_rejected_with_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(InvalidScenario) as reported:
-        Guide(tmp_path, played_steps("low-priority"))
+        Guide(tmp_path, guide_steps_up_to("low-priority"))
     missing = [str(fault).partition(": ")[0].removeprefix(f"{tmp_path}/") for fault in reported.value.faults]
     assert missing == ["platform/teams", "platform/priorityclass", "platform/kueue", "low_priority/workloads"]
 

@@ -33,7 +33,7 @@ def format_json(value: Any) -> str:
     return text if len(text) <= _SHOWN_VALUE_LENGTH_MAX else f"{text[:_SHOWN_VALUE_LENGTH_MAX]}..."
 
 
-def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
+def attribute_to_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
     """Yield the errors, marked as reported by the named webhook, except errors of CEL rules in the schema.
 
     The text of such an error starts with the type of the value, `object` or `array`, instead of the value.

@@ -289,7 +289,7 @@ class PodLogs:
         stream = LogStream(log, options, self._now())
         if options.follow:
             return stream
-        data = stream.take()
+        data = stream.take_buffered_data()
         if not stream.is_over:
             return stream.put_back_data(data)
         text = b"".join(data).decode(errors="replace")
@@ -319,7 +319,7 @@ class LogStream:
         self.on_new_data: Callable[[], None] = _do_nothing
         log.on_new_data = self._notify
 
-    def take(self) -> Sequence[bytes]:
+    def take_buffered_data(self) -> Sequence[bytes]:
         """Return log data that is new since the last call; after the last data, close the log."""
         new_lines = self._log.read()
         lines = [line for line in new_lines if line.at >= self._options.since]

@@ -28,7 +28,7 @@ from batchyard.cli.platform.render import write_platform_files
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of
+from batchyard.sim.guide import Guide, GuideObservation, examples_folder, guide_steps_up_to, pool_of
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
@@ -106,7 +106,7 @@ def run(
     if folder is None:
         output.fail("batchyard: this installation contains no example manifests; set their folder with --manifests DIR")
     try:
-        guide = Guide(folder, played_steps(step), platform_dir)
+        guide = Guide(folder, guide_steps_up_to(step), platform_dir)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide was not run; fix these manifests first")
     print_warnings(guide.warnings)
@@ -129,7 +129,7 @@ def run(
     _treat_signals_as_ctrl_c()
     with run_platform_process(guide.cluster, live_speed) as live_platform:
         live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
-        live_observations = list(live_guide.play(played_steps(step)))
+        live_observations = list(live_guide.play(guide_steps_up_to(step)))
         simulated_rows = guide_rows(observations, guide)
         different_rows = live_guide.timings.differences(simulated_rows, guide_rows(live_observations, live_guide))
         _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)

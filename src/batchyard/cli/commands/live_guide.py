@@ -179,7 +179,7 @@ class Timings:
         self._steps = steps
         self._recorded: list[Timing] = []
 
-    def note(self, timing: Timing) -> None:
+    def record(self, timing: Timing) -> None:
         """Record the timing of an event that was late, by any duration, or did not happen."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
@@ -343,7 +343,7 @@ class LiveGuide:
         return [{**type_fields, **item} for item in self._request(path)["items"]]
 
     def _record_reading(self, step: GuideStep, subject: str, lateness: Duration) -> None:
-        self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
+        self.timings.record(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
         for attempt in range(_QUEUE_READINGS_MAX):
@@ -355,7 +355,7 @@ class LiveGuide:
                 break
         else:
             event_and_subject = "figures of", "the ClusterQueues, which do not count every Workload,"
-            self.timings.note(Timing(step.name, *event_and_subject, moment.now - due_at, is_reached=False))
+            self.timings.record(Timing(step.name, *event_and_subject, moment.now - due_at, is_reached=False))
         return moment.now, queues
 
     def _prepare_step(self, step: GuideStep | None) -> KubectlStream | None:
@@ -383,7 +383,7 @@ class LiveGuide:
         jobs_and_times = zip(due_jobs, creation_times, strict=True)
         lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in jobs_and_times}
         for name, duration in lateness.items():
-            self.timings.note(Timing(step.name, "Job", name, duration))
+            self.timings.record(Timing(step.name, "Job", name, duration))
         return max(due_jobs[-1][0], *creation_times)
 
     def _create_with_stopped_clock(
@@ -422,7 +422,7 @@ class LiveGuide:
             instant += MINUTE
         for job in unfinished_jobs:
             name = job["metadata"]["name"]
-            self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
+            self.timings.record(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
         deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial_node_counts.values())
         started_at = instant
         while (
@@ -431,7 +431,7 @@ class LiveGuide:
             instant += MINUTE
         if count > initial_node_count:
             event_and_subject = "end of", f"{count - initial_node_count} of the nodes that were added"
-            self.timings.note(Timing(step.name, *event_and_subject, instant - started_at, is_reached=False))
+            self.timings.record(Timing(step.name, *event_and_subject, instant - started_at, is_reached=False))
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:

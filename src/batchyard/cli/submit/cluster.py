@@ -119,7 +119,7 @@ class Cluster:
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
         """Request the pods that match `selector`, a URL query, from the API server; empty if that fails."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
-        response = await self.client.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
+        response = await self.client.transport.send_request(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in_response(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
@@ -127,7 +127,9 @@ class Cluster:
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         field_selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
-        response = await self.client.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={field_selector}"))
+        response = await self.client.transport.send_request(
+            HttpRequest("GET", f"{path}?fieldSelector={field_selector}")
+        )
         events = [(event_last_time(event), event) for event in _items_in_response(response)]
         if not events:
             return None
@@ -142,7 +144,9 @@ class Cluster:
         return await self.client.stream_log(path, f"container={container}&follow=true", since_time, handle_lines)
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
-        response = await self.client.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
+        response = await self.client.transport.send_request(
+            HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION)
+        )
         if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
             problem = f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
@@ -150,7 +154,7 @@ class Cluster:
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
-        response = await self.client.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
+        response = await self.client.transport.send_request(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= response.code < 300:
             raise SubmitError(f"{obj['kind']} {obj['metadata']['name']} cannot be created: {failure_reason(response)}")
         return decode_object(response.body)

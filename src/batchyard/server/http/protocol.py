@@ -100,7 +100,7 @@ class ResponseStream:
         """
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
-        if self._queued_parts is None and (parts := self.response.take()):
+        if self._queued_parts is None and (parts := self.response.take_buffered_data()):
             self._queued_parts = iter(parts)
         if self._queued_parts is not None:
             with ExitStack() as on_exception:
@@ -159,7 +159,7 @@ class ResponsePieces:
         self.on_new_data: Callable[[], None] = _ignore_new_data
         self._pieces = pieces
 
-    def take(self) -> Iterator[bytes]:
+    def take_buffered_data(self) -> Iterator[bytes]:
         """Return the iterator over all encoded pieces of the response, and mark the response as taken completely."""
         self.is_over = True
         return self._pieces

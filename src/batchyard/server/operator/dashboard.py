@@ -53,7 +53,7 @@ class StreamHub:
         for stream in list(self._streams):
             stream.feed(events)
 
-    def touch(self) -> None:
+    def mark_streams_stale(self) -> None:
         """Mark all dashboard streams as stale, after a change that does not concern an API object."""
         for stream in list(self._streams):
             stream.mark_stale()
@@ -173,7 +173,7 @@ class DashboardHandlers:
         stream.on_new_data = data_available.set
         while not stream.is_over:
             data_available.clear()
-            for chunk in stream.take():
+            for chunk in stream.take_buffered_data():
                 await response.write(chunk)
             try:
                 async with asyncio.timeout(_ACCESS_RECHECK_INTERVAL):

@@ -189,9 +189,9 @@ class OperatorProcess:
         cycle_metrics = self.server_metrics.cycles
         decision_log = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         cycle_observer = self._cycle_observer(cycle_metrics)
-        count_loop = cycle_metrics.count_loop
+        count_preemption_loop = cycle_metrics.count_preemption_loop
         platform_ports = PlatformPorts(
-            *(self.kernel, self.client, (), (), decision_log, count_loop, throttle),
+            *(self.kernel, self.client, (), (), decision_log, count_preemption_loop, throttle),
             cycle_observer=cycle_observer,
             pacing=network_pacing(self.client.outbox.send_queue.is_slow),
         )

@@ -80,7 +80,7 @@ class ShadowPage:
                 divergence.at, start_time, *divergence_identity, divergence.explanation(), divergence.hints
             )
         )
-        self._hub.touch()
+        self._hub.mark_streams_stale()
 
 
 _SHUTDOWN_TIMEOUT: Final = 1.0  # seconds

@@ -279,7 +279,7 @@ class CertificateRotator:
     async def _perform_rotation(self) -> CertificateGenerations | None:
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
-        response = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
+        response = await self._transport.send_request(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
         if response.code not in {200, 404}:
             self._report_error(response)
             return None
@@ -294,7 +294,7 @@ class CertificateRotator:
             if secret
             else transport.HttpRequest("POST", secrets_path, encoded_secret)
         )
-        response = await self._transport.ask(request)
+        response = await self._transport.send_request(request)
         if response.code in {200, 201}:
             return new_generations
         if response.code == 409:
@@ -310,7 +310,7 @@ class CertificateRotator:
             yield f"{_CRDS_PATH}/{definition}"
 
     async def _inject_bundle(self, path: str, authorities: bytes) -> bool:
-        response = await self._transport.ask(transport.HttpRequest("GET", path))
+        response = await self._transport.send_request(transport.HttpRequest("GET", path))
         if response.code == 404:
             return True
         if response.code != 200:
@@ -321,7 +321,7 @@ class CertificateRotator:
         updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service_reference)
         if updated_object == stored_object:
             return True
-        response = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
+        response = await self._transport.send_request(transport.HttpRequest("PUT", path, _encode(updated_object)))
         if response.code == 409:  # another replica updated it first: read it again
             return await self._inject_bundle(path, authorities)
         if response.code != 200:
@@ -507,7 +507,7 @@ class Webhooks:
             field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner_uid}"
         path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
         request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
-        response = await self._transport.ask_with_retries(request)
+        response = await self._transport.send_request_with_retries(request)
         if response.code == 404:  # the kind is not served
             return []
         if response.code != 200:

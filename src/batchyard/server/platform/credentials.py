@@ -148,9 +148,11 @@ class SigningKey:
         return True
 
 
-def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
-    """Return a kubeconfig with embedded credentials of a user; `authority` is the server's CA certificate as PEM."""
-    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
+def kubeconfig_text(
+    url: str, ca_certificate: bytes, user: str, certificate: SignedCertificate, namespace: str = ""
+) -> str:
+    """Return a kubeconfig with embedded credentials of a user; `ca_certificate` is the server's, as PEM."""
+    cluster = {"server": url, "certificate-authority-data": _base64(ca_certificate)}
     user_credentials = {
         "client-certificate-data": _base64(certificate.certificate),
         "client-key-data": _base64(certificate.key),

@@ -38,7 +38,7 @@ def pod_unix_id(pod: str) -> int:
     """
     first_id, count = _FIRST_POD_UID, _POD_UID_COUNT
     if not _has_id_range(first_id, count):
-        first_id, count = _upper_id_range()
+        first_id, count = _fallback_pod_id_range()
     return first_id + zlib.crc32(pod.encode()) % count
 
 
@@ -99,7 +99,7 @@ class PodUsers:
         """
         copied_mount_fd = linux.clone_mount(source)
         try:
-            linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
+            linux.map_file_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
         except OSError:
             if image_kinds.is_within(source, self._own_folder) and not is_of_machine:
                 change_owner(source, self.id)
@@ -151,7 +151,7 @@ def _has_id_range(first_id: int, id_count: int) -> bool:
     return any(start <= first_id and first_id + id_count <= end for start, end in _read_id_ranges())
 
 
-def _upper_id_range() -> tuple[int, int]:
+def _fallback_pod_id_range() -> tuple[int, int]:
     """Return the third quarter of the largest range of mapped ids (first id, count). Raises OSError if it is empty."""
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4

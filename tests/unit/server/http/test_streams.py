@@ -20,7 +20,7 @@ class LargeResponse:
         self.on_new_data: Callable[[], None] = lambda: None
         self._parts = parts
 
-    def take(self) -> Sequence[Any]:
+    def take_buffered_data(self) -> Sequence[Any]:
         self.is_over = True
         return self._parts
 

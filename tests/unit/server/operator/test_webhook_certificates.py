@@ -23,7 +23,7 @@ class ConflictingServer:
         self.objects: dict[str, Any] = {}
         self.overtaken: dict[str, None] = {}
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         path = request.path
         if request.method == "GET":
             result = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})
