@@ -108,7 +108,7 @@ def run(scenario: Scenario, observers: Sequence[str]) -> CycleTimes:
     start = time.thread_time()
     world = ObservedWorld(scenario, observers)
     world.run_until(None)
-    world.settle()
+    world.flush_batched_writes()
     end = time.thread_time()
     with tempfile.TemporaryDirectory() as folder:
         file = LedgerFile(Path(folder) / "ledger")

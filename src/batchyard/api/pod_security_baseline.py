@@ -48,9 +48,9 @@ def quote_values(values: Iterable[str]) -> str:
     return ", ".join(f'"{value}"' for value in values)
 
 
-def noun_with_names(word: str, names: Sequence[str]) -> str:
+def noun_with_names(noun: str, names: Sequence[str]) -> str:
     """Return a noun with names, such as `container "a"` or `containers "a", "b"`."""
-    return f"{pluralize(word, len(names))} {quote_values(names)}"
+    return f"{pluralize(noun, len(names))} {quote_values(names)}"
 
 
 def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:

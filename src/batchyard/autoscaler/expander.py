@@ -258,7 +258,7 @@ class NodeGroupsState:
                 used_by_resource[resource] = used_by_resource.get(resource, 0) + amount * size
         return used_by_resource
 
-    def room(self, group: node_groups.NodeGroup) -> int:
+    def count_addable_within_size(self, group: node_groups.NodeGroup) -> int:
         """Return how many machines a node group's size bounds let it add; 0 while an old TPU slice is not deleted."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._terminating_counts.get(group.name) else group.hosts
@@ -288,12 +288,12 @@ class NodeGroupsState:
         """Return why a node group cannot grow, in the cluster autoscaler's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
-        if not self.room(group):
+        if not self.count_addable_within_size(group):
             return FULL
         resources = limits.exceeded_resources(group.counted_resources, group.hosts)
         return node_groups.format_exceeded_limits(resources) if resources else ""
 
-    def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
+    def count_addable_within_cluster_limits(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
         """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec.
 
         The number is 1 << 30 if none of these limits the group.
@@ -320,7 +320,9 @@ class NodeGroupsState:
         self.groups.update({group.name: group for group in new_groups})
         increases: dict[node_groups.NodeGroup, int] = {}
         for group in groups:
-            increases[group] = min(self.known_room(group, cluster), count - sum(increases.values()))
+            increases[group] = min(
+                self.count_addable_within_cluster_limits(group, cluster), count - sum(increases.values())
+            )
             self.grow(group, increases[group])
         for group, increase in increases.items():
             self.grow(group, -increase)

@@ -409,14 +409,16 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
 
 def _refusal_for_rest(group: NodeGroup, node_count: int, scale_up: ScaleUp) -> GroupRefusal:
     """Return why a node group that gets `node_count` new nodes gets none for the rest of the pods."""
-    if node_count >= scale_up.fleet.room(group):
+    if node_count >= scale_up.fleet.count_addable_within_size(group):
         return GroupRefusal(FULL)
     resources = scale_up.limits.exceeded_resources(group.counted_resources, node_count + 1)
     return GroupRefusal(_EXCEEDED_CAUSE, resources) if resources else GroupRefusal(_INFEASIBLE_CAUSE)
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    return scale_up.fleet.known_room(option.group, scale_up.loop_context.cluster) >= len(option.nodes)
+    return scale_up.fleet.count_addable_within_cluster_limits(option.group, scale_up.loop_context.cluster) >= len(
+        option.nodes
+    )
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:

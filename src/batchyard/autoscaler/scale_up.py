@@ -245,7 +245,10 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
     The first group with capacity for all nodes gets them all. Without such a group, those with the largest capacity are
     filled first.
     """
-    capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
+    capacity_by_group = {
+        group: min(fleet.count_addable_within_size(group), fleet.count_addable_within_cluster_limits(group, cluster))
+        for group in increases
+    }
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
         increase = min(
@@ -256,7 +259,9 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
 
 def _spread_evenly(increase_by_group: dict[NodeGroup, int], node_count: int, fleet: NodeGroupsState) -> None:
     for _ in range(node_count):
-        growable_groups = [group for group in increase_by_group if increase_by_group[group] < fleet.room(group)]
+        growable_groups = [
+            group for group in increase_by_group if increase_by_group[group] < fleet.count_addable_within_size(group)
+        ]
         if not growable_groups or not _remaining_pool_size(growable_groups[0], increase_by_group, fleet):
             return
         smallest_group = min(growable_groups, key=lambda group: fleet.size(group) + increase_by_group[group])
@@ -383,7 +388,7 @@ class ScaleUp:
             if (
                 backoff is None
                 or backoff.needs_configuration_change
-                or self.fleet.known_room(group, cluster) < group.hosts
+                or self.fleet.count_addable_within_cluster_limits(group, cluster) < group.hosts
             ):
                 continue
             backoff_end_times.append(backoff.end)

@@ -210,7 +210,7 @@ class Guide:
             else:
                 last_applied_at = self.files[step.name][-1].at
             world.run_until(last_applied_at + parse_duration(step.looks.queues))
-            world.settle()
+            world.flush_batched_writes()
             now, queues = world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE)
             world.run_until(last_applied_at + parse_duration(step.looks.nodes))
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))

@@ -171,7 +171,7 @@ class Simulation:
 
     def _make_result(self, run_ending: RunEnding) -> Result:
         world, accounting = self.world, self._accounting
-        world.settle()
+        world.flush_batched_writes()
         workloads = world.objects(scheme.WORKLOAD)
         now = self._log_end_time(workloads)
         world.log.record_end(world.client, now)

@@ -1,7 +1,7 @@
 """Simulated world: virtual time, an in-memory object store, and the platform's controllers that run on them.
 
 A run applies the scenario's steps and processes events, until a given time or until no more events are scheduled.
-At the end, the caller flushes batched writes of controllers with `World.settle`.
+At the end, the caller flushes batched writes of controllers with `World.flush_batched_writes`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -267,7 +267,7 @@ class World:
         self.kernel.call_at(self.start + end_time, do_nothing)
         self.kernel.run(self.start + end_time)
 
-    def settle(self) -> None:
+    def flush_batched_writes(self) -> None:
         """Flush the batched writes of controllers.
 
         The scheduler's writes are not flushed while the backoff of a Workload or the reactivation of a cohort tree is

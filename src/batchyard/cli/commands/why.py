@@ -266,7 +266,7 @@ class Subject(NamedTuple):
         return kind_info(self.kind)
 
 
-class SimulatedQuestion(NamedTuple):
+class SimulationInputs(NamedTuple):
     """The simulation in which an object is explained: manifest paths, virtual time of the explanation, random seed."""
 
     paths: Sequence[str]
@@ -307,7 +307,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     output.write(_format_answer(document, output_format))
 
 
-def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
+def explain_in_simulation(subject: Subject, simulation_inputs: SimulationInputs, output_format: Output) -> None:
     """Simulate manifests up to a virtual time and print the explanation of an object.
 
     The default time is the end of the run, or if the files contain a cluster state, the time of this state. The command
@@ -318,17 +318,17 @@ def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
-    texts = read_texts(question.paths)
-    if question.at is None and not (texts.manifests or texts.file_faults):
+    texts = read_texts(simulation_inputs.paths)
+    if simulation_inputs.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
             explain_in_state(subject, state, output_format)
             return
-    request = SimulateRequest(question.paths, None, question.at, question.seed)
+    request = SimulateRequest(simulation_inputs.paths, None, simulation_inputs.at, simulation_inputs.seed)
     scenario, state = read_scenario_and_state(request, texts)
-    until = 0 if question.at is None and state is not None else question.at
+    until = 0 if simulation_inputs.at is None and state is not None else simulation_inputs.at
     # A sink, even one that keeps nothing, makes the run record the time of its last event.
-    options = SimulationOptions(until, question.seed, sink=lambda _: None, state=state)
+    options = SimulationOptions(until, simulation_inputs.seed, sink=lambda _: None, state=state)
     simulation = Simulation(scenario, options)
     simulation.advance()
     end = simulation.world.log.last_record_at - (EPOCH if state is None else state.at)
@@ -436,7 +436,7 @@ def why(
     if subject is None:
         raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:
-        explain_in_simulation(subject, SimulatedQuestion(paths, at, seed), output)
+        explain_in_simulation(subject, SimulationInputs(paths, at, seed), output)
     else:
         target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         explain_in_cluster(subject, target, output)

@@ -42,7 +42,7 @@ class CompletionAnswer(NamedTuple):
         return "".join(f"{line}\n" for line in (self.kind, *map("\t".join, self.rows)))
 
 
-def answer(arguments: Sequence[str]) -> str:
+def completion_text(arguments: Sequence[str]) -> str:
     """Return the completions of the last word as the text that the completion scripts read.
 
     The arguments are the value of $KUBECONFIG, then the words after `batchyard` up to the current one.

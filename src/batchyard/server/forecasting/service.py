@@ -69,7 +69,7 @@ class ForkPool:
         self._cached_revision = -1
         self.metrics = ForkMetrics(monotonic_seconds, lambda: len(self._queue))
 
-    def ask(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
+    def compute_answer(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
         """Return the deferred answer to a question, which `work` computes. Raises StatusError if the queue is full.
 
         If an equal question is cached or queued, its answer is used.
@@ -314,9 +314,9 @@ class ForecastEngine:
         #: Decides which Workloads a user may see. The platform sets it before it serves requests.
         self.authorizer: Authorizer | None = None
 
-    def ask(self, question: ForecastRequest) -> DeferredResponse:
+    def forecast_start(self, forecast_request: ForecastRequest) -> DeferredResponse:
         """Return the deferred forecast of a Workload's start. Raises StatusError if the queue is full."""
-        deferred_forecast = self._fork_pool.ask(question, partial(self._forecast, question))
+        deferred_forecast = self._fork_pool.compute_answer(forecast_request, partial(self._forecast, forecast_request))
         self._calibration_loop.record_use()
         return deferred_forecast
 
@@ -325,7 +325,9 @@ class ForecastEngine:
         changed_object = to_storage_version(path.served_kind, path.version, response.body)
         question = (request.user, msgspec.json.encode(changed_object))
         try:
-            warnings = self._fork_pool.ask(question, partial(self._compute_warnings, changed_object, request))
+            warnings = self._fork_pool.compute_answer(
+                question, partial(self._compute_warnings, changed_object, request)
+            )
         except StatusError:
             return response
         return DeferredResponse(
@@ -348,7 +350,7 @@ class ForecastEngine:
         return compute(self._objects.list, self._clock(), question.subject, question.seed, may_see, known_calibration)
 
     def _request_samples(self) -> DeferredResponse:
-        return self._fork_pool.ask(("samples", self._clock()), self._sample_forecasts)
+        return self._fork_pool.compute_answer(("samples", self._clock()), self._sample_forecasts)
 
     def _sample_forecasts(self) -> Sequence[calibration.ForecastRecord]:
         return self._functions.sample(self._objects.list, self._clock(), self._calibration_loop.calibration)

@@ -97,7 +97,7 @@ class Connections:
         if not self._port_counts[holder]:
             del self._port_counts[holder]
 
-    def leave(self, connection: ClosableConnection) -> None:
+    def remove(self, connection: ClosableConnection) -> None:
         """Stop counting a closed connection as open."""
         self._open.pop(connection, None)
         if not self._open:

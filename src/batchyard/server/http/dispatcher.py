@@ -197,7 +197,7 @@ class RequestDispatcher:
         """The number of watches and upgraded connections in progress."""
         return len(self._users_by_stream)
 
-    def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
+    def end_stream(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
         """Stop counting a stream as a watch of its user. A streaming response is also ended."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.unsubscribe(stream)

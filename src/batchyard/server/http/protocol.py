@@ -250,7 +250,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release all resources of the closed connection."""
-        self._connections.leave(self)
+        self._connections.remove(self)
         self._deadline.end()
         self._requests.end()
         self._release_bodies()
@@ -263,7 +263,7 @@ class HttpProtocol(asyncio.Protocol):
         self._queued_requests.clear()
         if self._stream is not None:
             self._stream.stop()
-            self._dispatcher.leave(self._stream.response)
+            self._dispatcher.end_stream(self._stream.response)
             self._stream = None
 
     def data_received(self, data: bytes) -> None:
@@ -339,7 +339,7 @@ class HttpProtocol(asyncio.Protocol):
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:
-            self._dispatcher.leave(self._stream.response)
+            self._dispatcher.end_stream(self._stream.response)
             self._stream = None
         if self._current_request.is_chunked:
             self._transport.write(b"0\r\n\r\n")
@@ -373,7 +373,7 @@ class HttpProtocol(asyncio.Protocol):
     def _write_response(self, response: StartedResponse) -> None:
         if self._is_lost or self._transport.is_closing():
             if not isinstance(response, Response):
-                self._dispatcher.leave(response)
+                self._dispatcher.end_stream(response)
             return
         parsed_request = self._current_request
         assert parsed_request is not None, "a response arrives only while a request is in progress"
@@ -405,7 +405,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current_request = parsed_request._replace(is_last=is_last)
         self._transport.write(_encode_head(response, self._connections.date(), encoding_header, is_last=is_last))
         if parsed_request.request.method == "HEAD":
-            self._dispatcher.leave(stream)
+            self._dispatcher.end_stream(stream)
             self._end_response()
         else:
             self._stream_parts(stream, parsed_request)

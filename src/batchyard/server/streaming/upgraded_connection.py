@@ -117,7 +117,7 @@ class UpgradedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection, and notify the protocol handler that it is lost."""
         self._timer.cancel()
-        self._connections.leave(self)
+        self._connections.remove(self)
         upgrade_handler, self._handler = self._handler, None
         if upgrade_handler is not None:
             upgrade_handler.connection_closed()
