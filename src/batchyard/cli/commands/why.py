@@ -307,7 +307,7 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     output.write(_format_answer(document, output_format))
 
 
-def explain_in_simulation(subject: Subject, simulation_inputs: SimulationInputs, output_format: Output) -> None:
+def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_format: Output) -> None:
     """Simulate manifests up to a virtual time and print the explanation of an object.
 
     The default time is the end of the run, or if the files contain a cluster state, the time of this state. The command
@@ -318,23 +318,23 @@ def explain_in_simulation(subject: Subject, simulation_inputs: SimulationInputs,
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
-    texts = read_texts(simulation_inputs.paths)
-    if simulation_inputs.at is None and not (texts.manifests or texts.file_faults):
+    texts = read_texts(inputs.paths)
+    if inputs.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
             explain_in_state(subject, state, output_format)
             return
-    request = SimulateRequest(simulation_inputs.paths, None, simulation_inputs.at, simulation_inputs.seed)
+    request = SimulateRequest(inputs.paths, None, inputs.at, inputs.seed)
     scenario, state = read_scenario_and_state(request, texts)
-    until = 0 if simulation_inputs.at is None and state is not None else simulation_inputs.at
+    until = 0 if inputs.at is None and state is not None else inputs.at
     # A sink, even one that keeps nothing, makes the run record the time of its last event.
-    options = SimulationOptions(until, simulation_inputs.seed, sink=lambda _: None, state=state)
+    options = SimulationOptions(until, inputs.seed, sink=lambda _: None, state=state)
     simulation = Simulation(scenario, options)
     simulation.advance()
     end = simulation.world.log.last_record_at - (EPOCH if state is None else state.at)
     simulation.result()
-    if question.at is not None and simulation.world.kernel.next_instant() is None and end < question.at:
-        message = f"the run ends at {format_age(end)}, before --at {format_age(question.at)}: its end is explained"
+    if inputs.at is not None and simulation.world.kernel.next_instant() is None and end < inputs.at:
+        message = f"the run ends at {format_age(end)}, before --at {format_age(inputs.at)}: its end is explained"
         output.report_line(f"batchyard: {message}; set an earlier --at for an earlier state")
     explain_in_world(simulation.world, subject, output_format)
 
