@@ -15,7 +15,10 @@ _UNKNOWN: Final = "-"
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """Return the report on a replayed trace as tables with titles, without the tables that have no rows."""
+    """Return the report on a replayed trace as titled tables, without those that have no rows.
+
+    Without `wide`, the table over time has only every tenth point.
+    """
     tables_by_title = {
         "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods_table(report),
         "waits of pods scheduled in both, from creation to binding": _waits_table(report),

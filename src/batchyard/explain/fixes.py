@@ -80,10 +80,10 @@ class QueueCorrection(NamedTuple):
 
 
 def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
-    """Return the alternatives to correct all errors of a Workload and its queue, each with the corrected objects.
+    """Return the ways to remove all errors and holds, such as a stopPolicy, of a Workload and its queue.
 
-    There is one alternative, or several if the Cohorts form a cycle, which can be broken in several places. The result
-    is empty if there are no errors, or if patches cannot correct them.
+    Each way contains the corrected objects. There is one way, or several if the Cohorts form a cycle, which can be
+    broken in several places. The result is empty if nothing needs a correction, or if patches do not suffice.
     """
     queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
     if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):

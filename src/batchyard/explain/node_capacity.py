@@ -63,7 +63,7 @@ class NodeCapacityView:
             booting_machines = self._scaling_index.machines.upcoming_machines.values()
             return BOOTING, next((machine.group.pool for machine in booting_machines), "")
         if IN_BACKOFF in message:
-            backoffs = self._unretried_backoffs(now)
+            backoffs = self._relevant_backoffs(now)
             backoff_codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
@@ -87,7 +87,7 @@ class NodeCapacityView:
             f"{count_with_noun(len(times), 'machine')} of {zone}, the first requested at {format_second(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
-        for location, each in self._unretried_backoffs(now):
+        for location, each in self._relevant_backoffs(now):
             awaited_texts.append(f"pool {location}: {each.code}; {_retry_text(each, now)}")
         return awaited_texts[:_SHOWN_MAX]
 
@@ -98,17 +98,17 @@ class NodeCapacityView:
         """
         ends = [
             each.end
-            for _, each in self._unretried_backoffs(now)
+            for _, each in self._relevant_backoffs(now)
             if each.end > now and not each.needs_configuration_change
         ]
         return min(ends, default=None)
 
     def pools_in_backoff(self, now: Instant) -> frozenset[str]:
-        """Return the NodePools with a running backoff; if there is none, those not retried after their last backoff."""
-        return frozenset(location.partition("/")[0] for location, _ in self._unretried_backoffs(now))
+        """Return the NodePools with a running backoff; if there is none, those with an ended, recorded backoff."""
+        return frozenset(location.partition("/")[0] for location, _ in self._relevant_backoffs(now))
 
-    def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
+    def _relevant_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
+        """Return (key, backoff) pairs of the running backoffs, sorted by key; if none runs, of all recorded ones."""
         all_backoffs = sorted(self._scaling_index.backoffs.items())
         return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
 

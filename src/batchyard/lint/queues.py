@@ -418,9 +418,9 @@ def reclaim_without_cohort(linted: LintedManifests) -> Iterator[RuleResult]:
 
 
 def borrowing_without_lender(linted: LintedManifests) -> Iterator[RuleResult]:
-    """Report each borrowingLimit above 0 for a flavor-resource of which no other member of the cohort lends quota.
+    """Report each borrowingLimit above 0 without effect: no other member of the cohort, and no Cohort, lends quota.
 
-    Flavor-resources of which the ClusterQueue itself has no quota either are not reported.
+    Nothing is reported for a flavor and resource of which the ClusterQueue has no quota either.
     """
     snapshot = linted.snapshot
     for name, (manifest, view) in linted.queues.items():

@@ -58,8 +58,9 @@ class RevisionJournal:
     def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
         """Open a journal file; create it if it does not exist. Raise JournalError if the file cannot be used.
 
-        With `accept_loss`, a journal that is intact but contradicts its commit mark is opened too, although it may lack
-        acknowledged changes. Its revision is then raised by REVISION_LEAP, so that no revision is used twice.
+        The commit mark is a small file beside the journal with the last acknowledged revision. With `accept_loss`, an
+        intact journal is opened even if its commit mark is missing, damaged or does not match, although the journal may
+        lack acknowledged changes. The revision is then raised by REVISION_LEAP, so that no revision is used twice.
         """
         self._path = path
         self._commit_mark = journal_file.CommitMark(path)

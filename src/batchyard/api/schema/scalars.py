@@ -158,7 +158,7 @@ def _unsupported_value_flaw(value: str, enum_values: list[str]) -> violations.Sc
 
 @lru_cache
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern in Go syntax, where `$` matches only at the end of the text and flags may follow `^`."""
+    """Compile a pattern of a schema. As in Go, `^(?i)` ignores case, and a final `$` matches only at the end."""
     if pattern.startswith("^(?i)"):
         pattern = "(?i)^" + pattern.removeprefix("^(?i)")
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), re.ASCII)

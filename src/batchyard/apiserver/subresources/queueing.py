@@ -180,7 +180,8 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
     """Yield the key of an object such as `job/train`.
 
-    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name.
+    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name. Raise StatusError
+    if `subject` is not KIND/NAME of a known kind, or if `namespace` is '' for a namespaced kind.
     """
     plural, separator, name = subject.partition("/")
     served_kind = next(

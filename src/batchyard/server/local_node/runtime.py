@@ -507,7 +507,9 @@ def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, A
     if "mounts" not in requested_run:
         return spec
     folder, plans = folders.pod_folder(requested_run["metadata"]["namespace"]), requested_run["volumes"]
-    volume_mounts = [mount.to_spec(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
+    volume_mounts = [
+        mount.to_spec(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]
+    ]
     volume_targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]

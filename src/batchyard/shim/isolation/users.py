@@ -67,10 +67,11 @@ class PodUsers:
         linux.isolate_later_mounts()
 
     def copy_mount(self, source: str, *, is_shared: bool = False, is_of_machine: bool = False) -> str:
-        """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
+        """Copy the mount of a file or directory; return the copy's path, valid after `enter`.
 
-        `is_shared` means that files of users other than root keep their owners. `is_of_machine` means that the source
-        is not the pod's own, so the owners stored on disk are never changed.
+        In the copy, root's files belong to the pod's user. If the filesystem has no id-mapped mounts, the owners of the
+        pod's own files are changed on disk instead. With `is_shared`, files of users other than root keep their owners.
+        With `is_of_machine`, the source is not the pod's own, and its owners on disk never change.
         """
         if source not in self._copied_paths:
             path = f"{_STAGE_FOLDER}/{len(self._copies)}"
