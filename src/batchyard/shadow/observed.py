@@ -247,7 +247,9 @@ def match_equivalent_victims(
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
         return None
-    other_evictions = {number: each for number, each in evictions.items() if not _take_target(each, predicted_targets)}
+    other_evictions = {
+        number: each for number, each in evictions.items() if not _remove_predicted_target(each, predicted_targets)
+    }
     for eviction in other_evictions.values():
         victim = snapshot.holder(eviction.workload)
         equivalent_key = next(
@@ -263,7 +265,7 @@ def match_equivalent_victims(
     return tuple(evictions)
 
 
-def _take_target(eviction: ObservedPreemption, predicted_targets: dict[str, PreemptionTarget]) -> bool:
+def _remove_predicted_target(eviction: ObservedPreemption, predicted_targets: dict[str, PreemptionTarget]) -> bool:
     target = predicted_targets.get(eviction.workload)
     if target is None or target.reason != eviction.reason:
         return False

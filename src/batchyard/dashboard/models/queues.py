@@ -21,7 +21,7 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 
 def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
     """Return the row of a ClusterQueue, with counts of Workloads and a usage bar for each flavor."""
-    queue_state = inputs.queue_source.readiness(queue.name)
+    queue_state = inputs.queue_source.active_status(queue.name)
     admitted_count = sum(workload.is_admitted for workload in queue.workloads.values())
     return {
         "name": queue.name,
