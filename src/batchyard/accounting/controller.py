@@ -178,7 +178,9 @@ def retention_writes(reader: Reader, now: Instant) -> list[Write]:
             metadata = obj["metadata"]
             if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
                 groups.setdefault((metadata["namespace"], obj["spec"]["from"][:date_length]), []).append(obj)
-        due_groups = [(group, objects) for group, objects in groups.items() if _end_of(group[1]) + retention <= now]
+        due_groups = [
+            (group, objects) for group, objects in groups.items() if _end_of_period(group[1]) + retention <= now
+        ]
         for (namespace, date_text), objects in due_groups[:_MERGED_GROUPS_MAX]:
             writes += _record_merge_writes(
                 reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{date_text}"), date_text, objects
@@ -191,20 +193,20 @@ def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_object
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
-    merged_time_span = _begin_of(date_text), _end_of(date_text)
+    merged_time_span = _begin_of_period(date_text), _end_of_period(date_text)
     spec = records.combined_spec([records.parse_cost_record(obj) for obj in merged_objects])
     yield Create(records.make_cost_record(key.namespace, key.name, merged_time_span, merged_time_span[1], spec))
 
 
-def _begin_of(date_text: str) -> Instant:
+def _begin_of_period(date_text: str) -> Instant:
     return parse_time(f"{date_text}-01T00:00:00Z" if date_text.count("-") == 1 else f"{date_text}T00:00:00Z")
 
 
-def _end_of(date_text: str) -> Instant:
-    period_begin = _begin_of(date_text)
+def _end_of_period(date_text: str) -> Instant:
+    period_begin = _begin_of_period(date_text)
     if date_text.count("-") > 1:
         return period_begin + DAY
-    return _begin_of(format_time(period_begin + 31 * DAY)[: len("2026-11")])
+    return _begin_of_period(format_time(period_begin + 31 * DAY)[: len("2026-11")])
 
 
 COSTS_BATCH_KEY: Final = Key("Batch", "", "costs")

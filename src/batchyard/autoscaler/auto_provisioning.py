@@ -306,5 +306,7 @@ def _scale_up_options(
 
 
 def _option_sort_key(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
-    known_count = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
+    known_count = sum(
+        scale_up.fleet.remaining_known_capacity(group, scale_up.loop_context.cluster) for group in option.groups
+    )
     return len(option.unplaced_pods), option.group.price * len(option.nodes), -min(known_count, len(option.nodes))

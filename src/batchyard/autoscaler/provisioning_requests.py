@@ -105,7 +105,7 @@ def result_condition(resize_request: Obj | None) -> request_pods.ConditionText |
             error = status.get("error")
             return (
                 request_pods.ConditionText(
-                    request_pods.FAILED, True, _reason(error["code"]), error.get("message") or ""
+                    request_pods.FAILED, True, _failure_reason(error["code"]), error.get("message") or ""
                 )
                 if error
                 else _NO_ERROR
@@ -120,12 +120,12 @@ def _last_attempt_condition(status: Mapping[str, Any]) -> request_pods.Condition
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
     return request_pods.ConditionText(
-        request_pods.PROVISIONED, False, _reason(condition["reason"]), condition["message"]
+        request_pods.PROVISIONED, False, _failure_reason(condition["reason"]), condition["message"]
     )
 
 
-def _reason(code: str) -> str:
-    return _REASON_BY_ERROR_CODE.get(code, _UNKNOWN_ERROR_REASON)
+def _failure_reason(error_code: str) -> str:
+    return _REASON_BY_ERROR_CODE.get(error_code, _UNKNOWN_ERROR_REASON)
 
 
 # Reconcile one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.

@@ -245,7 +245,9 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
     The first group with capacity for all nodes gets them all. Without such a group, those with the largest capacity are
     filled first.
     """
-    capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
+    capacity_by_group = {
+        group: min(fleet.room(group), fleet.remaining_known_capacity(group, cluster)) for group in increases
+    }
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
         increase = min(
@@ -383,7 +385,7 @@ class ScaleUp:
             if (
                 backoff is None
                 or backoff.needs_configuration_change
-                or self.fleet.known_room(group, cluster) < group.hosts
+                or self.fleet.remaining_known_capacity(group, cluster) < group.hosts
             ):
                 continue
             backoff_end_times.append(backoff.end)

@@ -176,14 +176,14 @@ def _flavor_outcome(
                 assumed_usage.get(fr, 0),
                 quota.available(node, fr),
                 node.potential_quota[fr],
-                quota.possibility_of(quality),
+                quota.preemption_possibility_of(quality),
             )
             for resource, (fr, amount), quality in zip(
                 group_request.resources, group_request.usages[index], resource_qualities, strict=True
             )
         ]
     )
-    possibility = quota.possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
+    possibility = quota.preemption_possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
     return FlavorOutcome(
         group_request.group.flavors[index],
         group_request.group.number,

@@ -98,7 +98,7 @@ def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCor
 
 
 def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
-    return cache.readiness_of_view(objects.queue, objects.flavors).active
+    return cache.active_status_of_view(objects.queue, objects.flavors).active
 
 
 def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> QueueCorrection:
@@ -127,9 +127,9 @@ def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
         return f"raise the amount of the Budget that holds the LocalQueue{end}"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
-    readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
-    if not readiness.active:
-        return f"create or correct the objects that ClusterQueue {queue_name} references: {readiness.message}"
+    active_status = cache.active_status_of_view(replace(queue.view, stop_policy="None"))
+    if not active_status.active:
+        return f"create or correct the objects that ClusterQueue {queue_name} references: {active_status.message}"
     return _REMEDY_BY_LIMIT.get(case.limit.limit, "")
 
 

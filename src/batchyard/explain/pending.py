@@ -92,7 +92,9 @@ class PendingExplainer:
         if workload is None:
             return None
         analysis = self._analyze_pending(workload, self._pending_view(workload, queue.name), queue)
-        return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding(analysis, user)
+        return blockers.binding_limit_of_refusal(analysis.decision, self._cache) or self._shortage_binding_limit(
+            analysis, user
+        )
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         view = workload_view(workload)
@@ -120,8 +122,10 @@ class PendingExplainer:
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
-        limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
-        limit = limit or blockers.requeue_binding(view, now)
+        limit = blockers.binding_limit_of_refusal(
+            analysis.decision, self._cache
+        ) or blockers.failed_check_binding_limit(workload)
+        limit = limit or blockers.requeue_binding_limit(view, now)
         limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
             case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
@@ -141,9 +145,11 @@ class PendingExplainer:
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
         baseline = simulation.run_trial_within_limit()
-        binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
-        binding = binding or self._shortage_binding(analysis, user)
-        binding = binding or self._queue_order_binding(analysis, baseline, user)
+        binding = self._head_of_line_binding_limit(analysis, user) or self._preemption_binding_limit(
+            analysis, baseline, user
+        )
+        binding = binding or self._shortage_binding_limit(analysis, user)
+        binding = binding or self._queue_order_binding_limit(analysis, baseline, user)
         document_part: document.DocumentPart = {
             "binding": binding.document(),
             **self._holders_part(analysis, binding, user),
@@ -174,14 +180,14 @@ class PendingExplainer:
 
     # --- binding limits ---
 
-    def _head_of_line_binding(
+    def _head_of_line_binding_limit(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
         if not queue.view.strict_fifo:
-            return self._preemptor_binding(analysis, pending_queue.preemptor, user)
+            return self._preemptor_binding_limit(analysis, pending_queue.preemptor, user)
         front_views = pending_queue.first_not_held_back(1)
         if not front_views or front_views[0].key == analysis.view.key:
             return None
@@ -192,7 +198,7 @@ class PendingExplainer:
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
-    def _preemptor_binding(
+    def _preemptor_binding_limit(
         self, analysis: PendingAnalysis, preemptor: str, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
@@ -201,12 +207,12 @@ class PendingExplainer:
         text = f"{name} stays at the head of ClusterQueue {analysis.queue.name} until its victims release their quota"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
-    def _queue_order_binding(
+    def _queue_order_binding_limit(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit:
         queue = analysis.queue.name
         if baseline_outcome.is_admitted:
-            blocked_binding = blockers.blocked_entry_binding(self._cache, user)
+            blocked_binding = blockers.blocked_entry_binding_limit(self._cache, user)
             return blocked_binding or document.BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending_queues = self._cache.queue_manager.pending
         head_keys = [
@@ -218,7 +224,7 @@ class PendingExplainer:
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return document.BindingLimit(TURN, text, "ClusterQueue", queue)
 
-    def _preemption_binding(
+    def _preemption_binding_limit(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         decision = analysis.decision
@@ -237,7 +243,7 @@ class PendingExplainer:
     def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
         return self._cache.snapshot.queues_below(analysis.queue.node.path[0])
 
-    def _shortage_binding(
+    def _shortage_binding_limit(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         shortage, queue = analysis.shortage, analysis.queue

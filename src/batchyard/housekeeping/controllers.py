@@ -489,7 +489,7 @@ def definition_status(definition: meta.Obj, reader: client.Reader, now: Instant)
     """Return the new status of a CustomResourceDefinition that is not being deleted."""
     old = definition.get("status") or {}
     spec_names, old_names = definition["spec"]["names"], custom_kinds.accepted_names(definition)
-    conflicts = _conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
+    conflicts = _name_conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
     new_names = {field: old_names.get(field) if field in conflicts else spec_names.get(field) for field in _NAME_FIELDS}
     new_names["categories"] = spec_names.get("categories")
     versions = old.get("storedVersions") or []
@@ -526,10 +526,12 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
     return conditions
 
 
-def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
+def _name_conflicts(
+    spec_names: Mapping[str, Any], old_names: Mapping[str, Any], names_in_use: "_NamesInUse"
+) -> dict[str, str]:
     name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
-        names = in_use.kinds if field in ("kind", "listKind") else in_use.resources
+        names = names_in_use.kinds if field in ("kind", "listKind") else names_in_use.resources
         current_value = old_names.get(field) or ()
         for name in spec_names.get(field) or () if field == "shortNames" else [spec_names.get(field)]:
             if name in names and (name not in current_value if field == "shortNames" else name != current_value):

@@ -74,7 +74,7 @@ class PlacementController:
         self._index.recover_failed_writes(reader)
         reservations = self._reservations
         hotswap_pass = None if reservations is None else HotswapPass(self._index.nodes, reservations, reader, now)
-        placement_pass = _Pass(self._index, reader, now, hotswap_pass)
+        placement_pass = _PlacementPass(self._index, reader, now, hotswap_pass)
         pending_units = self._index.pending_units
         pending_units.start()
         while unit := pending_units.next_unit():
@@ -83,7 +83,7 @@ class PlacementController:
         return placement_pass.outcome
 
 
-class _Pass:
+class _PlacementPass:
     def __init__(self, index: PlacementIndex, reader: Reader, now: Instant, hotswap_pass: HotswapPass | None) -> None:
         self._index = index
         self._hotswap_pass = hotswap_pass

@@ -393,12 +393,12 @@ def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> Granu
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(quality: GranularMode) -> PreemptionPossibility:
+def preemption_possibility_of(quality: GranularMode) -> PreemptionPossibility:
     """Return the PreemptionPossibility that `encode_quality()` has encoded in the quality of a flavor."""
     return _POSSIBILITIES[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(quality: GranularMode) -> FlavorAssignmentMode:
+def assignment_mode_of(quality: GranularMode) -> FlavorAssignmentMode:
     """Return the assignment mode for the quality of a flavor, as `encode_quality()` has encoded it."""
     return _MODE_BY_POSSIBILITY[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 

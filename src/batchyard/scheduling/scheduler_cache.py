@@ -405,11 +405,13 @@ class SchedulerCache:
         """Return whether a ClusterQueue is being deleted."""
         return name in self._terminating_queues
 
-    def readiness(self, name: str) -> QueueActiveStatus:
+    def active_status(self, name: str) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
-        return self.readiness_of_view(self.snapshot.queues[name].view)
+        return self.active_status_of_view(self.snapshot.queues[name].view)
 
-    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()) -> QueueActiveStatus:
+    def active_status_of_view(
+        self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()
+    ) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`).
 
         `new_flavors` are ResourceFlavors that do not exist yet.
@@ -503,7 +505,7 @@ class SchedulerCache:
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]
         was_active = queue.active
-        queue.active = self.readiness(name).active
+        queue.active = self.active_status(name).active
         if queue.active and not was_active:
             self.queue_manager.mark_queue(name)
             self.queue_manager.record_new_workload(name)

@@ -493,7 +493,7 @@ class Followers:
 
     def _split_tree(self, tree: int, now: Instant) -> None:
         changed_at, follower = self._possible_splits.get(tree), self._followers[tree]
-        if changed_at is None or now - changed_at < self._patience or not follower.is_agreed:
+        if changed_at is None or now - changed_at < self._patience or not follower.agrees_with_kueue:
             return
         del self._possible_splits[tree]
         current_events = follower.current_objects()

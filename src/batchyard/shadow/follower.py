@@ -255,9 +255,9 @@ class TreeFollower:
         self._replay.requeue_batch_period = requeue_batch_period
 
     @property
-    def is_agreed(self) -> bool:
+    def agrees_with_kueue(self) -> bool:
         """Whether all watch events of this cohort tree are processed, and Kueue has made each decision of batchyard."""
-        return self._replay.is_agreed
+        return self._replay.agrees_with_kueue
 
     def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:
         """Restart the comparison from the current objects (`events`); existing quota reservations are not compared.
@@ -308,7 +308,7 @@ class TreeFollower:
     def _record_agreement(self) -> None:
         batch_number = self._dropped_batches + len(self._batches)
         batch_count = batch_number - self._bases[0].batch_number
-        if self._replay.is_agreed:
+        if self._replay.agrees_with_kueue:
             if self._is_reordered or batch_count >= max(COPY_INTERVAL_MIN, self._replay.workload_count):
                 self._add_replay_base()
             else:
@@ -397,10 +397,10 @@ class TreeFollower:
             candidate_replays = (
                 _replay_steps(agreed_copy, replay_steps[section_start : position + 1], order)
                 for order in orders
-                if not trial.is_agreed
+                if not trial.agrees_with_kueue
             )
-            trial = next((each for each in candidate_replays if each.is_agreed), trial)
-            if trial.is_agreed:
+            trial = next((each for each in candidate_replays if each.agrees_with_kueue), trial)
+            if trial.agrees_with_kueue:
                 agreed_copy, section_start = ReplayCopy(trial), position + 1
         return trial
 

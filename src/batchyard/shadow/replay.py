@@ -84,11 +84,11 @@ class DecisionReplay(ShadowState):
         first_action, second_action = (
             (self._apply_next_change, self._decide) if self.changes_first else (self._decide, self._apply_next_change)
         )
-        while self._complete_earlier_decisions() or first_action() or self._retry_parked() or second_action():
+        while self._complete_earlier_decisions() or first_action() or self._retry_inadmissible() or second_action():
             pass
 
     @property
-    def is_agreed(self) -> bool:
+    def agrees_with_kueue(self) -> bool:
         """Whether the backlog is empty, and Kueue made all decisions of batchyard's scheduler."""
         return not self.backlog.items and not self._open_decisions
 
@@ -180,7 +180,7 @@ class DecisionReplay(ShadowState):
                 self.counts.alike_count += 1
             self._apply_change(change_number)
 
-    def _retry_parked(self) -> bool:
+    def _retry_inadmissible(self) -> bool:
         """Retry inadmissible Workloads about which Kueue has made a decision, until something changes.
 
         Kueue processes its queues one by one while objects change. So it may have tried a Workload after a change that
@@ -197,7 +197,7 @@ class DecisionReplay(ShadowState):
             head = self.model.parked_head(workload_name, self._now - self._settings.settle - self.requeue_batch_period)
             decisions = [] if head is None else self.model.decide([head])
             if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
-                self.model.requeue_parked(head)
+                self.model.requeue_inadmissible(head)
                 self._complete_decisions(self._tree_of_queue(head.queue), decisions)
                 return True
             if head is None and self._decide_without_late_heads(workload_name):

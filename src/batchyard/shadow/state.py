@@ -135,7 +135,7 @@ class SchedulerModel:
         """
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
-    def requeue_parked(self, head: Head) -> None:
+    def requeue_inadmissible(self, head: Head) -> None:
         """Move one inadmissible Workload back to the active heap of its ClusterQueue."""
         self.index.queue_manager.pending[head.queue].return_to_line(head.workload.key)
         self.index.queue_manager.record_new_workload(head.queue)
@@ -162,7 +162,7 @@ class SchedulerModel:
         self._cycle_number += 1
         return self._create_cycle().run(heads)
 
-    def decide_alone(self, workload: str) -> Decision | None:
+    def decide_for_only_head(self, workload: str) -> Decision | None:
         """Return the decision of batchyard's scheduler for one Workload as the only head.
 
         None if the Workload holds quota, has no ClusterQueue, or is finished or unknown.

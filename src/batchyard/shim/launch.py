@@ -28,31 +28,37 @@ from batchyard.shim.run import ShimRun
 # to a parent directory could have created them.
 
 
-def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
+def resolve_mounts(mounts: list[Mapping[str, Any]], pod_folder: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute source paths.
 
     Raises ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
 
-    `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
+    `pod_folder` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
     `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the
     machine, and false for the pod's own volumes.
     """
     resolved: list[Mapping[str, Any]] = [
-        {**mount, "source": _absolute_source(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
+        {
+            **mount,
+            "source": _absolute_source(mount["source"], pod_folder),
+            "isOfMachine": mount["source"].startswith("/"),
+        }
         for mount in mounts
     ]
     sources = {number: mount["source"] for number, mount in enumerate(mounts) if _needs_bind_mount(mount["source"])}
     if sources:
         unpacking.unshare_mounts()
     for number, source in sources.items():
-        volume_path = "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod)
+        volume_path = (
+            "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod_folder)
+        )
         _bind_checked_source(volume_path, resolved[number]["source"], f"{run_root}/part-{number}", source)
         resolved[number] = {**resolved[number], "source": f"{run_root}/part-{number}"}
     return resolved
 
 
-def _absolute_source(source: str, pod: str) -> str:
-    return source if source.startswith("/") else f"{pod}/{source}"
+def _absolute_source(source: str, pod_folder: str) -> str:
+    return source if source.startswith("/") else f"{pod_folder}/{source}"
 
 
 def _needs_bind_mount(source: str) -> bool:

@@ -186,12 +186,13 @@ def format_exec_error(text: str) -> str:
     return f"{error_prefix}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
-def format_execute_error(program: str, number: int) -> str:
+def format_execute_error(program: str, error_number: int) -> str:
     """Return the error message for a program that cannot be executed, in the format of runc (Go's exec.LookPath)."""
-    if "/" not in program and number in {errno.ENOENT, errno.EACCES}:
+    if "/" not in program and error_number in {errno.ENOENT, errno.EACCES}:
         return f'exec: "{program}": executable file not found in $PATH'
-    text = os.strerror(number).lower()
-    return f'exec: "{program}": stat {program}: {text}' if number == errno.ENOENT else f'exec: "{program}": {text}'
+    text = os.strerror(error_number).lower()
+    stat_prefix = f"stat {program}: " if error_number == errno.ENOENT else ""
+    return f'exec: "{program}": {stat_prefix}{text}'
 
 
 def parse_bubblewrap_error(text: str) -> str:

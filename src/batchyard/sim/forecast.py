@@ -442,10 +442,10 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
     new_state = replace(old_state, revision=old_state.revision + 1, objects=objects)
     new_effects = _simulate_instant(new_state)
     warnings = [
-        *_new_names_text("would be admitted at once", old_effects.admitted, new_effects.admitted, may_see),
-        *_new_names_text("would be preempted at once", old_effects.preempted, new_effects.preempted, may_see),
-        *_new_names_text("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
-        *_new_names_text(_LOST_ADMISSION_TEXT, new_effects.admitted, old_effects.admitted, may_see),
+        *_describe_new_names("would be admitted at once", old_effects.admitted, new_effects.admitted, may_see),
+        *_describe_new_names("would be preempted at once", old_effects.preempted, new_effects.preempted, may_see),
+        *_describe_new_names("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
+        *_describe_new_names(_LOST_ADMISSION_TEXT, new_effects.admitted, old_effects.admitted, may_see),
     ]
     for quota_key, (amount, names) in new_effects.excess_by_quota.items():
         if amount > old_effects.excess_by_quota.get(quota_key, (0, ()))[0]:
@@ -499,12 +499,12 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
     return excess_by_resource
 
 
-def _new_names_text(
-    text: str, old_names: Mapping[str, None], new_names: Mapping[str, None], may_see: Callable[[str], bool]
+def _describe_new_names(
+    predicate: str, old_names: Mapping[str, None], new_names: Mapping[str, None], may_see: Callable[[str], bool]
 ) -> Iterator[str]:
     names = [name for name in new_names if name not in old_names]
     if names:
-        yield f"{_shorten_names(names, may_see)} {text}"
+        yield f"{_shorten_names(names, may_see)} {predicate}"
 
 
 def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
@@ -573,7 +573,9 @@ class ForecastAnswers:
             raise StatusError(404, "NotFound", message, {"name": subject.name})
         return forecast.document(subject_document(subject))
 
-    def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
+    def sample_forecasts(
+        self, list_kind: KindLister, at: Instant, calibration: Calibration
+    ) -> Sequence[ForecastRecord]:
         """Return forecasts of up to four random pending Workloads, to compare them with the actual starts later."""
         options = ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration)
         return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)

@@ -403,14 +403,14 @@ def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) 
         total=len(pods),
         placed_here=len(watch.bound_at),
         placed_there=sum(pod.scheduled is not None and pod.scheduled <= length for pod in pods),
-        placed_in_both=len(_waits_in_both(pods, watch)),
+        placed_in_both=len(_simulated_and_recorded_waits(pods, watch)),
         waiting=waiting_count,
         not_created=len(pods) - len(bound_or_deleted) - waiting_count,
     )
 
 
 def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
-    wait_pairs = _waits_in_both(pods, watch)
+    wait_pairs = _simulated_and_recorded_waits(pods, watch)
     deltas = [simulated - recorded for simulated, recorded in wait_pairs]
     smallest_limit = min(WAIT_LIMITS) * SECOND
     excess_here, excess_there = (
@@ -430,7 +430,7 @@ def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
     )
 
 
-def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
+def _simulated_and_recorded_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
     """Return (simulated wait, recorded wait) of each pod that was placed in the simulation and in the trace."""
     return [
         (watch.bound_at[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)

@@ -204,7 +204,7 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
         timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.moments, each.preemptions, each.preempted_by, each.exists
+            each.queue or queues.get(name, ""), *each.lifecycle_times, each.preemptions, each.preempted_by, each.exists
         )
         for name, each in timelines.items()
         if each.ended_at is None or each.ended_at > 0
@@ -222,7 +222,7 @@ class _TimelineBuilder:
     exists: bool = True
 
     @property
-    def moments(self) -> tuple[float, float | None, float | None]:
+    def lifecycle_times(self) -> tuple[float, float | None, float | None]:
         """When the Workload was created, first admitted and finished; None if that did not happen.
 
         Times are in seconds since the start of the simulations.
@@ -404,7 +404,7 @@ class Difference:
         counts: dict[str, int] = {}
         for row in self.workloads:
             counts[row.effect] = counts.get(row.effect, 0) + 1
-        preemptions = _more_preemptions(self.workloads)
+        preemptions = _preemption_count_change(self.workloads)
         shown_counts = [(counts[effect], verbs) for effect, *verbs in _EFFECT_VERBS if effect in counts]
         texts = [f"{count:,} {select_verb(count, *verbs)}" for count, verbs in shown_counts]
         if shown_counts:
@@ -486,7 +486,7 @@ def _format_dollars(cents: int) -> str:
     return f"{'+' if cents > 0 else '-'}${_format_cents(abs(cents))}"
 
 
-def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
+def _preemption_count_change(rows: Sequence[WorkloadDifference]) -> int:
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 

@@ -209,7 +209,9 @@ class SchemaCompiler:
         }
         nullable_names = frozenset(name for name, field in fields.items() if field.constraints.get("nullable"))
         full_name = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable_names))
+        visitor = _object_visitor(
+            visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable_names)
+        )
         compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
@@ -294,7 +296,7 @@ class RootVisitor(Protocol):
         """Return the object with defaults, or its SchemaViolations; skip fields that are identical in `valid_obj`."""
 
 
-def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
+def _object_visitor(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
     expected_names = frozenset(completion.required_fields) | frozenset(completion.defaults)
     find_visitor, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 

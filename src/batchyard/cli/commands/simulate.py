@@ -17,7 +17,7 @@ from batchyard.api.meta import Key
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_texts, with_explicit_runtimes
+from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_source_texts, with_explicit_runtimes
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import LoopAction, Output, Report, to_duration
@@ -157,7 +157,7 @@ def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> Si
 
     Manifests beside a state file are applied to that state.
     """
-    texts = texts or read_texts([*request.paths, *([str(request.cluster)] if request.cluster else [])])
+    texts = texts or read_source_texts([*request.paths, *([str(request.cluster)] if request.cluster else [])])
     state = texts.state()
     state = None if state is None else with_explicit_runtimes(state)
     manifests, scenario = _read_manifests_or_exit(texts)

@@ -17,7 +17,7 @@ from batchyard.cli.cluster_access import (
     DEFAULT_RUN_LENGTH,
     ClusterTarget,
     read_requested_state,
-    read_texts,
+    read_source_texts,
     with_explicit_runtimes,
 )
 from batchyard.cli.commands.simulate import read_scenario_or_exit
@@ -121,7 +121,7 @@ def format_differences(difference: Difference, output_format: options.Output) ->
 
 def _requested_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
-        texts = read_texts(request.paths)
+        texts = read_source_texts(request.paths)
         if texts.states:
             output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: use --state for it")
         return RunStart(read_scenario_or_exit(texts), at=request.at)

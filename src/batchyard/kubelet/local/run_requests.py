@@ -147,7 +147,7 @@ class NodeSettings:
     #: Whether pods may use the machine's network, including services on the loopback interface.
     host_network: bool = False
     #: Returns why a seccomp profile of this machine cannot be loaded, by its name; '' if it can.
-    profile_fault: Callable[[str], str] = accept_any_profile
+    seccomp_profile_fault: Callable[[str], str] = accept_any_profile
 
 
 class ResolvedImage(NamedTuple):
@@ -196,7 +196,7 @@ def build_container_run(
         find_image_mapping(container.get("image") or "", settings.images), {}
     )
     security.reject_unsupported(pod, container, reader, host_network=settings.host_network)
-    seccomp_profile = security.seccomp_of(pod, container, settings.profile_fault)
+    seccomp_profile = security.seccomp_of(pod, container, settings.seccomp_profile_fault)
     container_devices = inputs.devices.get(name, ContainerDevices())
     variables = {**container_devices.variables, **environment(pod, container, inputs.addresses, reader)}
     mounts = pod_volumes.mounts_of(container, variables, inputs.volumes)
@@ -508,11 +508,13 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
 
 
 def parse_node_settings(
-    settings: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
+    settings: Mapping[str, Any],
+    engines: Sequence[str] = (),
+    seccomp_profile_fault: Callable[[str], str] = accept_any_profile,
 ) -> NodeSettings:
     """Return this machine's settings from `spec.local` of a Cluster; `engines` are the usable container engines.
 
-    `profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
+    `seccomp_profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
     """
     log = settings.get("log") or {}
     return NodeSettings(
@@ -523,5 +525,5 @@ def parse_node_settings(
         engines=engines,
         cache_bytes=meta.amount("memory", settings.get("imageCache", "20Gi")),
         host_network=bool(settings.get("hostNetwork")),
-        profile_fault=profile_fault,
+        seccomp_profile_fault=seccomp_profile_fault,
     )

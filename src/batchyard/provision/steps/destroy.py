@@ -82,7 +82,7 @@ def prune_step(
             destroys=True,
             details=model.ConsentDetails(_list_workloads_command(connection), _describe_deletion),
         ),
-        stdin_from_probes=_delete_input(manifest_parts),
+        stdin_from_probes=_references_to_obsolete_objects(manifest_parts),
         is_checked=False,
         is_optional=True,
     )
@@ -100,7 +100,7 @@ def delete_obsolete_step(
         "delete objects that an earlier version of the file defined",
         commands=(_delete_command(connection, "--wait"),),
         probes=_obsolete_probes(connection, platform, manifest_parts, ""),
-        stdin_from_probes=_delete_input(manifest_parts),
+        stdin_from_probes=_references_to_obsolete_objects(manifest_parts),
         retry=model.Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
         remedy="finalizers need a running controller: check the pods of the engine",
@@ -138,7 +138,7 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note
     return parse
 
 
-def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
+def _references_to_obsolete_objects(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
     def compute_input(command_outputs: Sequence[model.CommandOutput]) -> str:
         obsolete_objects = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
         object_references = [

@@ -60,10 +60,10 @@ class StreamSink(Protocol):
     def accepts_data(self) -> bool:
         """Whether the connection accepts data now. If not, the connection calls `write_next` once it accepts data."""
 
-    def write_part(self, part: bytes) -> None:
+    def write_response_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""
 
-    def end_parts(self) -> None:
+    def end_streaming_response(self) -> None:
         """End the streaming response."""
 
     def abort(self) -> None:
@@ -108,13 +108,13 @@ class ResponseStream:
                 part = self._encode_next_parts(self._queued_parts)
                 on_exception.pop_all()
             if part:
-                self._sink.write_part(part)
+                self._sink.write_response_part(part)
         if self._queued_parts is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
         elif self.response.is_over:
             self.stop()
-            self._sink.end_parts()
+            self._sink.end_streaming_response()
 
     def _take_next_turn(self) -> None:
         self._is_turn_scheduled = False
@@ -330,12 +330,12 @@ class HttpProtocol(asyncio.Protocol):
 
     # --- responses ---
 
-    def write_part(self, part: bytes) -> None:
+    def write_response_part(self, part: bytes) -> None:
         """Write a part of the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._current_request.is_chunked else part)
 
-    def end_parts(self) -> None:
+    def end_streaming_response(self) -> None:
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:

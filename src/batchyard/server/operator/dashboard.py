@@ -264,7 +264,7 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
     async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""
         try:
-            exposition_parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
+            exposition_parts = exposition.text_chunks(request.query.getall(GROUPS_PARAMETER, []))
         except ValueError as error:
             return web.Response(status=400, text=str(error))
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})

@@ -266,7 +266,9 @@ class CertificateRotator:
         generations = await self._perform_rotation()
         if generations is None:
             return
-        injection_results = [await self._inject_bundle(path, generations.authorities) for path in self._target_paths()]
+        injection_results = [
+            await self._inject_bundle(path, generations.authorities) for path in self._paths_of_objects_with_ca_bundle()
+        ]
         if generations.served != self._served:
             with _certificate_memory_file(generations.served.certificate + generations.served.key) as path:
                 self.context.load_cert_chain(path)
@@ -302,7 +304,7 @@ class CertificateRotator:
         self._report_error(response)
         return None
 
-    def _target_paths(self) -> Iterator[str]:
+    def _paths_of_objects_with_ca_bundle(self) -> Iterator[str]:
         name = self._targets.service
         yield f"{_REGISTRATIONS_PATH}/mutatingwebhookconfigurations/{name}"
         yield f"{_REGISTRATIONS_PATH}/validatingwebhookconfigurations/{name}"

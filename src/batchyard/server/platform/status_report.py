@@ -159,7 +159,7 @@ class EmbeddedMetrics:
 
         def serve_metrics(request: ApiRequest) -> AnyResponse:
             try:
-                exposition_parts = exposition.parts(selected_groups(request.query, request.query_items))
+                exposition_parts = exposition.text_chunks(selected_groups(request.query, request.query_items))
             except ValueError as error:
                 raise bad_request(str(error)) from error
             if request.method == "HEAD":

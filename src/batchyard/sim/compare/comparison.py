@@ -296,10 +296,10 @@ def _run_seconds(run: ComparedRun) -> float:
 def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     a, b = runs.a, runs.b
     lines = [
-        _make_line(
+        _make_comparison_line(
             "Workloads waiting", runs, a.watch.workload_records.waiting_curve, b.watch.workload_records.waiting_curve
         ),
-        _make_line(
+        _make_comparison_line(
             "Workloads with quota",
             runs,
             a.watch.workload_records.quota_holder_curve,
@@ -311,7 +311,7 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     ]
     empty_curve = Curve(a.start_time)
     for name in sorted({**used_by_run[0], **used_by_run[1]}):
-        line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))
+        line = _make_comparison_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))
         lines.append(
             ComparisonLine(
                 line.name,
@@ -321,8 +321,10 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     return lines
 
 
-def _make_line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
-    return ComparisonLine(name, a.means(runs.end, INTERVAL_COUNT), b.means(runs.end, INTERVAL_COUNT))
+def _make_comparison_line(name: str, runs: ComparedRuns, first_curve: Curve, second_curve: Curve) -> ComparisonLine:
+    return ComparisonLine(
+        name, first_curve.means(runs.end, INTERVAL_COUNT), second_curve.means(runs.end, INTERVAL_COUNT)
+    )
 
 
 def _section_document(section: Section) -> list[dict[str, Any]]:
