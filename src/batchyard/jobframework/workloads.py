@@ -130,10 +130,10 @@ def _info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
 
 
 def _original_info(pod_set: Mapping[str, Any]) -> PodSetInfo:
-    return _info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
+    return _pod_set_info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
 
 
-def _info_from_template(name: str, count: int, template: PodTemplate) -> PodSetInfo:
+def _pod_set_info_from_template(name: str, count: int, template: PodTemplate) -> PodSetInfo:
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     return PodSetInfo(
         name,
@@ -148,7 +148,7 @@ def _info_from_template(name: str, count: int, template: PodTemplate) -> PodSetI
 
 def inject(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
-    return restore(template, _merge_infos(_info_from_template("", 0, template), injection))
+    return restore(template, _merge_infos(_pod_set_info_from_template("", 0, template), injection))
 
 
 def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
     return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
 
-def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
+def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
     """Return whether this job controls the Workload and still has its maximum execution time and its pod sets.
 
     `pod_sets` are those of the job now. If the Workload holds quota, they may have the admitted counts, and must have
