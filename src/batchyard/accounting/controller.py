@@ -108,7 +108,7 @@ def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     """
     kind = key_of(obj).kind
     started_at = (
-        records.billed_from(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
+        records.billing_start(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
     )
     if started_at is not None and started_at > at_time:
         return None

@@ -321,12 +321,12 @@ def is_billed(instance: Obj) -> bool:
     return phase_of(instance) in _BILLED_PHASES and not is_stopped(instance)
 
 
-def billed_from(instance: Obj) -> Instant | None:
+def billing_start(instance: Obj) -> Instant | None:
     """Return the time from which a cloud Instance is billed; None if its status has no such time."""
     return _parse_optional_time((instance.get("status") or {}).get("startedAt"))
 
 
-def billed_until(instance: Obj) -> Instant | None:
+def billing_end(instance: Obj) -> Instant | None:
     """Return the time at which billing of a cloud Instance ended; None if it is still billed or has no such time."""
     status = instance.get("status") or {}
     return _parse_optional_time(status.get("stoppedAt") or (None if is_billed(instance) else status.get("since")))

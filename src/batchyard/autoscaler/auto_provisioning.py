@@ -294,10 +294,10 @@ def _scale_up_options(
 ) -> list[ScaleUpOption]:
     pods_by_kind = group_pods_by_kind(pods, scale_up.nodes)
     scale_up_options = []
-    for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, pods_by_kind).items():
-        fitting_pods = [pod for kind in fitting_kinds for pod in pods_by_kind[kind]]
+    for fitting_pod_kinds, similar_groups in scale_up.group_by_fitting_pod_kinds(groups, pods_by_kind).items():
+        fitting_pods = [pod for kind in fitting_pod_kinds for pod in pods_by_kind[kind]]
         unfitting_pods = [
-            pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_kinds for pod in kind_pods
+            pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_pod_kinds for pod in kind_pods
         ]
         option = scale_up.option(similar_groups, fitting_pods, [*unfitting_pods, *other_pods]) if fitting_pods else None
         if option is not None:

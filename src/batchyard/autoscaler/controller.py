@@ -165,7 +165,7 @@ class ScaleDown:
             drainabilities = [self._drainability_of(pod, self._budgets.blocks(pod)) for pod in pods]
             moving_pods = [pod for pod, each in zip(pods, drainabilities, strict=True) if each is PodDrainability.MOVES]
             if PodDrainability.BLOCKS not in drainabilities and self._move_pods(node, moving_pods):
-                self._budgets.take(moving_pods)
+                self._budgets.subtract_disruptions(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
                 self.decisions.unneeded_nodes[candidate.name] = candidate
                 if PodDrainability.WAITS in drainabilities:

@@ -154,7 +154,7 @@ class QueuedRequest:
         self._loop_context = loop_context
         self._now = loop_context.now
 
-    def step(self) -> ReconcileResult:
+    def reconcile(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
         request_state, expiry_time = request_pods.state_of(self._request), request_pods.valid_until(self._request)
         if request_state in _OPEN_STATES:
@@ -322,7 +322,7 @@ class CapacityRequest:
         self._loop_context = loop_context
         self._now = loop_context.now
 
-    def step(self) -> ReconcileResult:
+    def reconcile(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
         match request_pods.state_of(self._request):
             case request_pods.ProvisioningRequestState.FAILED:
@@ -362,7 +362,7 @@ class CapacityRequest:
             return self._set_condition(request_pods.EXPIRED)
         refused_at = request_pods.transition_time(self._request, request_pods.PROVISIONED)
         if refused_at is not None:
-            is_due, next_attempt = attempt_schedule(refused_at, self._now, self._loop_context.settings.scan_interval)
+            is_due, next_attempt = due_or_next_attempt(refused_at, self._now, self._loop_context.settings.scan_interval)
             if not is_due:
                 return ReconcileResult(requeue_at=min(expires_at, next_attempt))
         pods = requested_pods(self._request, self._reader)
@@ -411,7 +411,7 @@ class CapacityRequest:
         return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
-def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
+def due_or_next_attempt(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
     """Return whether an attempt to find capacity is due now, and the time of this attempt, or else of the next one.
 
     The delay between attempts doubles from one minute up to ten minutes.
@@ -471,9 +471,9 @@ class ProvisioningRequests:
         loop_context = LoopContext(cluster, settings, now)
         match request["spec"]["provisioningClassName"]:
             case request_pods.QUEUED_CLASS:
-                return QueuedRequest(request, self._index, reader, loop_context).step()
+                return QueuedRequest(request, self._index, reader, loop_context).reconcile()
             case request_pods.ATOMIC_CLASS | request_pods.CHECK_CLASS:
-                return CapacityRequest(request, self._index, reader, loop_context).step()
+                return CapacityRequest(request, self._index, reader, loop_context).reconcile()
         return ReconcileResult()
 
     def _consumed_request_keys(self, event: WatchEvent) -> Iterable[Key]:

@@ -18,14 +18,14 @@ class LruCache(Generic[_K, _V]):
     def __init__(self) -> None:
         self._entries: OrderedDict[_K, _V] = OrderedDict()
 
-    def recall(self, key: _K) -> _V | None:
+    def get(self, key: _K) -> _V | None:
         """Return the value of a key and mark the key as recently used; None if the key is not cached."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)
         return value
 
-    def remember(self, key: _K, value: _V) -> None:
+    def put(self, key: _K, value: _V) -> None:
         """Store the value of a key; remove the least recently used entry if the cache is full."""
         entries = self._entries
         size_before = len(entries)

@@ -44,7 +44,7 @@ from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
 from batchyard.sim.state_document import is_snapshot_text, is_state_text, state_of, state_of_texts
-from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of
+from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of_unread_kinds
 
 # GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
 
@@ -320,7 +320,7 @@ def flavor_keys(cluster_queue: Obj) -> Iterator[Key]:
 
 def print_unread_kinds(state: State) -> None:
     """Print which kinds a cluster state lacks because the user who read it had no permission to list them."""
-    for line in consequences_of(state.unread_kinds):
+    for line in consequences_of_unread_kinds(state.unread_kinds):
         output.report_line(f"batchyard: no permission to list {line}")
 
 

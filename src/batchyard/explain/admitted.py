@@ -211,7 +211,7 @@ class AdmittedExplainer:
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         wait_texts, (limit_kind, pool) = (
             self._capacity.describe_waits(now),
-            self._capacity.limit_of(autoscaler_message, now),
+            self._capacity.limit_in_message(autoscaler_message, now),
         )
         scheduler_message = next(iter(scheduler_texts), "the scheduler has not processed them yet")
         views = [pod_view(pod) for pod in unplaced_pods]

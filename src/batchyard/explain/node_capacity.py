@@ -57,7 +57,7 @@ class NodeCapacityView:
         """Return the cluster autoscaler's last message about a pod; '' if there is none."""
         return self._autoscaler.last_message_for(pod_uid)
 
-    def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
+    def limit_in_message(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit in an autoscaler message (such as STOCK_OUT), and the NodePool's name ('' if unknown)."""
         if message.startswith(_SCALE_UP_TRIGGERED):
             booting_machines = self._scaling_index.machines.upcoming_machines.values()

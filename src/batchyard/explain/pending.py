@@ -15,7 +15,7 @@ from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, Quo
 from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
-from batchyard.explain.fixes import WaitingCase
+from batchyard.explain.fixes import BlockedWorkload
 from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
@@ -76,8 +76,10 @@ class PendingExplainer:
             blocker = document.BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
-            return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
+            blocked_workload = BlockedWorkload(
+                workload, view, self._changes.owner_job(workload), workload_queues, blocker
+            )
+            return {"binding": blocker.document(), **self._changes.fixes_part(blocked_workload, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_limit_of_pending(
@@ -128,8 +130,8 @@ class PendingExplainer:
         limit = limit or blockers.requeue_binding_limit(view, now)
         limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
-            return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
+            blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
+            return {**part, "binding": limit.document(), **self._changes.fixes_part(blocked_workload, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             part |= self._simulate(analysis, simulation, user)
@@ -137,8 +139,8 @@ class PendingExplainer:
             simulation.close()
         if part["binding"]["limit"] == blockers.PODS_READY:
             limit = document.BindingLimit(blockers.PODS_READY, part["binding"]["message"])
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
-            part |= self._changes.unready_part(case, user)
+            blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
+            part |= self._changes.unready_part(blocked_workload, user)
         return part
 
     def _simulate(

@@ -362,7 +362,7 @@ def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
     return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
 
-def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
+def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
     """Return whether this job controls the Workload and still has its maximum execution time and its pod sets.
 
     `pod_sets` are those of the job now. If the Workload holds quota, they may have the admitted counts, and must have

@@ -290,7 +290,7 @@ class RemainingDisruptions:
         """Return whether a budget that selects the pod allows no further disruption."""
         return any(self._remaining_counts[key] < 1 for key in self._budgets_of(pod))
 
-    def take(self, pods: Iterable[PodView]) -> None:
+    def subtract_disruptions(self, pods: Iterable[PodView]) -> None:
         """Subtract one allowed disruption for each pod from the budgets that select the pod."""
         for pod in pods:
             for key in self._budgets_of(pod):

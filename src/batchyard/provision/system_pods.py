@@ -14,7 +14,7 @@ from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDol
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import hourly_price, machine_of, pool_price, zones_of
 from batchyard.provision.engine import settings_of
-from batchyard.provision.manifests.stack import stack_requests
+from batchyard.provision.manifests.stack import monitoring_stack_requests
 from batchyard.provision.model import Part, PlatformEngine, PlatformFlavor, PlatformModel
 from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
@@ -198,7 +198,7 @@ class _PodRequests(NamedTuple):
 
 def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     """Return the pods of the engine (batchyard or Kueue), then the pods of the monitoring stack."""
-    stack_pods = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
+    stack_pods = [SystemPod(name, 1, requests) for name, requests in monitoring_stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
         kueue_pod = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
         job_set_pod = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)

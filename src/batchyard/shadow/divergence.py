@@ -235,7 +235,7 @@ class DivergenceDetector(DecisionReplay):
             view = decision.head.workload
             is_same = kueue_choice is not None and (kueue_choice.workload == view.key or kueue_choice[-1] == view.uid)
             made_at = None if first_made_at is None else self._settings.wait_start(first_made_at, pending.arrived_at)
-            if made_at is not None and made_at < pending.arrived_at - self._settings.settle and not is_same:
+            if made_at is not None and made_at < pending.arrived_at - self._settings.watch_skew_max and not is_same:
                 return None if self._changes_for(decision) is not None else (tree, decision)
         return None
 

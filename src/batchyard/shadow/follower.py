@@ -58,7 +58,7 @@ class CohortTrees:
         self._nodes: dict[int, list[str]] = {}
         self._created_count = 0
 
-    def join(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
+    def join_nodes(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
         """Put nodes into one cohort tree; return the number of the tree and the numbers of trees merged into it."""
         trees = list(dict.fromkeys(self._tree_by_node[node] for node in nodes if node in self._tree_by_node))
         if not trees:
@@ -71,7 +71,7 @@ class CohortTrees:
         self._assign_nodes(resulting_tree, [node for node in nodes if node not in self._tree_by_node])
         return resulting_tree, merged_trees
 
-    def forget(self, tree: int) -> None:
+    def remove_tree(self, tree: int) -> None:
         """Remove a cohort tree and all its nodes (Cohorts and queues)."""
         for node in self._nodes.pop(tree):
             del self._tree_by_node[node]
@@ -89,10 +89,10 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
     """
     events_with_nodes = [(event, nodes) for event in events if (nodes := tree_nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
-        trees.join(nodes)
+        trees.join_nodes(nodes)
     events_by_tree: dict[int, list[WatchEvent]] = {}
     for event, nodes in events_with_nodes:
-        events_by_tree.setdefault(trees.join(nodes)[0], []).append(event)
+        events_by_tree.setdefault(trees.join_nodes(nodes)[0], []).append(event)
     return events_by_tree
 
 
@@ -117,7 +117,7 @@ def tree_nodes_of(key: Key, obj: Obj) -> Sequence[str]:
     return ()
 
 
-def may_split(event: WatchEvent) -> bool:
+def may_split_tree(event: WatchEvent) -> bool:
     """Return whether a watch event may have split a cohort tree in two."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
@@ -205,7 +205,7 @@ class TreeFollower:
         self._replay = DivergenceDetector(policy, settings)
         self._report = report_divergence
         self._has_arrived = has_arrived
-        self._orders = replay_orders(settings.settle)
+        self._orders = replay_orders(settings.watch_skew_max)
         self._batches: list[EventBatch] = []
         #: The number of batches that are no longer in `_batches`.
         self._dropped_batches = 0
@@ -372,10 +372,10 @@ class TreeFollower:
         """Replay watch events by resource version, with a scheduling cycle only where a decision of Kueue needs one.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
-        that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
-        between them.
+        that waits for its victims keeps its place as head. Changes further apart than `watch_skew_max` always have a
+        cycle between them.
         """
-        for group in group_by_revision(batches, self._settings.settle):
+        for group in group_by_revision(batches, self._settings.watch_skew_max):
             trial.is_lazy = True
             for batch in group:
                 _apply_batches(trial, [batch], self._orders[0])

@@ -128,7 +128,7 @@ class SchedulerModel:
             return None
         return queue_and_tree[0].head_of(workload)
 
-    def may_be_late(self, head: Head, since: Instant) -> bool:
+    def may_be_untried(self, head: Head, since: Instant) -> bool:
         """Return whether a Workload ahead of `head` in its queue became inadmissible at or after `since`.
 
         Then Kueue may not have tried `head` yet, because it works through a queue more slowly than this model.
@@ -315,7 +315,7 @@ class ShadowSettings(NamedTuple):
     """The time limits of the shadow's comparison, and the Kueue settings that it assumes."""
 
     #: The maximum difference between the delays of two watches.
-    settle: Duration = 2 * SECOND
+    watch_skew_max: Duration = 2 * SECOND
     #: The time within which Kueue must make a decision of the model.
     patience: Duration = 15 * SECOND
     #: The time that Kueue batches changes before it requeues inadmissible Workloads.

@@ -287,18 +287,18 @@ class ContainerShim:
 
     def _watch_for_oom(self) -> None:
         """With cgroup v1, watch for OOM kills: the shim then kills the whole container, as cgroup v2 does itself."""
-        oom_fd = cgroups.watch_for_oom(self._group)
-        if oom_fd is not None:
-            self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
+        oom_eventfd = cgroups.open_oom_eventfd(self._group)
+        if oom_eventfd is not None:
+            self._loop.when_readable(oom_eventfd, partial(self._check_oom, oom_eventfd, _OOM_POLLS))
 
-    def _check_oom(self, oom_fd: int, polls_left: int) -> None:
+    def _check_oom(self, oom_eventfd: int, polls_left: int) -> None:
         with suppress(BlockingIOError):
-            os.eventfd_read(oom_fd)
+            os.eventfd_read(oom_eventfd)
         if cgroups.count_oom_kills(self._group):
-            self._loop.unregister(oom_fd)
+            self._loop.unregister(oom_eventfd)
             self._kill_container()
         elif polls_left:
-            self._loop.call_later(_OOM_POLL_SECONDS, partial(self._check_oom, oom_fd, polls_left - 1))
+            self._loop.call_later(_OOM_POLL_SECONDS, partial(self._check_oom, oom_eventfd, polls_left - 1))
 
     def _kill_container(self) -> None:
         if self._first_pid is not None and self._exit_code is None:

@@ -55,7 +55,7 @@ def host_exec_session(node: int, isolation: NodeIsolation, connection: socket.so
         if "sockets" in request:
             _send_sockets(node, request["sockets"], connection)
         else:
-            _ExecSession(ShimRun(node, request["run"]), isolation, request, fds, connection).host()
+            _ExecSession(ShimRun(node, request["run"]), isolation, request, fds, connection).run()
     except (OSError, ValueError) as failure:
         _send_reply(connection, [], error=str(failure))
 
@@ -75,7 +75,7 @@ class _ExecSession:
         self._status_data = b""
         self._subreaper = 0
 
-    def host(self) -> None:
+    def run(self) -> None:
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
         group, container_environment = launch.control_group_of(self._run), launch.running_environment(self._run, pid)

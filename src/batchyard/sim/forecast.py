@@ -201,7 +201,8 @@ def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecast_workloads(state, sampled_names, options)
     return [
-        each.calibration_record(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()
+        each.calibration_record(state.objects[_workload_key(name)]["metadata"]["uid"])
+        for name, each in forecast_by_name.items()
     ]
 
 
@@ -265,7 +266,7 @@ class ForecastRunner:
         return {name: forecasts_by_name[name] for name in views}
 
     def _workload_view(self, name: str) -> WorkloadView | None:
-        obj = self._state.objects.get(_key(name))
+        obj = self._state.objects.get(_workload_key(name))
         return None if obj is None else workload_view(obj)
 
     def _started_forecast(self, name: str) -> Forecast:
@@ -378,11 +379,11 @@ class ForecastRunner:
         return dependency_texts
 
     def _pending_message(self, name: str) -> str:
-        condition = find_condition(self._state.objects[_key(name)], "QuotaReserved")
+        condition = find_condition(self._state.objects[_workload_key(name)], "QuotaReserved")
         return str(condition["message"]) if condition else ""
 
 
-def _key(name: str) -> Key:
+def _workload_key(name: str) -> Key:
     return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 

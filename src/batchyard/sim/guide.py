@@ -281,7 +281,7 @@ class _GuidePlan:
         folder = self._folder / step.folder
         setup_files = [AppliedFile(path, at) for path in sorted(folder.glob("*.yaml"))]
         job_files = []
-        for paths in self._apply_rounds(folder / "workloads"):
+        for paths in self._job_file_rounds(folder / "workloads"):
             for path in paths:
                 job_files.append(AppliedFile(path, at))
                 at += APPLY_INTERVAL
@@ -302,7 +302,7 @@ class _GuidePlan:
     def _platform_files(self, folder: Path) -> list[Path]:
         return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
 
-    def _apply_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
+    def _job_file_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """Yield the Job files in rounds: the first file of each team, then the second of each, and so on."""
         files = self._files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]

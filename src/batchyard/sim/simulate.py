@@ -38,7 +38,7 @@ from batchyard.sim.scenario import (
     read_sources,
 )
 from batchyard.sim.state import State
-from batchyard.sim.world import StoppedByLoop, WaitTracker, World, do_nothing, ignore_record
+from batchyard.sim.world import StoppedByPreemptionLoop, WaitTracker, World, do_nothing, ignore_record
 
 KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
@@ -141,7 +141,7 @@ class Simulation:
         kernel = self.world.kernel
         try:
             steps_done = kernel.run(self._end, steps_max=steps_max)
-        except StoppedByLoop:
+        except StoppedByPreemptionLoop:
             self._ending = RunEnding.LOOP
             return False
         if steps_max is not None and steps_done == steps_max:

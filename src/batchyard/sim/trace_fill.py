@@ -26,7 +26,7 @@ from batchyard.placement.gpu_policies import ExpectedPod, GpuPlacement, GpuPolic
 from batchyard.placement.node_info import WHOLE_GPU
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.simulate import Simulation, SimulationOptions
-from batchyard.sim.trace_report import ALL_NODES, FleetPoint, TraceWatch, with_api_names
+from batchyard.sim.trace_report import ALL_NODES, FleetPoint, TraceWatch, with_camel_case_names
 from batchyard.sim.traces import GPU, MODEL, PodMix, Trace, TracedPod
 from batchyard.sim.world import EPOCH
 
@@ -73,7 +73,7 @@ class FillReport:
 
     def api_document(self) -> dict[str, Any]:
         """Return the report as a JSON document with camelCase field names."""
-        api_document: dict[str, Any] = with_api_names(asdict(self))
+        api_document: dict[str, Any] = with_camel_case_names(asdict(self))
         return api_document
 
 

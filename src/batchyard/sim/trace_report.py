@@ -342,7 +342,7 @@ class TraceReport:
 
     def api_document(self) -> dict[str, Any]:
         """Return the report as a JSON document with camelCase field names."""
-        api_document: dict[str, Any] = with_api_names(asdict(self))
+        api_document: dict[str, Any] = with_camel_case_names(asdict(self))
         return api_document
 
 
@@ -384,14 +384,14 @@ class TraceRun:
         )
 
 
-def with_api_names(value: Any) -> Any:
+def with_camel_case_names(value: Any) -> Any:
     """Return a JSON value in which all field names are in camelCase instead of snake_case."""
     if isinstance(value, dict):
-        return {_api_name(name): with_api_names(field) for name, field in value.items()}
-    return [with_api_names(item) for item in value] if isinstance(value, list) else value
+        return {_camel_case_name(name): with_camel_case_names(field) for name, field in value.items()}
+    return [with_camel_case_names(item) for item in value] if isinstance(value, list) else value
 
 
-def _api_name(name: str) -> str:
+def _camel_case_name(name: str) -> str:
     first_word, *other_words = name.split("_")
     return first_word + "".join(map(str.capitalize, other_words))
 

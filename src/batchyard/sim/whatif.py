@@ -280,18 +280,18 @@ _CONSEQUENCES: Final = {
 }
 
 
-def consequence_of(kind: str) -> str:
+def consequence_of_unread_kind(kind: str) -> str:
     """Return a text about the results that are unreliable because the objects of a kind could not be read."""
     served_kind = kind_info(kind)
     name = f"{served_kind.plural}.{served_kind.group}" if served_kind.group else served_kind.plural
     return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
-def consequences_of(kinds: Iterable[str]) -> list[str]:
+def consequences_of_unread_kinds(kinds: Iterable[str]) -> list[str]:
     """Return texts about the results that are unreliable because the objects of some kinds could not be read."""
     unread_kinds = list(kinds)
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
-    consequence_texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
+    consequence_texts = [consequence_of_unread_kind(kind) for kind in unread_kinds if kind not in own_kinds]
     names = ", ".join(kind_info(kind).plural for kind in own_kinds)
     if own_kinds:
         consequence_texts.append(f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown")

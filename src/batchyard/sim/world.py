@@ -63,7 +63,7 @@ class WaitTracker:
         self.evictions = 0
         self.preemptions = 0
 
-    def recall(self, workloads: Iterable[Obj]) -> None:
+    def register_existing_workloads(self, workloads: Iterable[Obj]) -> None:
         """Register the Workloads that have quota at the start: they waited from creation to the quota reservation."""
         for workload in workloads:
             condition = find_condition(workload, "QuotaReserved")
@@ -162,7 +162,7 @@ EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """The start time of every simulated world."""
 
 
-class StoppedByLoop(Exception):  # noqa: N818 - says what happened
+class StoppedByPreemptionLoop(Exception):  # noqa: N818 - says what happened
     """Raised to end a simulation because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
@@ -247,8 +247,8 @@ class World:
 
     def _load_state(self, state: State) -> None:
         events = state.added_events()
-        self.log.recall(state.of_kind(scheme.WORKLOAD))
-        self.waits.recall(state.of_kind(scheme.WORKLOAD))
+        self.log.register_existing_workloads(state.of_kind(scheme.WORKLOAD))
+        self.waits.register_existing_workloads(state.of_kind(scheme.WORKLOAD))
         self.client.observe_existing(events)
         self.platform.runner.observe(events)
 
@@ -382,7 +382,7 @@ def do_nothing() -> None:
 
 
 def _raise_stopped(loop: PreemptionLoop) -> None:
-    raise StoppedByLoop(loop)
+    raise StoppedByPreemptionLoop(loop)
 
 
 def _write_faults_for(scenario: Scenario, lasting_faults: LastingFaults) -> WriteFaults | None:

@@ -131,7 +131,9 @@ def run(
         live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
         live_observations = list(live_guide.play(played_steps(step)))
         simulated_rows = guide_rows(observations, guide)
-        different_rows = live_guide.timings.differences(simulated_rows, guide_rows(live_observations, live_guide))
+        different_rows = live_guide.timings.explain_differences(
+            simulated_rows, guide_rows(live_observations, live_guide)
+        )
         _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):

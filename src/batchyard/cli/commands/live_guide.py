@@ -197,7 +197,9 @@ class Timings:
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
-    def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
+    def explain_differences(
+        self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]
+    ) -> Sequence[DifferentRow]:
         """Return the rows that differ from the simulation, each with the late event that explains it, if any."""
         names = [
             name

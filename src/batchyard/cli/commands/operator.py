@@ -136,7 +136,7 @@ def run_shadow(
 ) -> None:
     """Run shadow mode with the options of the command; `kueue` is Kueue's Configuration file and fair sharing flag."""
     defaults = ShadowSettings()
-    settings = defaults if patience is None else ShadowSettings(min(defaults.settle, patience // 2), patience)
+    settings = defaults if patience is None else ShadowSettings(min(defaults.watch_skew_max, patience // 2), patience)
     config, fair_sharing = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(

@@ -327,14 +327,14 @@ def draw_frame(model: TopModel, state: ViewState, size: ScreenSize) -> "Renderab
 
 
 def _summary_line(model: TopModel, state: ViewState) -> "Text":
-    text = _line("batchyard top", "bold")
+    text = _styled_line("batchyard top", "bold")
     if state.is_paused:
         text.append("  paused", "yellow")
     return text.append(f"  {format_second(model.now)}  {model.summary}")
 
 
 def _tab_line(model: TopModel, state: ViewState) -> "Text":
-    line = _line("", "")
+    line = _styled_line("", "")
     for number, section in enumerate(model.sections):
         label = f" {section.title} {len(_matching_rows(section, state))} "
         line.append(f"[{label.strip()}]" if number == state.tab else label, "reverse" if number == state.tab else "")
@@ -344,15 +344,15 @@ def _tab_line(model: TopModel, state: ViewState) -> "Text":
 
 def _key_line(model: TopModel, state: ViewState) -> "Text":
     if state.is_typing:
-        return _line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
+        return _styled_line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
     problem = next((section.problem for section in model.sections if section.problem and section.rows), "")
     if problem:
-        return _line(f"q quit  not up to date: {problem}", "bold red")
+        return _styled_line(f"q quit  not up to date: {problem}", "bold red")
     active_filter = f"  filter: {state.filter_text} (Esc removes it)" if state.filter_text else ""
-    return _line(f"{_HELP}{active_filter}", "dim")
+    return _styled_line(f"{_HELP}{active_filter}", "dim")
 
 
-def _line(text: str, style: str) -> "Text":
+def _styled_line(text: str, style: str) -> "Text":
     from rich.text import Text  # noqa: PLC0415 - slow to load
 
     return Text(text, style, no_wrap=True, overflow="ellipsis")
@@ -406,11 +406,11 @@ def _new_table(section: TopSection, title: str | None) -> "RichTable":
 
 def _draw_cell(cell: str | UsageBar) -> "Text":
     if not isinstance(cell, UsageBar):
-        return _line(cell.replace("\n", " "), "")
+        return _styled_line(cell.replace("\n", " "), "")
     fraction = cell.used / cell.limit if cell.limit else float(cell.used > 0)
     filled_width = min(_BAR_WIDTH, round(fraction * _BAR_WIDTH))
     style = "red" if fraction > 1 else "yellow" if fraction >= 0.9 else "green"
-    text = _line("", "")
+    text = _styled_line("", "")
     text.append("#" * filled_width, style)
     text.append("." * (_BAR_WIDTH - filled_width), "dim")
     text.append(f" {cell.text}")
@@ -425,7 +425,7 @@ def format_once(model: TopModel, width: int) -> str:
 
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(_line(f"{format_second(model.now)}  {model.summary}", ""))
+    console.print(_styled_line(f"{format_second(model.now)}  {model.summary}", ""))
     for section in model.sections:
         console.print()
         console.print(_draw_section(section, ViewState(), max(1, len(section.rows)) + 2, has_title=True))

@@ -356,7 +356,7 @@ def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: In
     surplus_pods = _surplus_pods(job, max(0, len(job.active_pods) - desired_count))
     if surplus_pods:
         return PodChanges(to_dismiss=surplus_pods)
-    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating(job)), CREATED_MAX)
+    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating_pods(job)), CREATED_MAX)
     if missing_count <= 0:
         return PodChanges()
     if job.spec.backoff_limit_per_index is not None:
@@ -412,12 +412,14 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 
 def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
     spec = job.spec
-    pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
+    pod_indexes = [
+        pod.index for pod in (*job.active_pods, *_awaited_terminating_pods(job)) if spec.has_index(pod.index)
+    ]
     used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
     return unused_indexes(index_union(used_indexes, job.failed_indexes), count, spec.completions or 0)
 
 
-def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
+def _awaited_terminating_pods(job: ObservedJob) -> list[JobPod]:
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 

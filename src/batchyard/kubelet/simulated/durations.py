@@ -190,7 +190,7 @@ def _remove_comment_words(words: Sequence[str]) -> list[str] | None:
     kept_words: list[str] = []
     is_comment = False
     for word in words:
-        is_comment = not _is_operator(word, "\n") and (is_comment or word.startswith("#"))
+        is_comment = not _is_shell_operator(word, "\n") and (is_comment or word.startswith("#"))
         if not is_comment:
             kept_words.append(word)
         elif "sleep" in word:
@@ -203,7 +203,7 @@ def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]
     previous_operator: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):
-        if not _is_operator(word):
+        if not _is_shell_operator(word):
             command.append(word)
             continue
         operator = word.strip("\n") or "\n"
@@ -212,7 +212,7 @@ def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]
         previous_operator, command = operator, []
 
 
-def _is_operator(word: str, characters: str = "") -> bool:
+def _is_shell_operator(word: str, characters: str = "") -> bool:
     return bool(word) and characters in word and set(word) <= set(_SHELL_PUNCTUATION)
 
 

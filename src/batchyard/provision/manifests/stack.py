@@ -440,7 +440,7 @@ def stack_access(platform: PlatformModel) -> Sequence[Obj]:
     return [] if platform.monitoring.stack is None else prometheus_access_objects(platform)
 
 
-def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
+def monitoring_stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
     """Return the resource requests of the single pod of each Deployment in the monitoring stack, by Deployment name.
 
     The result is empty if the platform has no monitoring stack.

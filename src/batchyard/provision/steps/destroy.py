@@ -253,7 +253,12 @@ def creation_steps(
     if google_settings is None:
         consent = model.Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
         admin_step = cluster.require_admin_step(connection, platform.name)
-        return [KUBECTL.step(), cluster.api_server_step(connection), admin_step, *_confirm_first(steps, consent)]
+        return [
+            KUBECTL.step(),
+            cluster.api_server_step(connection),
+            admin_step,
+            *_with_consent_before_first_change(steps, consent),
+        ]
     return [
         *google.tool_steps(),
         *google.account_steps(google_settings.project),
@@ -300,7 +305,9 @@ def _steps_unless_embedded(
     return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)
 
 
-def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
+def _with_consent_before_first_change(
+    steps: Sequence[model.PlatformStep], consent: model.Consent
+) -> list[model.PlatformStep]:
     first_change_index = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first_change_index else step for index, step in enumerate(steps)]
 

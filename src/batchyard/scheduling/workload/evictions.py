@@ -33,7 +33,7 @@ def evict(
     """
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
-        draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, observed=False)
+        draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, sets_observed_generation=False)
     _mark_evicted(draft, lifecycle.Eviction(reason, message, cause))
     return draft.result()
 

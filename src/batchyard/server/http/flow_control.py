@@ -207,11 +207,11 @@ class ResponseTurns:
         """Return a function that queues a callback of this user; fair queueing among users decides when it runs."""
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
-        def take_turn(work: Work) -> None:
+        def queue_work(work: Work) -> None:
             self._queue.put(flow_name, work, is_urgent=is_urgent)
             self._schedule_turn()
 
-        return take_turn
+        return queue_work
 
     def _schedule_turn(self) -> None:
         if not self._is_scheduled:
