@@ -79,7 +79,7 @@ class QueueCorrection(NamedTuple):
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
+def find_queue_corrections(blocked_workload: BlockedWorkload, cache: SchedulerCache) -> Sequence[QueueCorrection]:
     """Return the ways to remove all errors and holds, such as a stopPolicy, of a Workload and its queue.
 
     Each way contains the corrected objects. There is one way, or several if the Cohorts form a cycle, which can be
@@ -132,7 +132,7 @@ def remedy_of(blocked_workload: BlockedWorkload, cache: SchedulerCache) -> str:
     active_status = cache.active_status_of_view(replace(queue.view, stop_policy="None"))
     if not active_status.active:
         return f"create or correct the objects that ClusterQueue {queue_name} references: {active_status.message}"
-    return _REMEDY_BY_LIMIT.get(case.limit.limit, "")
+    return _REMEDY_BY_LIMIT.get(blocked_workload.limit.limit, "")
 
 
 def _corrections(blocked_workload: BlockedWorkload, cache: SchedulerCache) -> Iterator[_Correction]:
