@@ -362,7 +362,7 @@ class TreeFollower:
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
         if has_tried_all:
-            trial.assume_all_tried()
+            trial.park_all_pending_workloads()
         for batch in self._batches[base.batch_number - self._dropped_batches : batch_number - self._dropped_batches]:
             trial.add_events(batch.events, batch.now)
             trial.advance(batch.now)

@@ -360,7 +360,7 @@ class ShadowState:
             self._record_workload_name(event)
             self.model.apply_event(event, now)
 
-    def assume_all_tried(self) -> None:
+    def park_all_pending_workloads(self) -> None:
         """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         self.model.park_all(self._now)
 

@@ -96,7 +96,7 @@ def simulate(
     if events is not None:
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
-    sink = _to_events(sinks) if sinks else ignore_record
+    sink = _event_emitter(sinks) if sinks else ignore_record
     options = SimulationOptions(
         None if until is None else parse_run_duration(until), seed, OnLoop(on_preemption_loop), sink
     )
@@ -213,7 +213,7 @@ class Simulation:
         return max((last_step_time, self.world.log.last_record_at, last_charge_time, *last_change_times))
 
 
-def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
+def _event_emitter(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
     def emit_event(record: Record) -> None:
         event = event_of(record)
         for sink in sinks:
