@@ -313,7 +313,7 @@ class AutoscalerLoop:
         self._requeue_by(self._failures.requeue_at)
         with self._index.nodes.what_if():
             upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, self._failures)
-            upcoming_cluster.prepare()
+            upcoming_cluster.add_upcoming_capacity()
             wait_end = self._recent_pods_wait_end(self._index.pending_pods.values())
             if wait_end is None:
                 upcoming_cluster.scale_up.complete_slices()

@@ -86,7 +86,7 @@ class SchedulerModel:
         elif was_waiting_for_victims is None:
             pending_queue.release_preemptor(name)
 
-    def current_objects(self) -> Iterator[WatchEvent]:
+    def current_object_events(self) -> Iterator[WatchEvent]:
         """Yield a watch event for each object, in the state that batchyard's scheduler processed last."""
         return (event for events in self._objects.values() for event in events.values())
 

@@ -349,11 +349,11 @@ class ForecastRunner:
         if any(is_extrapolated):
             order_text = f"{count_with_noun(position, 'Workload')} {select_verb(position, 'is', 'are')} ahead of it"
             depends_on.append(f"{order_text}: its start is extrapolated from the starts of the first of them")
-        basis = self._weakest_basis(quota_state)
+        basis = self._basis(quota_state)
         forecast = Forecast(name, self._state.at, basis, sorted_waits, len(runs), self._options.seed, depends_on)
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
-    def _weakest_basis(self, quota_state: QuotaOnlyState) -> Basis:
+    def _basis(self, quota_state: QuotaOnlyState) -> Basis:
         workload_bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
         return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in workload_bases), Basis.MANIFEST)
 

@@ -167,7 +167,7 @@ EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 
 
 class StoppedByLoop(Exception):  # noqa: N818 - says what happened
-    """Raised to end a simulation because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
+    """Raised to end a simulation because Workloads preempt each other endlessly (`PreemptionLoopAction.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
         super().__init__(loop.message)

@@ -200,7 +200,7 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _JobQueuePlace:
+class _JobPlace:
     entry: JobEntry
     line: QueueLine
     #: The job in the line; None if the line does not contain the job.
@@ -284,18 +284,18 @@ def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) ->
         yield f"... and {len(ahead) - len(shown_jobs)} more ahead: -o wide"
 
 
-async def _find_job_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _JobQueuePlace:
+async def _find_job_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _JobPlace:
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
-        return _JobQueuePlace(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
+        return _JobPlace(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
     sources = await _read_line_sources(client, namespace)
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
-        return _JobQueuePlace(entry, QueueLine("", ()), None, None, client.now)
+        return _JobPlace(entry, QueueLine("", ()), None, None, client.now)
     line = await list_pending_jobs(client, sources, cluster_queue, namespace)
     pending_job = line.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
-    return _JobQueuePlace(entry, line, pending_job, forecast, client.now)
+    return _JobPlace(entry, line, pending_job, forecast, client.now)
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:

@@ -461,7 +461,10 @@ class _TopView:
 
         watches = [asyncio.ensure_future(self._watch(informer)) for informer in self._informers]
         try:
-            with _keys_of_terminal(self._on_keys), Live(console=Console(), screen=True, auto_refresh=False) as live:
+            with (
+                _reading_terminal_keys(self._on_keys),
+                Live(console=Console(), screen=True, auto_refresh=False) as live,
+            ):
                 await self._draw_until_quit(live, watches)
         finally:
             for task in watches:
@@ -510,7 +513,7 @@ class _TopView:
 
 
 @contextmanager
-def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
+def _reading_terminal_keys(on_keys: Callable[[bytes], None]) -> Iterator[None]:
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     mode = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)

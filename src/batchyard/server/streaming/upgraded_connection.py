@@ -95,13 +95,13 @@ class UpgradedConnection(asyncio.Protocol):
 
     # --- forwarded connections ---
 
-    def add_port_connection(self) -> bool:
+    def acquire_port_forward(self) -> bool:
         """Count a new port-forward connection. Return False if a limit is reached."""
-        return self._connections.add_port_connection(self._holder)
+        return self._connections.acquire_port_forward(self._holder)
 
-    def remove_port_connection(self) -> None:
+    def release_port_forward(self) -> None:
         """Stop counting this connection as a port-forward, because it is closed."""
-        self._connections.remove_port_connection(self._holder)
+        self._connections.release_port_forward(self._holder)
 
     # --- callbacks of asyncio ---
 

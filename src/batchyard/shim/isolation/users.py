@@ -125,11 +125,11 @@ def change_owner(path: str, owner: int) -> None:
             _change_file_owner(name, owner, folder_fd)
 
 
-def _change_file_owner(name: str, owner: int, folder_fd: int | None = None) -> None:
+def _change_file_owner(name: str, owner: int, folder: int | None = None) -> None:
     with suppress(FileNotFoundError):
-        file_status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        file_status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         uid, gid = (owner if current_id == 0 else -1 for current_id in (file_status.st_uid, file_status.st_gid))
-        os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
+        os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
 
 
 def _format_id_maps(*mappings: tuple[int, int, int]) -> tuple[str, str]:

@@ -42,14 +42,14 @@ class RecordedConnection:
         self.is_closed = False
         self.room = 1000
 
-    def add_port_connection(self) -> bool:
+    def acquire_port_forward(self) -> bool:
         self.room -= 1
         if self.room < 0:
             self.room = 0
             return False
         return True
 
-    def remove_port_connection(self) -> None:
+    def release_port_forward(self) -> None:
         self.room += 1
 
     def send(self, data: bytes) -> None:

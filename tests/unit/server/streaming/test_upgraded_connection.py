@@ -133,12 +133,12 @@ def test_forwarded_ports_are_bounded_per_user_and_in_total(monkeypatch: pytest.M
     monkeypatch.setattr(bounds, "FORWARDED_PORTS_MAX", 5)
     monkeypatch.setattr(bounds, "USER_FORWARDED_PORTS_MAX", 2)
     connections = Connections()
-    assert [connections.add_port_connection(holder) for holder in ("anna", "anna", "anna", "bert", "", "", "")] == [
+    assert [connections.acquire_port_forward(holder) for holder in ("anna", "anna", "anna", "bert", "", "", "")] == [
         *(True, True, False),
         *(True, True, True, False),
     ]
-    connections.remove_port_connection("anna")
-    assert connections.add_port_connection("anna")
+    connections.release_port_forward("anna")
+    assert connections.acquire_port_forward("anna")
 
 
 async def answer(host: socket.socket, asked: bytes) -> None:
