@@ -148,15 +148,11 @@ def merge_applied(stored_object: Obj, last_applied: Obj, new: Obj) -> dict[str, 
         last, stored = last_applied.get(field), result.get(field)
         if field in last_applied and last == value:
             continue
-        result[field] = (
-            merge_applied(_mapping_or_empty(stored), _mapping_or_empty(last), value)
-            if isinstance(value, Mapping)
-            else value
-        )
+        result[field] = merge_applied(_mapping(stored), _mapping(last), value) if isinstance(value, Mapping) else value
     return result
 
 
-def _mapping_or_empty(value: object) -> Obj:
+def _mapping(value: object) -> Obj:
     return value if isinstance(value, Mapping) else {}
 
 
