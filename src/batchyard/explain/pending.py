@@ -16,7 +16,7 @@ from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.fixes import WaitingCase
-from batchyard.explain.proposals import ProposalInputs
+from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
@@ -152,10 +152,8 @@ class PendingExplainer:
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
             owner_job = self._changes.owner_job(analysis.workload)
-            inputs = ProposalInputs(
-                analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind
-            )
-            document_part |= self._changes.changes_part(inputs, analysis.holders, user)
+            case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
+            document_part |= self._changes.changes_part(case, analysis.holders, user)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:

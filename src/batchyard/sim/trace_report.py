@@ -486,19 +486,19 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     ]
 
 
-def _add_recorded_usage(usage: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
+def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
     change_by_time: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:
-            amount = _requested_amount(pod.shape, usage.resource)
+            amount = _requested_amount(pod.shape, row.resource)
             change_by_time[pod.scheduled] = change_by_time.get(pod.scheduled, 0) + amount
             change_by_time[pod.deleted] = change_by_time.get(pod.deleted, 0) - amount
     gauge = Gauge(0)
     for at in sorted(change_by_time):
         if at < length:
             gauge.add(change_by_time[at], at)
-    mean_fraction = _fraction(gauge.mean(length), usage.total)
-    return replace(usage, mean_there=mean_fraction, peak_there=_fraction(gauge.peak, usage.total))
+    mean_fraction = _fraction(gauge.mean(length), row.total)
+    return replace(row, mean_there=mean_fraction, peak_there=_fraction(gauge.peak, row.total))
 
 
 def _requested_amount(shape: TracedPodShape, resource: str) -> int:
