@@ -35,7 +35,7 @@ class UpcomingCluster:
         self.booked_nodes: dict[str, None] = {}
         self._failed_machines = failures.machines
 
-    def prepare(self) -> None:
+    def add_upcoming_capacity(self) -> None:
         """Add nodes being created to the node snapshot, and the pods for which ProvisioningRequests book capacity."""
         for machine in self._index.machines.upcoming_machines.values():
             group = self.fleet.groups.get(machine.group)

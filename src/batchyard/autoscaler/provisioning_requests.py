@@ -234,7 +234,7 @@ class QueuedRequest:
         with self._index.nodes.what_if():
             failures = FailedMachines(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
-            upcoming_cluster.prepare()
+            upcoming_cluster.add_upcoming_capacity()
             return request_pods.choose_scale_up(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
@@ -391,7 +391,7 @@ class CapacityRequest:
         """
         failures = FailedMachines(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
-        upcoming_cluster.prepare()
+        upcoming_cluster.add_upcoming_capacity()
         if self._request["spec"]["provisioningClassName"] == request_pods.CHECK_CLASS:
             if not PodPlacements(self._index.nodes).place_all(pods):
                 return request_pods.CAPACITY_FOUND, []

@@ -512,7 +512,7 @@ class ScaleUp:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
         node_view = group.new_node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
-        self.limits.take(group.counted_resources, 1)
+        self.limits.add_usage(group.counted_resources, 1)
         self.nodes.set_node(node_view)
         draft.new_nodes[node_view.name] = None
         draft.increases[group] = draft.increases.get(group, 0) + 1
@@ -533,7 +533,7 @@ class ScaleUp:
         """Restore the node groups and cluster limits; the end of `what_if()` restores the node snapshot."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
-            self.limits.take(group.counted_resources, -count)
+            self.limits.add_usage(group.counted_resources, -count)
         for pool in draft.pools:
             self.fleet.remove(pool["metadata"]["name"])
 

@@ -45,7 +45,7 @@ class NodeCapacityView:
         self._autoscaler = autoscaler
         self.has_room_for = placement.has_room_for
 
-    def groups(self) -> Sequence[NodeGroup]:
+    def one_group_per_pool(self) -> Sequence[NodeGroup]:
         """Return one node group for each NodePool, because the groups of a pool differ only by zone."""
         return [groups[0] for groups in self._scaling_index.groups.values() if groups]
 
@@ -147,7 +147,7 @@ def propose_node_changes(
 def _machine_proposals(
     pods: Sequence[PodView], node_capacity: NodeCapacityView, unavailable_pools: frozenset[str]
 ) -> Iterator[Proposal]:
-    for group in node_capacity.groups():
+    for group in node_capacity.one_group_per_pool():
         if group.name.pool in unavailable_pools:
             continue
         if group.hosts > 1 or not node_capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):

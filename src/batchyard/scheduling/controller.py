@@ -402,7 +402,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
     }
 
 
-def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
+def _with_pending_reason(obj: Obj | None, inadmissible_reason: InadmissibleReason, now: Instant) -> Obj | None:
     if obj is None:
         return None
     view = workload_view(obj)
@@ -412,7 +412,9 @@ def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
         reported_requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
-    reported_workload = with_resource_requests(set_pending(obj, why.reason, why.message, now), reported_requests)
+    reported_workload = with_resource_requests(
+        set_pending(obj, inadmissible_reason.reason, inadmissible_reason.message, now), reported_requests
+    )
     return None if reported_workload is obj else reported_workload
 
 

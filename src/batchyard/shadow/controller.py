@@ -333,10 +333,10 @@ def _has_visible_effect(workload: Obj, condition_type: str) -> bool:
     if condition_type != evictions.REQUEUED:
         return True
     condition = find_condition(workload, condition_type)
-    return condition is not None and condition["status"] == "False" and not _is_stuck(condition["reason"])
+    return condition is not None and condition["status"] == "False" and not _stays_requeued_false(condition["reason"])
 
 
-def _is_stuck(reason: str) -> bool:
+def _stays_requeued_false(reason: str) -> bool:
     """Return whether Kueue leaves Requeued=False, with this reason, on a Workload that is active again.
 
     Kueue compares the reason with `Deactivated` exactly, so a reason with a suffix, as after a rejected admission
@@ -496,7 +496,7 @@ class TreeFollowers:
         if changed_at is None or now - changed_at < self._patience or not follower.agrees_with_kueue:
             return
         del self._possible_splits[tree]
-        current_events = follower.current_objects()
+        current_events = follower.current_object_events()
         if len(group_by_tree(current_events, CohortTrees())) != 1:
             self._remove_follower(tree)
             self._trees.remove_tree(tree)

@@ -270,15 +270,15 @@ class TreeFollower:
         self._restart_replay_bases(is_beginning=True)
         self.check_at = now
 
-    def current_objects(self) -> list[WatchEvent]:
+    def current_object_events(self) -> list[WatchEvent]:
         """Return a watch event for each object of the tree, in the state that batchyard's scheduler processed last."""
-        return _events_in_tree(self._replay.model.current_objects())
+        return _events_in_tree(self._replay.model.current_object_events())
 
     def take_over(self, other_follower: "TreeFollower", now: Instant) -> None:
         """Take over another cohort tree into this comparison: its current objects, then its pending watch events."""
         self._replay.reported_decisions |= other_follower.reported_decisions
         pending_events = [item.change.event for item in other_follower._replay.backlog.items.values()]
-        self.observe([*other_follower.current_objects(), *_events_in_tree(pending_events)], now)
+        self.observe([*other_follower.current_object_events(), *_events_in_tree(pending_events)], now)
         if other_follower.reported_decisions:
             self._restart_replay_bases()  # a replay from an older copy would report the missed decisions again
 
@@ -362,7 +362,7 @@ class TreeFollower:
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
         if has_tried_all:
-            trial.assume_all_tried()
+            trial.park_all_pending_workloads()
         for batch in self._batches[base.batch_number - self._dropped_batches : batch_number - self._dropped_batches]:
             trial.add_events(batch.events, batch.now)
             trial.advance(batch.now)

@@ -86,7 +86,7 @@ class SchedulerModel:
         elif was_waiting_for_victims is None:
             pending_queue.release_preemptor(name)
 
-    def current_objects(self) -> Iterator[WatchEvent]:
+    def current_object_events(self) -> Iterator[WatchEvent]:
         """Yield a watch event for each object, in the state that batchyard's scheduler processed last."""
         return (event for events in self._objects.values() for event in events.values())
 
@@ -360,7 +360,7 @@ class ShadowState:
             self._record_workload_name(event)
             self.model.apply_event(event, now)
 
-    def assume_all_tried(self) -> None:
+    def park_all_pending_workloads(self) -> None:
         """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         self.model.park_all(self._now)
 

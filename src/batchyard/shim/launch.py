@@ -479,13 +479,13 @@ def _check_root_filesystem(root: str, image: str) -> None:
             )
 
 
-def _enter_pod(run: ShimRun, namespaces: int) -> int:
+def _enter_pod(run: ShimRun, namespace_flags: int) -> int:
     with suppress(OSError):
         sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
         sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
         sandbox_pidfd = sandbox_pid and os.pidfd_open(sandbox_pid)
         if sandbox_pidfd and state_dir.is_locked(sandbox_fd):
-            linux.enter_namespaces(sandbox_pidfd, namespaces)
+            linux.enter_namespaces(sandbox_pidfd, namespace_flags)
             return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
 

@@ -65,14 +65,14 @@ def die_with_parent(signal_number: int) -> None:
     _raise_errno(_LIBC.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
 
 
-def unshare(namespaces: int) -> None:
-    """Create new namespaces and move this process into them; `namespaces` are CLONE_NEW* flags."""
-    _raise_errno(_LIBC.unshare(namespaces))
+def unshare(namespace_flags: int) -> None:
+    """Create new namespaces and move this process into them; `namespace_flags` are CLONE_NEW* flags."""
+    _raise_errno(_LIBC.unshare(namespace_flags))
 
 
-def enter_namespaces(fd: int, namespaces: int) -> None:
+def enter_namespaces(fd: int, namespace_flags: int) -> None:
     """Enter one namespace, given as its descriptor, or a process's namespaces of these types, given as a pidfd."""
-    _raise_errno(_LIBC.setns(fd, namespaces))
+    _raise_errno(_LIBC.setns(fd, namespace_flags))
 
 
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:

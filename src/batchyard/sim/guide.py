@@ -100,7 +100,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
         """Return the figures that the guide shows for a ClusterQueue; zeros if the guide does not list it."""
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
-    def is_exact(self, queue: str) -> bool:
+    def has_exact_row(self, queue: str) -> bool:
         """Return whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
         return self.every_row_is_exact or queue in self.exact_rows
 
@@ -133,7 +133,7 @@ class GuideObservation:
     def exact_queues(self) -> Sequence[str]:
         """The ClusterQueues whose figures must equal the guide's, because quota alone determines them."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
-        return [name for name in names if self.step.is_exact(name)]
+        return [name for name in names if self.step.has_exact_row(name)]
 
     @property
     def wrong_queues(self) -> Sequence[str]:

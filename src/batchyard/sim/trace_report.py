@@ -255,7 +255,7 @@ class TraceWaits:
 
     here: DurationStatistics
     there: DurationStatistics
-    agree: Sequence["Agreement"]
+    agree: Sequence["WaitAgreement"]
     #: The pods that waited longer here, or there, by more than the smallest limit; and the distribution of the excess.
     longer_here: int
     longer_there: int
@@ -264,7 +264,7 @@ class TraceWaits:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class WaitAgreement:
     """How many pods have a simulated and a recorded wait that differ by at most `within` seconds."""
 
     within: int
@@ -313,7 +313,7 @@ class Fragmentation:
 
 
 @dataclass(frozen=True, slots=True)
-class PointRow:
+class UtilizationPoint:
     """Utilization and fragmentation as fractions, and the number of waiting pods, `at` seconds after the start."""
 
     at: float
@@ -338,7 +338,7 @@ class TraceReport:
     unplaced: Sequence[UnplacedReason]
     usage: Sequence[Usage]
     fragmentation: Fragmentation
-    points: Sequence[PointRow]
+    points: Sequence[UtilizationPoint]
 
     def api_document(self) -> dict[str, Any]:
         """Return the report as a JSON document with camelCase field names."""
@@ -380,7 +380,7 @@ class TraceRun:
                 duration_seconds(gauge.peak_at - EPOCH),
                 self._pod_mix.fraction_without_gpu,
             ),
-            points=_point_rows(watch),
+            points=_utilization_points(watch),
         )
 
 
@@ -421,7 +421,8 @@ def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
         here=duration_statistics([simulated for simulated, _ in wait_pairs]),
         there=duration_statistics([recorded for _, recorded in wait_pairs]),
         agree=[
-            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas)) for limit in WAIT_LIMITS
+            WaitAgreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas))
+            for limit in WAIT_LIMITS
         ],
         longer_here=len(excess_here),
         longer_there=len(excess_there),
@@ -504,12 +505,14 @@ def _requested_amount(shape: TracedPodShape, resource: str) -> int:
     return {"cpu": shape.cpu, "memory": shape.memory, "gpu": shape.gpu_milli}[resource]
 
 
-def _point_rows(watch: TraceWatch) -> list[PointRow]:
+def _utilization_points(watch: TraceWatch) -> list[UtilizationPoint]:
     capacity_gauges = watch.fleets[ALL_NODES].capacity_gauges
     rows = []
     for point in watch.points:
         cpu, memory, gpu = [_fraction(point.used[resource], capacity_gauges[resource].peak) for resource in RESOURCES]
-        rows.append(PointRow(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
+        rows.append(
+            UtilizationPoint(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting)
+        )
     return rows
 
 

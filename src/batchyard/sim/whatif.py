@@ -123,7 +123,9 @@ def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = N
     """
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _run_until_start(start, seed)
-    return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
+    return Comparison(
+        simulate_from_start(start, None, horizon, seed), simulate_from_start(start, change, horizon, seed)
+    )
 
 
 def run_to_end(simulation: Simulation) -> None:
@@ -131,7 +133,7 @@ def run_to_end(simulation: Simulation) -> None:
     simulation.advance()
 
 
-def simulate_start(
+def simulate_from_start(
     start: RunStart,
     change: PlannedChange | None,
     run_length: Duration | None = None,
@@ -521,12 +523,16 @@ def _waits_by_queue(
         )
 
 
-def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
-    for side, timeline in (("without", row.without), ("changed", row.changed)):
+def _workload_document(difference: WorkloadDifference) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": difference.name, "queue": difference.queue, "effect": difference.effect}
+    for side, timeline in (("without", difference.without), ("changed", difference.changed)):
         if timeline is not None:
             document[side] = _timeline_document(timeline)
-    return document if row.sooner_by is None else {**document, "startsSooner": round(row.sooner_by, _DECIMAL_PLACES)}
+    return (
+        document
+        if difference.sooner_by is None
+        else {**document, "startsSooner": round(difference.sooner_by, _DECIMAL_PLACES)}
+    )
 
 
 def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
@@ -536,11 +542,17 @@ def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
     return {**document, "preemptions": timeline.preemptions, **preemptor_fields}
 
 
-def _queue_document(row: QueueDifference) -> dict[str, Any]:
+def _queue_document(difference: QueueDifference) -> dict[str, Any]:
     return {
-        "queue": row.name,
-        "without": {"waitSeconds": round(row.waited_without, _DECIMAL_PLACES), "pending": row.pending_without},
-        "changed": {"waitSeconds": round(row.waited_changed, _DECIMAL_PLACES), "pending": row.pending_changed},
+        "queue": difference.name,
+        "without": {
+            "waitSeconds": round(difference.waited_without, _DECIMAL_PLACES),
+            "pending": difference.pending_without,
+        },
+        "changed": {
+            "waitSeconds": round(difference.waited_changed, _DECIMAL_PLACES),
+            "pending": difference.pending_changed,
+        },
     }
 
 

@@ -35,7 +35,7 @@ from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faults import Conflicts, FaultyClient, LastingFaults, ScheduledFault, WriteFaults
 from batchyard.sim.faults.injection import FaultInjector
 from batchyard.sim.scenario import Scenario, ScenarioStep
-from batchyard.sim.state import State, as_added
+from batchyard.sim.state import State, to_added_events
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
@@ -304,7 +304,7 @@ class World:
             return
         self.platform = self._start_platform()
         stored_objects = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
-        self.platform.runner.observe(as_added(stored_objects))
+        self.platform.runner.observe(to_added_events(stored_objects))
 
     def _start_platform(self) -> WiredPlatform:
         self._faulty_client = None if self._write_faults is None else FaultyClient(self.client, self._write_faults)

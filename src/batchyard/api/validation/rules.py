@@ -248,7 +248,7 @@ def header_name_errors(text: str) -> MessageTuple:
     return _check_pattern(text, "[-A-Za-z0-9]+", rule_text, "X-Header-Name")
 
 
-def is_word(text: str) -> bool:
+def is_printable_without_spaces(text: str) -> bool:
     """Return whether a text is printable and has no spaces."""
     return text.isprintable() and " " not in text
 

@@ -230,7 +230,7 @@ def _queues_table(observation: GuideObservation) -> printing.Table:
 
 
 def _published_queue_cells(observation: GuideObservation, queue: str) -> list[str]:
-    guide_row, is_exact = observation.step.published_row(queue), observation.step.is_exact(queue)
+    guide_row, is_exact = observation.step.published_row(queue), observation.step.has_exact_row(queue)
     agrees = observation.rows[queue] == guide_row
     agreement_cell = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
     return [str(guide_row.pending), str(guide_row.admitted), agreement_cell]

@@ -47,8 +47,7 @@ from batchyard.sim.event_log import Record
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, parse_run_duration
-from batchyard.sim.simulate import OnLoop as WhenLooping
-from batchyard.sim.simulate import Simulation, SimulationOptions
+from batchyard.sim.simulate import PreemptionLoopAction, Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
@@ -267,7 +266,7 @@ def open_options(request: SimulateRequest, state: State | None = None) -> Iterat
     """Yield the options of a simulation run; the run's event log is open until the end of the `with` block."""
     run_length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield SimulationOptions(run_length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
+        yield SimulationOptions(run_length, request.seed, PreemptionLoopAction(request.on_preemption_loop), sink, state)
 
 
 def report_remarks(result: Result) -> None:

@@ -323,7 +323,7 @@ def draw_frame(model: TopModel, state: ViewState, size: ScreenSize) -> "Renderab
         body.add_row(*drawn_sections[2:])
     else:
         body = _draw_section(model.sections[state.tab], state, body_height, has_title=False)
-    return Group(_summary_line(model, state), _tab_line(model, state), body, _key_line(model, state))
+    return Group(_summary_line(model, state), _tab_line(model, state), body, _bottom_line(model, state))
 
 
 def _summary_line(model: TopModel, state: ViewState) -> "Text":
@@ -342,7 +342,7 @@ def _tab_line(model: TopModel, state: ViewState) -> "Text":
     return line
 
 
-def _key_line(model: TopModel, state: ViewState) -> "Text":
+def _bottom_line(model: TopModel, state: ViewState) -> "Text":
     if state.is_typing:
         return _styled_line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
     problem = next((section.problem for section in model.sections if section.problem and section.rows), "")
@@ -461,7 +461,10 @@ class _TopView:
 
         watches = [asyncio.ensure_future(self._watch(informer)) for informer in self._informers]
         try:
-            with _keys_of_terminal(self._on_keys), Live(console=Console(), screen=True, auto_refresh=False) as live:
+            with (
+                _reading_terminal_keys(self._on_keys),
+                Live(console=Console(), screen=True, auto_refresh=False) as live,
+            ):
                 await self._draw_until_quit(live, watches)
         finally:
             for task in watches:
@@ -510,7 +513,7 @@ class _TopView:
 
 
 @contextmanager
-def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
+def _reading_terminal_keys(on_keys: Callable[[bytes], None]) -> Iterator[None]:
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     mode = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)

@@ -28,7 +28,7 @@ def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
     return replace(machine, accelerator=accelerator, prices=prices)
 
 
-def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
+def has_specified_accelerator(pool: Obj, catalog: Catalog) -> bool:
     """Return whether a node pool's machines have the accelerators in its spec: built in, or possible to attach."""
     accelerator_row, actual_accelerator = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (

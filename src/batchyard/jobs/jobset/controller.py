@@ -242,10 +242,10 @@ def _create_and_resume(
         return jobset_pass.reconcile_result()
     writes.extend(_job_resume_writes(jobset_pass.children.active_jobs, startup))
     if startup.must_wait:
-        status_draft.start_in_order()
+        status_draft.begin_startup_policy()
         return jobset_pass.reconcile_result()
     if jobset_spec.starts_in_order(jobset):
-        status_draft.complete_start_in_order()
+        status_draft.complete_startup_policy()
     status_draft.resume()
     return jobset_pass.reconcile_result()
 

@@ -139,11 +139,11 @@ class JobSetStatusDraft:
         """Set the JobSet's Suspended condition, if it has one, to False."""
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
-    def start_in_order(self) -> None:
+    def begin_startup_policy(self) -> None:
         """Set the JobSet's condition StartupPolicyInProgress to True, and StartupPolicyCompleted, if True, to False."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
-    def complete_start_in_order(self) -> None:
+    def complete_startup_policy(self) -> None:
         """Set the JobSet's condition StartupPolicyCompleted to True, and StartupPolicyInProgress, if True, to False."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 

@@ -111,7 +111,7 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
     program = argv[0].rpartition("/")[2] if argv else ""
     if program == "sleep":
         return _sleep_duration(argv[1:])
-    script = _find_script(argv[1:]) if program in _SHELL_PROGRAMS else None
+    script = _find_shell_script(argv[1:]) if program in _SHELL_PROGRAMS else None
     return None if script is None else _script_duration(script)
 
 
@@ -143,7 +143,7 @@ def _sleep_duration(args: Sequence[str]) -> Duration | None:
     return total_sleep_time if args else None
 
 
-def _find_script(args: Sequence[str]) -> str | None:
+def _find_shell_script(args: Sequence[str]) -> str | None:
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
             return None

@@ -180,7 +180,7 @@ class RequestDispatcher:
     def _execute_next_request(self) -> None:
         if not len(self._queue):
             return  # the request was rejected at shutdown
-        flow_name, queued_request = self._queue.take()
+        flow_name, queued_request = self._queue.take_next_item()
         began_at = monotonic_seconds()
         self._watchdog.begin(queued_request.request)
         try:

@@ -160,7 +160,7 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
         for figure in section.figures:
             value_pair, is_common = _values_of(row, figure), _has_common_value(section, figure)
             format_cells = _common_cell if is_common else _change_cells
-            row_cells.append(format_cells(figure.in_row(row.name), value_pair))
+            row_cells.append(format_cells(figure.with_unit_of_row(row.name), value_pair))
         table_rows.append(f"<tr>{''.join(row_cells)}</tr>")
     header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header_cells)}</tr></thead>"
     return f'<div class="scroll"><table>{header_html}<tbody>{"".join(table_rows)}</tbody></table></div>'

@@ -328,7 +328,7 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
     job_templates = [row["template"] for row in owner["spec"].get("replicatedJobs") or ()]
     job_times = [
-        _run_time_of_job(job["spec"], _first_known(durations.template_runtime(job), pod_runtime), default_time)
+        _run_time_of_job(job["spec"], _runtime_or_default(durations.template_runtime(job), pod_runtime), default_time)
         for job in job_templates
     ]
     known_times = [each for each in job_times if each is not None]
@@ -351,17 +351,17 @@ def _run_time_of_job(
 ) -> Duration | None:
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
-    pod_runtime = _first_known(durations.template_runtime(template), pod_runtime)
+    pod_runtime = _runtime_or_default(durations.template_runtime(template), pod_runtime)
     if pod_runtime is None:
         command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
         pod_runtime = durations.sleep_time_of_command(container.get("image") or "", *command_line)
-    pod_runtime = _first_known(pod_runtime, default_time)
+    pod_runtime = _runtime_or_default(pod_runtime, default_time)
     if pod_runtime is None or pod_runtime >= durations.UNLIMITED_RUNTIME:
         return None
     return pod_runtime * _round_count(spec)
 
 
-def _first_known(runtime: Duration | None, default: Duration | None) -> Duration | None:
+def _runtime_or_default(runtime: Duration | None, default: Duration | None) -> Duration | None:
     return default if runtime is None else runtime
 
 
