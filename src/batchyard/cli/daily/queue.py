@@ -79,7 +79,7 @@ class QueueLine:
 
 
 @dataclass(frozen=True, slots=True)
-class LineSources:
+class ListedQueuesAndWorkloads:
     """The LocalQueues and Workloads that the user may list, by which jobs are assigned to ClusterQueues."""
 
     local_queues: Sequence[Obj]
@@ -94,7 +94,7 @@ class LineSources:
         return ""
 
 
-async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSources:
+async def _list_queues_and_workloads(client: ClusterClient, namespace: str) -> ListedQueuesAndWorkloads:
     local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
     if local_queues is None and namespace:
         local_queues = await client.list_objects(scheme.LOCAL_QUEUE, namespace)
@@ -106,37 +106,37 @@ async def _read_line_sources(client: ClusterClient, namespace: str) -> LineSourc
     if workloads is None:
         raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)
     entries = job_entries(workloads, (), None)
-    return LineSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
+    return ListedQueuesAndWorkloads(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 
 async def list_pending_jobs(
-    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
+    client: ClusterClient, listed_objects: ListedQueuesAndWorkloads, cluster_queue: str, namespace: str
 ) -> QueueLine:
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
     If the user may not list the pending Workloads of the ClusterQueue, return only the jobs in its LocalQueues of
-    `namespace`. If these cannot be listed either, return the pending jobs in `sources`, in an order estimated from
-    priority and age.
+    `namespace`. If these cannot be listed either, return the pending jobs in `listed_objects`, in an order estimated
+    from priority and age.
     """
     pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not pending.problem:
-        return QueueLine(cluster_queue, [_pending_job(item, sources) for item in pending.items])
+        return QueueLine(cluster_queue, [_pending_job(item, listed_objects) for item in pending.items])
     if pending.is_forbidden and namespace:
-        local_items = await _list_local_lines(client, sources, cluster_queue, namespace)
+        local_items = await _list_pending_by_local_queue(client, listed_objects, cluster_queue, namespace)
         if local_items is not None:
             note = f"{pending.problem}: jobs of other LocalQueues are counted, but not shown"
-            jobs = [_pending_job(item, sources) for item in local_items]
+            jobs = [_pending_job(item, listed_objects) for item in local_items]
             return QueueLine(cluster_queue, jobs, note, is_complete=False)
     note = f"{pending.problem}: the order is estimated from priority and age"
-    jobs = list(estimate_queue_order(sources, cluster_queue))
+    jobs = list(estimate_queue_order(listed_objects, cluster_queue))
     return QueueLine(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
 
 
-async def _list_local_lines(
-    client: ClusterClient, sources: LineSources, cluster_queue: str, namespace: str
+async def _list_pending_by_local_queue(
+    client: ClusterClient, listed_objects: ListedQueuesAndWorkloads, cluster_queue: str, namespace: str
 ) -> Sequence[Obj] | None:
     items: list[Obj] = []
-    for queue in sources.local_queues:
+    for queue in listed_objects.local_queues:
         metadata = queue["metadata"]
         if metadata["namespace"] == namespace and queue["spec"].get("clusterQueue") == cluster_queue:
             path = f"namespaces/{namespace}/localqueues/{metadata['name']}"
@@ -147,9 +147,9 @@ async def _list_local_lines(
     return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0))
 
 
-def _pending_job(item: Obj, sources: LineSources) -> PendingJob:
+def _pending_job(item: Obj, listed_objects: ListedQueuesAndWorkloads) -> PendingJob:
     metadata = item["metadata"]
-    entry = sources.entries.get((metadata["namespace"], metadata["name"]))
+    entry = listed_objects.entries.get((metadata["namespace"], metadata["name"]))
     owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
     title = f"workload/{metadata['name']}" if owner is None else f"{owner['kind'].lower()}/{owner['name']}"
     return PendingJob(
@@ -170,15 +170,15 @@ def _requests_of(entry: JobEntry | None) -> str:
     return "" if entry is None or entry.workload is None else format_requests(entry.workload)
 
 
-def estimate_queue_order(sources: LineSources, cluster_queue: str) -> Iterator[PendingJob]:
+def estimate_queue_order(listed_objects: ListedQueuesAndWorkloads, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
-    for entry in sources.entries.values():
+    for entry in listed_objects.entries.values():
         view = None if entry.workload is None else workload_view(entry.workload)
         if (
             view is not None
             and view.admissible
-            and sources.cluster_queue_of(entry.namespace, entry.queue) == cluster_queue
+            and listed_objects.cluster_queue_of(entry.namespace, entry.queue) == cluster_queue
         ):
             queued_views.append((-view.priority, view.queued, view.key, entry))
     local_counts: dict[str, int] = {}
@@ -288,11 +288,11 @@ async def _answer_place(client: ClusterClient, namespace: str, name: str, *, wit
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
         return _PlaceAnswer(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
-    sources = await _read_line_sources(client, namespace)
-    cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
+    listed_objects = await _list_queues_and_workloads(client, namespace)
+    cluster_queue = listed_objects.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
         return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
-    line = await list_pending_jobs(client, sources, cluster_queue, namespace)
+    line = await list_pending_jobs(client, listed_objects, cluster_queue, namespace)
     pending_job = line.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
     return _PlaceAnswer(entry, line, pending_job, forecast, client.now)
@@ -313,15 +313,15 @@ async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[Pen
 
     The jobs are sorted by namespace, LocalQueue and place in the queue; jobs with an unknown place come last.
     """
-    sources = await _read_line_sources(client, namespace)
-    queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
+    listed_objects = await _list_queues_and_workloads(client, namespace)
+    queues = [each for each in listed_objects.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
-    lines = {name: await list_pending_jobs(client, sources, name, namespace) for name in names}
+    lines = {name: await list_pending_jobs(client, listed_objects, name, namespace) for name in names}
     pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
     keys_in_lines = {(job.namespace, job.workload_name) for job in pending}
     other_jobs = [
         _entry_in_line(entry, 0, 0)
-        for key, entry in sources.entries.items()
+        for key, entry in listed_objects.entries.items()
         if entry.state in _WAITING_STATES and key not in keys_in_lines and namespace in ("", entry.namespace)
     ]
     return sorted([*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)), lines
