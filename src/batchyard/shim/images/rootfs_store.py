@@ -27,9 +27,9 @@ def store_name(image: str) -> str:
     return image.removeprefix("sha256:")
 
 
-def root_path(node: str, name: str) -> str:
-    """Return the path of the unpacked root filesystem of image `name`; `node` is the path of the node directory."""
-    return f"{node}/{STORE_FOLDER}/{name}/root"
+def root_path(node_folder: str, name: str) -> str:
+    """Return the path of the unpacked root filesystem of image `name` in the node directory."""
+    return f"{node_folder}/{STORE_FOLDER}/{name}/root"
 
 
 def touch_image(node_fd: int, name: str) -> bool:
