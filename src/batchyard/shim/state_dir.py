@@ -183,8 +183,8 @@ _SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 def update_etc_copy(node_folder: str) -> None:
     """Copy those files of the machine's /etc that containers need to a node directory, if they are new or changed.
 
-    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES. `node_folder` is
-    the path of the node directory.
+    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES.
+    `node_folder` is the path of the node directory.
     """
     copy_path = f"{node_folder}/{ETC_COPY_FOLDER}"
     os.makedirs(copy_path, 0o755, exist_ok=True)
