@@ -193,9 +193,13 @@ class ApiServer:
             )
         if not isinstance(response, DeferredResponse):
             return response
-        return self._audit_deferred(response, AuditedRequest(sender_request, effective_request, path, response))
+        return self._audit_deferred_response(
+            response, AuditedRequest(sender_request, effective_request, path, response)
+        )
 
-    def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
+    def _audit_deferred_response(
+        self, deferred_response: DeferredResponse, audited_request: AuditedRequest
+    ) -> DeferredResponse:
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)

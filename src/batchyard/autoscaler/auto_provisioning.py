@@ -235,13 +235,13 @@ class NodeAutoProvisioner:
         pool_name_parts += ["spot"] if requirements.provisioning == "spot" else []
         pool_name_parts += [f"gpu{gpu_count}"] if gpu_count else []
         name_count = len(self._existing_pool_names) + len(used_pool_names) + 1 if "tpuTopology" in spec else 1
-        names = ("-".join([*pool_name_parts, _hash_digits(number, spec)]) for number in range(name_count))
+        names = ("-".join([*pool_name_parts, _spec_hash_suffix(number, spec)]) for number in range(name_count))
         return next(
             (name for name in names if name not in self._existing_pool_names and name not in used_pool_names), ""
         )
 
 
-def _hash_digits(number: int, spec: PoolSpec) -> str:
+def _spec_hash_suffix(number: int, spec: PoolSpec) -> str:
     return f"{fnv1a_64(_encode_json([number, spec]).decode()) & 0xFFFFFFFF:08x}"
 
 

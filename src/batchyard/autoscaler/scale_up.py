@@ -457,7 +457,7 @@ class ScaleUp:
 
     def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         pods_by_kind = group_pods_by_kind(unplaced_pods, self.nodes)
-        options = [option for groups in self.fleet.pools() for option in self._options(groups, pods_by_kind)]
+        options = [option for groups in self.fleet.pools() for option in self._scale_up_options(groups, pods_by_kind)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
             options += self._new_pools.scale_up_options(unplaced_pods, self)
         if unit.is_gang:
@@ -470,7 +470,7 @@ class ScaleUp:
             return True
         return self.fleet.has_known_capacity_for(option.groups, len(option.nodes), self.loop_context.cluster)
 
-    def _options(
+    def _scale_up_options(
         self, groups: Sequence[NodeGroup], pods_by_kind: Mapping[PodKind, Sequence[PodView]]
     ) -> list[ScaleUpOption]:
         scale_up_options = []

@@ -5,7 +5,7 @@ from typing import Final
 from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import SECOND, format_age
 from batchyard.sim.trace_fill import FillReport
-from batchyard.sim.trace_report import DurationStatistics, TraceReport, Usage
+from batchyard.sim.trace_report import DurationStatistics, ResourceUtilization, TraceReport
 
 #: The maximum number of reasons that are printed.
 REASONS_SHOWN_MAX: Final = 20
@@ -84,7 +84,7 @@ def _reasons_table(report: TraceReport) -> Table:
     return [["PODS", "REASON"], *rows[:REASONS_SHOWN_MAX]]
 
 
-def _usage_row(row: Usage) -> list[str]:
+def _usage_row(row: ResourceUtilization) -> list[str]:
     cells = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
     mean, peak = _format_percent(row.mean), _format_percent(row.peak)
     return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *cells]

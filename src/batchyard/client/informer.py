@@ -422,7 +422,7 @@ class CompositeClient:
 
     def get(self, key: Key) -> Obj | None:
         """Return the container run or object with this key, or None."""
-        return self._machine.run(key) if key.kind == RUN else self._objects.get(key)
+        return self._machine.find_run(key) if key.kind == RUN else self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return a kind's objects in a namespace (None: in all); for container runs, `namespace` is a pod's uid."""

@@ -265,14 +265,14 @@ class DryRun:
         """Return the stored object with this key, or None."""
         return self._records.get(key)
 
-    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Return the object as if it were stored. Raises Conflict if `expect` is 0 (create) and the object exists."""
-        if expect == 0 and self._records.get(key) is not None:
+    def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
+        """Return the object as if it were stored. Raises Conflict if a new object (0) exists."""
+        if expected_revision == 0 and self._records.get(key) is not None:
             raise Conflict(f'{key.kind} "{key}" already exists')
         return obj
 
-    def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Return the object as if it were deleted; `expect` is ignored. Raises NotFound if there is no object."""
+    def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
+        """Return the object as if deleted; `expected_revision` is ignored. Raises NotFound if there is no object."""
         stored_object = self._records.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -310,14 +310,14 @@ class WritableStore(Protocol):
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
 
-    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Store an object and return it. `expect` is the required current revision; 0 requires a new object.
+    def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
+        """Store an object and return it. `expected_revision` is the required current revision; 0 requires a new object.
 
         Raises Conflict if another revision is stored.
         """
 
-    def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object and return its last state. `expect` is the required current revision.
+    def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
+        """Remove an object and return its last state. `expected_revision` is the required current revision.
 
         Raises NotFound, or Conflict if another revision is stored.
         """

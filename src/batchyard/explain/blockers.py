@@ -307,14 +307,14 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
             step.parent, fr
         ):
             return LimitingNode(BORROWING, step)
-    retained_quotas = retained_quota(node, fr)
+    retained_quotas = find_retained_quotas(node, fr)
     if retained_quotas and sum(each.amount for each in retained_quotas) >= amount - available(node, fr):
         return LimitingNode(LENDING, retained_quotas[0].node)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree_quota[fr]
     return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0])
 
 
-def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
+def find_retained_quotas(node: QuotaNode, fr: int) -> list[RetainedQuota]:
     """Return the unused quota that other nodes of the cohort tree do not lend to `node`, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
     retained_quotas = [RetainedQuota(each, each.local_quota[fr] - each.usage[fr]) for each in limited_nodes]

@@ -299,7 +299,7 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
         return None if amount is None else format_amount(request.resource, amount)
 
     return nonempty_fields(
-        kind=kind_of(snapshot, node),
+        kind=quota_node_kind(snapshot, node),
         name=node.name,
         nominal=format_or_none(node.nominal.get(request.fr, 0)),
         subtree=format_or_none(node.subtree_quota[request.fr]),
@@ -310,7 +310,7 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
     )
 
 
-def kind_of(snapshot: Snapshot, node: quota.QuotaNode) -> str:
+def quota_node_kind(snapshot: Snapshot, node: quota.QuotaNode) -> str:
     """Return the kind of the object that a cohort tree node stands for: ClusterQueue or Cohort."""
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 

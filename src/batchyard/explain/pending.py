@@ -263,7 +263,7 @@ class PendingExplainer:
             return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
         node, missing_amount = limiting_node.node, format_amount(request.resource, request.shortfall)
-        kind = document.kind_of(self._cache.snapshot, node)
+        kind = document.quota_node_kind(self._cache.snapshot, node)
         text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}")
         return document.BindingLimit(
             limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_amount

@@ -247,16 +247,18 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
     )
     if changes_affinity and owner_job is not None and owner_job["kind"] == "JobSet":
         return ()
-    operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
+    operations = _json_patch_add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
     workload_patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
     if owner_job is None:
         return (workload_patch,)
     name, namespace = owner_job["metadata"]["name"], owner_job["metadata"].get("namespace", "")
     if owner_job["kind"] == "Job":
-        operations = _add_operations(new_specs, list(new_specs), "/spec/template/spec")
+        operations = _json_patch_add_operations(new_specs, list(new_specs), "/spec/template/spec")
     else:
         pod_set_names = [each["name"] for each in owner_job["spec"].get("replicatedJobs") or ()]
-        operations = _add_operations(new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec")
+        operations = _json_patch_add_operations(
+            new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec"
+        )
     job_patch = json_patch(owner_job["kind"], name, operations, namespace)
     are_tolerations_new = any(
         list(new["tolerations"]) != (old.get("tolerations") or [])
@@ -265,7 +267,7 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
     return (job_patch,) if are_tolerations_new else (job_patch, workload_patch)
 
 
-def _add_operations(
+def _json_patch_add_operations(
     pod_specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
 ) -> list[Mapping[str, Any]]:
     return [

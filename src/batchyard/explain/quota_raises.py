@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import format_amount, is_unlimited
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorResourceQuota, ResourceGroup
-from batchyard.explain.blockers import BORROWING, LENDING, retained_quota
+from batchyard.explain.blockers import BORROWING, LENDING, find_retained_quotas
 from batchyard.explain.cohort_simulation import CohortSimulation, HypotheticalChange
 from batchyard.explain.document import FlavorOutcome
 from batchyard.explain.proposals import QUOTA, ProposalCase, json_patch
@@ -131,7 +131,7 @@ def _raisable_fields(
         if ancestor.name in views:
             quota_fields.append(_QuotaField(views[ancestor.name], ancestor, _BORROWING))  # noqa: PERF401 - consistent with the other cases
     flavor_resource = snapshot.id_of(*quota_keys[0])
-    for retained in retained_quota(node, flavor_resource)[:_LENDERS_MAX]:
+    for retained in find_retained_quotas(node, flavor_resource)[:_LENDERS_MAX]:
         lender = snapshot.queue_of.get(retained.node)
         view = lender.view if lender is not None else views[retained.node.name]
         quota_fields.append(_QuotaField(view, retained.node, _LENDING))

@@ -124,18 +124,24 @@ def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
 def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta.Obj]], now: Instant) -> dict[str, Any]:
     old = namespace.get("status") or {}
     old_conditions = {condition["type"]: condition for condition in old.get("conditions") or ()}
-    problems = {**dict.fromkeys(_NO_PROBLEM_REASON_BY_CONDITION), **_remaining_problems(objects)}
+    problems = {**dict.fromkeys(_NO_PROBLEM_REASON_BY_CONDITION), **_remaining_content_conditions(objects)}
     conditions = [_condition(kind, problem, old_conditions.pop(kind, None), now) for kind, problem in problems.items()]
     return {**old, "phase": "Terminating", "conditions": [*old_conditions.values(), *conditions]}
 
 
-def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
+def _remaining_content_conditions(
+    objects_by_resource: Mapping[str, Sequence[meta.Obj]],
+) -> Mapping[str, tuple[str, str]]:
     """Return the conditions of a terminating Namespace about its remaining objects and their finalizers.
 
-    They are pairs (reason, message) by condition type. `content` contains the remaining objects by resource name.
+    They are pairs (reason, message) by condition type. `objects_by_resource` holds the remaining objects.
     """
-    counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
-    finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
+    counts = sorted(
+        f"{name} has {len(objects)} resource instances" for name, objects in objects_by_resource.items() if objects
+    )
+    finalizers = Counter(
+        name for objects in objects_by_resource.values() for obj in objects for name in meta.finalizers_of(obj)
+    )
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
     problem_texts: dict[str, tuple[str, str]] = {}
     if counts:

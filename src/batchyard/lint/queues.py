@@ -391,7 +391,9 @@ def zero_weight(linted: LintedManifests) -> Iterator[RuleResult]:
         if weight == 0:
             problem = "a fair sharing weight of 0 makes the share infinite: only unrequested quota is borrowed"
             fix = "set a weight above 0, unless this is intended"
-            yield RuleResult(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight_patch("1"))])
+            yield RuleResult(
+                manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _fair_sharing_weight_patch("1"))]
+            )
 
 
 def borrowing_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -516,5 +518,5 @@ def _first_cohort_member(linted: LintedManifests, cohort: str) -> Manifest | Non
     return next((manifest for manifest, view in linted.queues.values() if view.cohort == cohort), None)
 
 
-def _weight_patch(text: str) -> Mapping[str, Any]:
-    return {"spec": {"fairSharing": {"weight": text}}}
+def _fair_sharing_weight_patch(weight: str) -> Mapping[str, Any]:
+    return {"spec": {"fairSharing": {"weight": weight}}}

@@ -389,7 +389,7 @@ class ClusterSnapshot:
         node = self._nodes[view.name] = NodeInfo(view)
         insort(self._names, view.name)
         for pod in self._pods_of_missing_nodes.pop(view.name, _NO_PODS).values():
-            node.take(pod)
+            node.add_pod(pod)
         self._record_undo(partial(self.remove_node, view.name))
         self._record_node_change(view.name)
         self.property_changes.record_change(view.name)
@@ -402,7 +402,7 @@ class ClusterSnapshot:
         if node is None:
             self._pods_of_missing_nodes.setdefault(node_name, {})[pod.uid] = pod
         else:
-            node.take(pod, gpu_indices)
+            node.add_pod(pod, gpu_indices)
         self.placed_pods.add(pod, node_name)
         self._pod_counts_by_priority[pod.priority] = self._pod_counts_by_priority.get(pod.priority, 0) + 1
         if pod.deleting:

@@ -138,7 +138,7 @@ class NodeInfo:
         used = {r: old_view.allocatable.get(r, 0) - n for r, n in self.free_amounts.items()}
         self.free_amounts = {r: view.allocatable.get(r, 0) - used.get(r, 0) for r in {**view.allocatable, **used}}
 
-    def take(self, pod: PodView, previous_gpus: Sequence[int] = ()) -> None:
+    def add_pod(self, pod: PodView, previous_gpus: Sequence[int] = ()) -> None:
         """Add a pod to the node; `previous_gpus` are the GPUs that it used on this node before, if any."""
         self.pods[pod.uid] = pod
         self._priority_requests.clear()

@@ -175,7 +175,7 @@ class Scheduler:
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
         self._get_in_flight_max = int if gate is not None else self._settings.pacing.in_flight_max
         self._in_flight = WritesInFlight()
-        self._on_loop = on_preemption_loop
+        self._on_preemption_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
         self._number = 0
@@ -266,7 +266,7 @@ class Scheduler:
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
         for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
-            self._on_loop(loop)
+            self._on_preemption_loop(loop)
 
     def _postpone_preemption(self, decision: Decision) -> Decision:
         if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):

@@ -403,7 +403,7 @@ def assignment_mode_of(quality: GranularMode) -> FlavorAssignmentMode:
     return _MODE_BY_POSSIBILITY[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def height_of(quality: GranularMode) -> int:
+def borrowing_height_of(quality: GranularMode) -> int:
     """Return the borrowing height that `encode_quality()` has encoded in the quality of a flavor."""
     return -quality & _HEIGHT_MASK
 
@@ -425,7 +425,7 @@ def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) 
 
 
 def _preemption_preference_key(quality: GranularMode) -> tuple[int, GranularMode]:
-    return -height_of(quality), quality
+    return -borrowing_height_of(quality), quality
 
 
 def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
@@ -440,4 +440,4 @@ def should_try_next_flavor(quality: GranularMode, fungibility: FlavorFungibility
     """Return whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
     if quality <= HOPELESS or (quality <= RECLAIM and fungibility.try_next_when_preempting):
         return True
-    return fungibility.try_next_when_borrowing and height_of(quality) != 0
+    return fungibility.try_next_when_borrowing and borrowing_height_of(quality) != 0

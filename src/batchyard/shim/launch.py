@@ -129,7 +129,7 @@ def launch_container(run: ShimRun, isolation: NodeIsolation, group: CgroupPaths)
     Raises OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
     """
     image_folder = run.spec["image"].get("unpacked")
-    image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
+    image_lock_fd = rootfs_store.lock_image(run.node_fd, image_folder) if image_folder else None
     _create_run_files(run)
     if isolation.cgroups:
         version = isolation.cgroups.version
@@ -238,7 +238,7 @@ def container_environment(run: ShimRun) -> dict[str, str]:
     spec_variables: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
-        image_variables = rootfs_store.read_image_metadata(run.node, image["unpacked"]).get("environment") or {}
+        image_variables = rootfs_store.read_image_metadata(run.node_fd, image["unpacked"]).get("environment") or {}
         image_defaults = image_kinds.image_environment({}) | {"HOME": _image_account(run).home} | image_variables
     else:
         image_defaults = image_kinds.image_environment(image) | {"HOME": "/root"}
@@ -246,20 +246,20 @@ def container_environment(run: ShimRun) -> dict[str, str]:
 
 
 def _image_account(run: ShimRun) -> users.ImageAccount:
-    metadata = rootfs_store.read_image_metadata(run.node, run.spec["image"]["unpacked"])
+    metadata = rootfs_store.read_image_metadata(run.node_fd, run.spec["image"]["unpacked"])
     return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _create_run_files(run: ShimRun) -> None:
-    os.mkdir("root", 0o755, dir_fd=run.folder)
+    os.mkdir("root", 0o755, dir_fd=run.folder_fd)
     for name, mode in bubblewrap.WRITABLE_FOLDERS.items():
-        os.mkdir(f"root/{name}", dir_fd=run.folder)
-        os.chmod(f"root/{name}", mode, dir_fd=run.folder)
-    termination_fd = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
+        os.mkdir(f"root/{name}", dir_fd=run.folder_fd)
+        os.chmod(f"root/{name}", mode, dir_fd=run.folder_fd)
+    termination_fd = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder_fd)
     os.fchmod(termination_fd, 0o666)  # writable for any user of the container
     os.close(termination_fd)
     if run.spec["stdin"]:
-        os.mkfifo("stdin", 0o600, dir_fd=run.folder)
+        os.mkfifo("stdin", 0o600, dir_fd=run.folder_fd)
 
 
 def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
@@ -271,10 +271,10 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
         )
     stdout_pipe, stderr_pipe = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
     outputs = {"stdout": stdout_pipe[0], "stderr": stderr_pipe[0], "status": status_reader}
-    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
+    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder_fd)
     os.set_blocking(stdin, True)
     if run.spec["stdin"]:  # keep a writer open, else the command would read EOF before a client attaches
-        outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
+        outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder_fd)
     return outputs, _ChildStreams(stdin, stdout_pipe[1], stderr_pipe[1], status_writer, None)
 
 
@@ -374,13 +374,13 @@ def seccomp_program_of(run: ShimRun, isolation: NodeIsolation) -> bytes | None:
         case "Unconfined":
             return None
         case "Localhost":
-            node = os.readlink(f"/proc/self/fd/{run.node}")
+            node = os.readlink(f"/proc/self/fd/{run.node_fd}")
             return seccomp.compile_profile_file(f"{node}/{seccomp.PROFILES_FOLDER}/{profile['profile']}")
     return seccomp.default_filter()
 
 
 def _container_paths(run: ShimRun) -> bubblewrap.ContainerPaths:
-    node = os.readlink(f"/proc/self/fd/{run.node}")
+    node = os.readlink(f"/proc/self/fd/{run.node_fd}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
     masks_folder = f"{node}/{bubblewrap.MASKS_FOLDER}"
     return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", masks_folder)
@@ -437,7 +437,7 @@ def _prepare_engine_container(
     environment_options = engines.write_env_file(run.spec["environment"])
     container_options = engines.podman_run_options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
-        engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
+        engine, engine.container_name(run.path), container_options, run.folder_fd, bool(run.spec["tty"]), group
     )
 
 
@@ -481,7 +481,7 @@ def _check_root_filesystem(root: str, image: str) -> None:
 
 def _enter_pod(run: ShimRun, namespace_flags: int) -> int:
     with suppress(OSError):
-        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder_fd)
         sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
         sandbox_pidfd = sandbox_pid and os.pidfd_open(sandbox_pid)
         if sandbox_pidfd and state_dir.is_locked(sandbox_fd):
@@ -518,7 +518,7 @@ def _container_ids(run: ShimRun) -> tuple[int, int] | None:
 
 def _read_sandbox_file(run: ShimRun, name: str) -> dict[str, Any]:
     with suppress(OSError):
-        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder_fd)
         try:
             return state_dir.read_json(sandbox_fd, name) or {}
         finally:

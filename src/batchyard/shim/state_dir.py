@@ -141,14 +141,14 @@ def is_locked(folder_fd: int, name: str = "lock") -> bool:
 _LOG_BYTES_MAX = 1 << 20
 
 
-def log_error(node: int, text: str) -> None:
-    """Append a message to `node.log` in a node's directory, whose open descriptor is `node`.
+def log_error(node_fd: int, text: str) -> None:
+    """Append a message to `node.log` in a node's directory, whose open descriptor is `node_fd`.
 
     A log over 1 MiB is first cut to its newest 512 KiB. Errors are ignored.
     """
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
-        with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
+        with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node_fd), "rb+") as log:
             if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES_MAX:
                 log.seek(-_LOG_BYTES_MAX // 2, os.SEEK_END)
                 newest_lines = log.read().partition(b"\n")[2]
@@ -180,13 +180,13 @@ _COPIED_NAME_PATTERNS = (
 _SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
-def update_etc_copy(node: str) -> None:
+def update_etc_copy(node_folder: str) -> None:
     """Copy those files of the machine's /etc that containers need to a node directory, if they are new or changed.
 
-    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES. `node` is the
-    path of the node directory.
+    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES.
+    `node_folder` is the path of the node directory.
     """
-    copy_path = f"{node}/{ETC_COPY_FOLDER}"
+    copy_path = f"{node_folder}/{ETC_COPY_FOLDER}"
     os.makedirs(copy_path, 0o755, exist_ok=True)
     for name in SANDBOX_FILES:
         with suppress(OSError):

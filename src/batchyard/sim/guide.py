@@ -292,7 +292,7 @@ class _GuidePlan:
             self._read_file(*applied_file, step.runtime)
         self.files[step.name] = [*setup_files, *job_files]
 
-    def _cluster(self) -> Obj | None:
+    def _find_cluster(self) -> Obj | None:
         objects = (manifest.obj for manifest in self._manifests.objects)
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
@@ -300,16 +300,16 @@ class _GuidePlan:
         return make_scenario(self._manifests, self._source_errors), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
-        return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
+        return [path for name in PLATFORM_FOLDERS for path in self._manifest_files(folder / "platform" / name)]
 
     def _job_file_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """Yield the Job files in rounds: the first file of each team, then the second of each, and so on."""
-        files = self._files(folder)
+        files = self._manifest_files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
         for number in range(max(map(len, teams), default=0)):
             yield [team[number] for team in teams if number < len(team)]
 
-    def _files(self, folder: Path) -> list[Path]:
+    def _manifest_files(self, folder: Path) -> list[Path]:
         paths = files_below(folder) if folder.is_dir() else []
         if not paths:
             remedy = "use a folder like examples/refarch, with platform/ and a folder for each step"
@@ -323,7 +323,7 @@ class _GuidePlan:
         for manifest in manifests.objects:
             obj = with_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
             obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), submit_time)
-            if runtime is not None and obj["kind"] in _JOB_KINDS and not has_run_time(obj, self._cluster()):
+            if runtime is not None and obj["kind"] in _JOB_KINDS and not has_run_time(obj, self._find_cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += manifests.faults

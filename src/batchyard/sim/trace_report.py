@@ -171,7 +171,7 @@ class TraceWatch:
         if node is None:
             return
         self._node_by_pod[pod.uid] = node.name
-        node.take(pod)
+        node.add_pod(pod)
         self._count_pod(pod, node, 1)
 
     def _remove_pod(self, uid: str) -> None:
@@ -280,7 +280,7 @@ class UnplacedReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUtilization:
     """The utilization of a resource over the simulation: means and peaks are fractions of the capacity."""
 
     #: The GPU model of the nodes; '' stands for all nodes.
@@ -336,7 +336,7 @@ class TraceReport:
     pods: PodCounts
     waits: TraceWaits
     unplaced: Sequence[UnplacedReason]
-    usage: Sequence[Usage]
+    usage: Sequence[ResourceUtilization]
     fragmentation: Fragmentation
     points: Sequence[UtilizationPoint]
 
@@ -468,10 +468,10 @@ def _short_reason(message: str) -> str:
     return ", ".join(sorted(reason_names)) if reasons_text else message or _DELETED_EARLY
 
 
-def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
+def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[ResourceUtilization]:
     now = EPOCH + length
     return [
-        Usage(
+        ResourceUtilization(
             model=model,
             nodes=fleet.node_count,
             resource=resource,
@@ -486,7 +486,7 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     ]
 
 
-def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
+def _add_recorded_usage(row: ResourceUtilization, pods: Sequence[TracedPod], length: Duration) -> ResourceUtilization:
     change_by_time: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:

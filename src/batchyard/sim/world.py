@@ -314,7 +314,7 @@ class World:
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if with_nodes else ()))
         cloud = simulated_cloud(self._seed) if with_nodes else ()
         client = self._faulty_client or self.client
-        ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._on_loop)
+        ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._record_preemption_loop)
         ports = replace(ports, history=changes_reader(self.store))
         return build_platform(ports, self._settings)
 
@@ -356,7 +356,7 @@ class World:
 
         self.client.submit([write], on_result)
 
-    def _on_loop(self, loop: PreemptionLoop) -> None:
+    def _record_preemption_loop(self, loop: PreemptionLoop) -> None:
         self.loops.append(loop)
         self.log.record_loop(loop)
         if self._stop_on_loop:

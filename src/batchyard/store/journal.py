@@ -137,7 +137,7 @@ class RevisionJournal:
         """
         try:
             commit_record, problem = self._commit_mark.read(), "" if self._path.exists() else "missing"
-        except journal_file.DamagedMark:
+        except journal_file.DamagedCommitMarkError:
             commit_record, problem = None, "its commit mark is damaged, so the acknowledged revision is unknown"
         if problem == "missing":
             journal_file.reject_interrupted_restore(self._path)
@@ -289,7 +289,7 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
         raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
         record = journal_file.read_commit_record(journal)
-    except journal_file.DamagedMark:
+    except journal_file.DamagedCommitMarkError:
         record = None
     with _temporary_file(backup) as draft_path:
         _copy_journal(journal, draft_path, error_path=backup)

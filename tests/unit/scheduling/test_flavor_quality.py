@@ -15,7 +15,6 @@ from batchyard.scheduling.quota import (
     PreemptionPossibility,
     assignment_mode_of,
     encode_quality,
-    height_of,
     is_better,
     preemption_possibility_of,
     should_try_next_flavor,

@@ -160,7 +160,7 @@ class SchemaCompiler:
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
         """Return the function that validates whole objects of a kind."""
-        return self._object(type_name)
+        return self._compile_object_visitor(type_name)
 
     def object_visitor(self, type_name: str) -> ValueVisitor:
         """Return the function that validates objects of a type, which may belong to another TypeScope."""
@@ -168,7 +168,7 @@ class SchemaCompiler:
         if scope is not self._scope:
             return self._compiler_for(scope).object_visitor(name)
         if name not in self._visitors:
-            visitor: ValueVisitor = self._object(name)
+            visitor: ValueVisitor = self._compile_object_visitor(name)
             self._visitors[name] = _with_cached_results(visitor) if name == _CACHED_VISITOR_TYPE else visitor
         return self._visitors[name]
 
@@ -198,7 +198,7 @@ class SchemaCompiler:
 
         return visit
 
-    def _object(self, type_name: str) -> "RootVisitor":
+    def _compile_object_visitor(self, type_name: str) -> "RootVisitor":
         fields = self._scope.fields(type_name)
         visitors: dict[str, VisitorOrType] = {}
         for name, field in fields.items():

@@ -97,7 +97,7 @@ def _key_to_path_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterat
 def _volume_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if not item.get("path"):
         yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
-    yield from rules.file_errors(item.get("path") or "", f"{path}.path")
+    yield from rules.volume_file_path_errors(item.get("path") or "", f"{path}.path")
     yield from rules.file_mode_errors(item.get("mode"), f"{path}.mode")
 
 
@@ -135,7 +135,7 @@ def _service_account_token_errors(token: Mapping[str, Any], path: str, item_path
         yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "reduce expirationSeconds")
     if not token.get("path"):
         yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
-    yield from rules.file_errors(token.get("path") or "", f"{path}.path")
+    yield from rules.volume_file_path_errors(token.get("path") or "", f"{path}.path")
 
 
 # Rules of node affinity, pod affinity and topology spread constraints.

@@ -393,7 +393,7 @@ def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
     return render_document(document, output_format)
 
 
-def _parse_moment(text: str) -> Duration:
+def _parse_duration_option(text: str) -> Duration:
     try:
         return parse_run_duration(text)
     except ValueError as error:
@@ -417,7 +417,7 @@ def why(
     at: Annotated[
         Duration | None,
         typer.Option(
-            parser=_parse_moment,
+            parser=_parse_duration_option,
             metavar="DURATION",
             help="With -f: at this virtual time; default: the end, or a state's time.",
         ),

@@ -521,20 +521,20 @@ def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
 
 
 def _new_status(
-    state: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
+    job: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
-    conditions = JobConditions(state.status, now)
-    status = {**state.status, **termination_fields(state, outcome), **_pod_counts(state, pod_changes, active_since)}
+    conditions = JobConditions(job.status, now)
+    status = {**job.status, **termination_fields(job, outcome), **_pod_counts(job, pod_changes, active_since)}
     if active_since is not None:
         status["startTime"] = format_time(active_since)
     if outcome is not None:
         conditions.set(outcome.interim_condition_type, True, outcome.reason, outcome.message)
-        if _all_pods_counted(state):
-            conditions.end(outcome, has_too_many_successes=state.succeeded_count > _success_count_max(state))
+        if _all_pods_counted(job):
+            conditions.end(outcome, has_too_many_successes=job.succeeded_count > _success_count_max(job))
             status["completionTime"] = format_time(now) if outcome.succeeded else None
-    elif not state.is_deleted:
-        conditions.set_suspended(state.spec.suspended)
-        if state.spec.suspended:
+    elif not job.is_deleted:
+        conditions.set_suspended(job.spec.suspended)
+        if job.spec.suspended:
             status["startTime"] = None
     status["conditions"] = conditions.as_list()
     return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN_FIELDS}, conditions.events

@@ -353,7 +353,7 @@ def _find_rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator
     view, requested_pod = node_view(node), pod_view(pod)
     node_info = NodeInfo(view)
     for other_pod in other_pods:
-        node_info.take(pod_view(other_pod))
+        node_info.add_pod(pod_view(other_pod))
     yield from _resource_rejections(requested_pod, node_info)
     yield from _scheduling_rejections(requested_pod, node_info)
 

@@ -246,7 +246,7 @@ class SimulatedLog:
         """Always False, because `read` returns all lines."""
         return False
 
-    def skip_to_last(self, lines: int) -> None:
+    def skip_to_last(self, line_count: int) -> None:
         """Do nothing: a simulated log is short, so no lines are skipped."""
 
     def read(self) -> Sequence[containers.LogLine]:

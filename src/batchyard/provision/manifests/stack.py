@@ -288,7 +288,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: int) -> dict[str, Any]:
     filters = [
-        _keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
+        _relabel_keep_rule(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
         for key in pod_labels
     ]
     address = {
@@ -301,11 +301,11 @@ def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: 
     return {
         "job_name": name,
         "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
-        "relabel_configs": [*filters, _keep_only("__meta_kubernetes_pod_phase", "Running"), address, instance],
+        "relabel_configs": [*filters, _relabel_keep_rule("__meta_kubernetes_pod_phase", "Running"), address, instance],
     }
 
 
-def _keep_only(label: str, value: str) -> Part:
+def _relabel_keep_rule(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 

@@ -121,7 +121,7 @@ class RequestParser:
         self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
-    def reject_late(self, error: StatusError) -> bool:
+    def reject_late_request(self, error: StatusError) -> bool:
         """Stop parsing, and reject the request whose body is late. Return False if there is no such request."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:

@@ -32,7 +32,7 @@ from batchyard.apiserver.request import (
     timeout_seconds,
 )
 from batchyard.server.http.connections import CertificateUser, ConnectionDeadline, Connections, certificate_user_of
-from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_shared
+from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_with_cache
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import ParsedRequest, RequestParser
 from batchyard.server.streaming.pod_streams import serve_upgraded, switching_protocols_response
@@ -175,7 +175,7 @@ def _encode_part(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
     if type(part) is dict and len(part) == _WATCH_EVENT_FIELD_COUNT and "type" in part and "object" in part:
-        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_shared(part["object"]))
+        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_with_cache(part["object"]))
     return _encode(part) + b"\n"
 
 
@@ -465,7 +465,7 @@ class HttpProtocol(asyncio.Protocol):
             deadline.start(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
             deadline.start(
-                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort()
+                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late_request(_LATE_BODY) or transport.abort()
             )
         elif requests.is_in_head or not number:
             deadline.start(("head", number), HEAD_TIMEOUT, transport.abort)

@@ -266,7 +266,7 @@ class LocalContainerRuntime:
         self._loop.add_reader(self._socket, self._receive_changes)
         self._adopt_runs()
 
-    def run(self, key: Key) -> Obj | None:
+    def find_run(self, key: Key) -> Obj | None:
         """Return the container run with this key as last observed, or None."""
         return self._runs.get(key.namespace, {}).get(key.name)
 
@@ -308,7 +308,7 @@ class LocalContainerRuntime:
 
     def _start_run(self, new_run: Obj) -> Obj:
         key = key_of(new_run)
-        previous_run = self.run(key)
+        previous_run = self.find_run(key)
         if previous_run is not None:
             self._close_pidfd(key)
             self._delete_folder_later(self.folders.move_sandbox_to_trash(key))
@@ -341,7 +341,7 @@ class LocalContainerRuntime:
         return {**spec, "address": address, "gateway": gateway, "resolvers": nameservers, "hosts": hosts_text}
 
     def _refresh_volumes(self, requested_run: Obj) -> Obj:
-        run = self.run(key_of(requested_run))
+        run = self.find_run(key_of(requested_run))
         if run is None:
             return requested_run
         folder = self.folders.pod_folder(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
@@ -352,7 +352,7 @@ class LocalContainerRuntime:
 
     def _request_stop(self, requested_run: Obj) -> Obj:
         key = key_of(requested_run)
-        run = self.run(key)
+        run = self.find_run(key)
         if run is None:
             return requested_run
         stopping_run = {**run, "stop": requested_run["stop"]}
@@ -387,7 +387,7 @@ class LocalContainerRuntime:
     # --- observation ---
 
     def _adopt_runs(self) -> None:
-        for trashed in self.folders.trash():
+        for trashed in self.folders.trashed_paths():
             self._delete_folder_later(trashed)
         for run in map(self._times.convert_run, self.folders.all_runs()):
             key = key_of(run)
@@ -432,7 +432,7 @@ class LocalContainerRuntime:
             self._watch_shim(key, run)
 
     def _read_run_state(self, key: Key) -> Obj | None:
-        run = self.run(key)
+        run = self.find_run(key)
         state = {} if run is None else self._times.convert_state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
             return run

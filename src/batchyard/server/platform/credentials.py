@@ -150,10 +150,10 @@ class SigningKey:
 
 def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
     """Return a kubeconfig with embedded credentials of a user; `authority` is the server's CA certificate as PEM."""
-    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
+    cluster = {"server": url, "certificate-authority-data": _encode_base64(authority)}
     user_credentials = {
-        "client-certificate-data": _base64(certificate.certificate),
-        "client-key-data": _base64(certificate.key),
+        "client-certificate-data": _encode_base64(certificate.certificate),
+        "client-key-data": _encode_base64(certificate.key),
     }
     context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
     config = {
@@ -202,5 +202,5 @@ def _load_certificate(path: Path) -> x509.Certificate:
         raise CredentialsError(f"{path} is damaged; {_REMEDY}, or remove it: the next start creates it") from error
 
 
-def _base64(content: bytes) -> str:
+def _encode_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()

@@ -53,7 +53,7 @@ class WaitChanges:
     unmatched_count: int
 
 
-def changes_of(runs: ComparedRuns) -> WaitChanges:
+def wait_changes_of(runs: ComparedRuns) -> WaitChanges:
     """Return the Workloads whose waits differ between the runs of both configurations."""
     effect_by_workload = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
     a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
@@ -163,7 +163,7 @@ class RepeatedFigure:
         return abs(self.difference) > self.margin
 
 
-def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
+def average_over_seeds(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
     """Return a figure's means and mean difference over all seeds, from its values in both runs for each seed.
 
     Return None if there are fewer than two seeds, or if a value is unknown.
@@ -245,12 +245,19 @@ def compare_configurations(
         *(_overall_figures(sections_of(run_both(pair, settings.until, seed, finish))) for seed in further_seeds),
     ]
     repeated_figures = [
-        repeat_figure(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
+        average_over_seeds(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
         for figure in OVERALL_FIGURES
     ]
     known_repeats = [each for each in repeated_figures if each is not None]
     return ConfigurationComparison(
-        names, runs, settings, sections, changes_of(runs), _make_comparison_lines(runs), known_repeats, pair.warnings
+        names,
+        runs,
+        settings,
+        sections,
+        wait_changes_of(runs),
+        _make_comparison_lines(runs),
+        known_repeats,
+        pair.warnings,
     )
 
 
