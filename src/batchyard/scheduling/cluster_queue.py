@@ -20,7 +20,7 @@ from batchyard.scheduling.quota import (
     QuotaNode,
     Usage,
     assignment_mode_of,
-    height_of,
+    borrowing_height_of,
     preemption_possibility_of,
     worst_quality,
 )
@@ -192,7 +192,7 @@ class ResourceGroupRequest:
         flavors, usage = self.group.flavors, self.usages[index]
         scan_position = SCAN_DONE if last_tried == len(flavors) - 1 else last_tried
         choices = {
-            resource: FlavorChoice(flavors[index], fr, assignment_mode_of(quality), height_of(quality))
+            resource: FlavorChoice(flavors[index], fr, assignment_mode_of(quality), borrowing_height_of(quality))
             for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
         }
         return make_flavor_assignment(choices, usage, dict.fromkeys(choices, scan_position))
@@ -327,7 +327,7 @@ class FlavorScan(NamedTuple):
         group, reasons = self.group_request.group, self._rejection_reasons(index, qualities)
         possibility, borrow = (
             preemption_possibility_of(worst_quality(qualities, self.fungibility)),
-            max(map(height_of, qualities)),
+            max(map(borrowing_height_of, qualities)),
         )
         main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)

@@ -55,7 +55,7 @@ def host_exec_session(node_fd: int, isolation: NodeIsolation, connection: socket
         if "sockets" in request:
             _send_sockets(node_fd, request["sockets"], connection)
         else:
-            _ExecSession(ShimRun(node, request["run"]), isolation, request, fds, connection).run()
+            _ExecSession(ShimRun(node_fd, request["run"]), isolation, request, fds, connection).run()
     except (OSError, ValueError) as failure:
         _send_reply(connection, [], error=str(failure))
 

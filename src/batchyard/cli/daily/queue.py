@@ -115,7 +115,7 @@ async def list_pending_jobs(
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
     If the user may not list the pending Workloads of the ClusterQueue, return only the jobs in its LocalQueues of
-    `namespace`. If these cannot be listed either, return the pending jobs in `listed_objects`, in an order estimated
+    `namespace`. If these cannot be listed either, return the pending jobs in `sources`, in an order estimated
     from priority and age.
     """
     pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
@@ -136,7 +136,7 @@ async def _list_pending_in_local_queues(
     client: ClusterClient, sources: PendingJobSources, cluster_queue: str, namespace: str
 ) -> Sequence[Obj] | None:
     items: list[Obj] = []
-    for queue in listed_objects.local_queues:
+    for queue in sources.local_queues:
         metadata = queue["metadata"]
         if metadata["namespace"] == namespace and queue["spec"].get("clusterQueue") == cluster_queue:
             path = f"namespaces/{namespace}/localqueues/{metadata['name']}"
@@ -149,7 +149,7 @@ async def _list_pending_in_local_queues(
 
 def _pending_job(item: Obj, sources: PendingJobSources) -> PendingJob:
     metadata = item["metadata"]
-    entry = listed_objects.entries.get((metadata["namespace"], metadata["name"]))
+    entry = sources.entries.get((metadata["namespace"], metadata["name"]))
     owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
     title = f"workload/{metadata['name']}" if owner is None else f"{owner['kind'].lower()}/{owner['name']}"
     return PendingJob(
@@ -173,12 +173,12 @@ def _requests_of(entry: JobEntry | None) -> str:
 def estimate_queue_order(sources: PendingJobSources, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
-    for entry in listed_objects.entries.values():
+    for entry in sources.entries.values():
         view = None if entry.workload is None else workload_view(entry.workload)
         if (
             view is not None
             and view.admissible
-            and listed_objects.cluster_queue_of(entry.namespace, entry.queue) == cluster_queue
+            and sources.cluster_queue_of(entry.namespace, entry.queue) == cluster_queue
         ):
             queued_views.append((-view.priority, view.queued, view.key, entry))
     local_counts: dict[str, int] = {}
