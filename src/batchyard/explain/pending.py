@@ -92,7 +92,9 @@ class PendingExplainer:
         if workload is None:
             return None
         analysis = self._analyze_pending(workload, self._pending_view(workload, queue.name), queue)
-        return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding(analysis, user)
+        return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding_limit(
+            analysis, user
+        )
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         view = workload_view(workload)
@@ -141,9 +143,11 @@ class PendingExplainer:
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
         baseline = simulation.run_trial_within_limit()
-        binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
-        binding = binding or self._shortage_binding(analysis, user)
-        binding = binding or self._queue_order_binding(analysis, baseline, user)
+        binding = self._head_of_line_binding_limit(analysis, user) or self._preemption_binding_limit(
+            analysis, baseline, user
+        )
+        binding = binding or self._shortage_binding_limit(analysis, user)
+        binding = binding or self._queue_order_binding_limit(analysis, baseline, user)
         document_part: document.DocumentPart = {
             "binding": binding.document(),
             **self._holders_part(analysis, binding, user),
@@ -174,7 +178,7 @@ class PendingExplainer:
 
     # --- binding limits ---
 
-    def _head_of_line_binding(
+    def _head_of_line_binding_limit(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
@@ -201,7 +205,7 @@ class PendingExplainer:
         text = f"{name} stays at the head of ClusterQueue {analysis.queue.name} until its victims release their quota"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
-    def _queue_order_binding(
+    def _queue_order_binding_limit(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit:
         queue = analysis.queue.name
@@ -218,7 +222,7 @@ class PendingExplainer:
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return document.BindingLimit(TURN, text, "ClusterQueue", queue)
 
-    def _preemption_binding(
+    def _preemption_binding_limit(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         decision = analysis.decision
@@ -237,7 +241,7 @@ class PendingExplainer:
     def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
         return self._cache.snapshot.queues_below(analysis.queue.node.path[0])
 
-    def _shortage_binding(
+    def _shortage_binding_limit(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         shortage, queue = analysis.shortage, analysis.queue

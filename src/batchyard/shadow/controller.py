@@ -415,7 +415,7 @@ class Followers:
         for tree in list(self._followers):
             follower = self._remove_follower(tree)
             missed_decisions |= follower.reported_decisions
-            self._removed_counts.unseen_count += follower.uncompared_decisions
+            self._removed_counts.unseen_count += follower.uncompared_decision_count
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
         self._shared_objects = {event.key: event for event in events if not tree_nodes_of(event.key, event.obj)}

@@ -287,18 +287,18 @@ class ContainerShim:
 
     def _watch_for_oom(self) -> None:
         """With cgroup v1, watch for OOM kills: the shim then kills the whole container, as cgroup v2 does itself."""
-        oom_fd = cgroups.watch_for_oom(self._group)
-        if oom_fd is not None:
-            self._loop.when_readable(oom_fd, partial(self._check_oom, oom_fd, _OOM_POLLS))
+        oom_event_fd = cgroups.watch_for_oom(self._group)
+        if oom_event_fd is not None:
+            self._loop.when_readable(oom_event_fd, partial(self._process_oom_event, oom_event_fd, _OOM_POLLS))
 
-    def _check_oom(self, oom_fd: int, polls_left: int) -> None:
+    def _process_oom_event(self, oom_event_fd: int, polls_left: int) -> None:
         with suppress(BlockingIOError):
-            os.eventfd_read(oom_fd)
+            os.eventfd_read(oom_event_fd)
         if cgroups.count_oom_kills(self._group):
-            self._loop.unregister(oom_fd)
+            self._loop.unregister(oom_event_fd)
             self._kill_container()
         elif polls_left:
-            self._loop.call_later(_OOM_POLL_SECONDS, partial(self._check_oom, oom_fd, polls_left - 1))
+            self._loop.call_later(_OOM_POLL_SECONDS, partial(self._process_oom_event, oom_event_fd, polls_left - 1))
 
     def _kill_container(self) -> None:
         if self._first_pid is not None and self._exit_code is None:
@@ -355,7 +355,7 @@ class ContainerShim:
         if self._has_no_children or self._first_pid is None or self._exit_code is not None:
             return
         in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._isolation)
-        if not in_bubblewrap or launch.has_started(self._launched_process.pid, self._first_pid):
+        if not in_bubblewrap or launch.has_command_started(self._launched_process.pid, self._first_pid):
             self._report_started(self._first_pid)
         else:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))

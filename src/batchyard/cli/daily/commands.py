@@ -296,7 +296,7 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
     if entry.job is None and entry.kind == "Workload":
         command = f"kubectl edit workload {entry.name} -n {entry.namespace}"
         raise ClusterRequestError(f"{job_text} has no job: set its spec.priorityClassRef with `{command}`")
-    _check_class_change(entry, job_text)
+    _check_priority_class_change(entry, job_text)
     old_class = _class_of(entry)
     if old_class == class_name:
         return f"{job_text} already has WorkloadPriorityClass {class_name}"
@@ -333,7 +333,7 @@ def _class_of(entry: JobEntry) -> str:
     return str(reference["name"]) if reference.get("kind") == "WorkloadPriorityClass" else ""
 
 
-def _check_class_change(entry: JobEntry, job_text: str) -> None:
+def _check_priority_class_change(entry: JobEntry, job_text: str) -> None:
     """Raise ClusterRequestError for a change that Kueue rejects: a job with quota can change its class, not add one."""
     if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _class_of(entry):
         return

@@ -200,7 +200,7 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlaceAnswer:
+class _JobPlace:
     entry: JobEntry
     line: QueueLine
     #: The job in the line; None if the line does not contain the job.
@@ -284,18 +284,18 @@ def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) ->
         yield f"... and {len(ahead) - len(shown_jobs)} more ahead: -o wide"
 
 
-async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
+async def _find_job_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _JobPlace:
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
-        return _PlaceAnswer(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
+        return _JobPlace(entry, QueueLine(entry.cluster_queue, ()), None, None, client.now)
     sources = await _read_line_sources(client, namespace)
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
-        return _PlaceAnswer(entry, QueueLine("", ()), None, None, client.now)
+        return _JobPlace(entry, QueueLine("", ()), None, None, client.now)
     line = await list_pending_jobs(client, sources, cluster_queue, namespace)
     pending_job = line.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
-    return _PlaceAnswer(entry, line, pending_job, forecast, client.now)
+    return _JobPlace(entry, line, pending_job, forecast, client.now)
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
@@ -376,8 +376,8 @@ def queue(
     if name and all_namespaces:
         raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 
-    async def show_place(client: ClusterClient) -> str:
-        answer = await _answer_place(client, namespace or client.namespace, name, with_forecast=eta)
+    async def show_job_place(client: ClusterClient) -> str:
+        answer = await _find_job_place(client, namespace or client.namespace, name, with_forecast=eta)
         if not output.is_table:
             return terminal.render_document(answer.document(), output)
         return "\n".join(answer.lines(is_wide=output is Output.WIDE)) + "\n"
@@ -389,4 +389,4 @@ def queue(
         return _format_pending(pending, client.now, output, with_namespace=all_namespaces)
 
     target = target_of(context, kubeconfig, kube_context, data_dir)
-    terminal.write(run_in_cluster(target, show_place if name else show_pending))
+    terminal.write(run_in_cluster(target, show_job_place if name else show_pending))

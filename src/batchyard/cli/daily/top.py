@@ -522,7 +522,7 @@ def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, mode)
 
 
-async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
+async def _read_model_once(client: ClusterClient, namespace: str) -> TopModel:
     cache, problems = ObjectCache(), {}
     for kind in _KINDS:
         info = kind_info(kind)
@@ -560,7 +560,7 @@ def top(
 
     async def show_once(client: ClusterClient) -> str:
         width = get_terminal_size().columns if sys.stdout.isatty() else _ONCE_WIDTH
-        return format_once(await _model_once(client, await _scope_of(client, namespace)), width)
+        return format_once(await _read_model_once(client, await _scope_of(client, namespace)), width)
 
     async def show_live(client: ClusterClient) -> None:
         await _TopView(client, await _scope_of(client, namespace)).run()

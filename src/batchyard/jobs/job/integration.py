@@ -69,7 +69,7 @@ class JobIntegration:
         """
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
-        ended_count = _ended_count(job, completions)
+        ended_count = _ended_pod_count(job, completions)
         reclaimable_count = parallelism - max(completions - ended_count, 0)
         if parallelism <= 1 or ended_count == 0 or reclaimable_count <= 0:
             return []
@@ -139,7 +139,7 @@ def _restore_template(job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -
     return with_path(job, _POD_TEMPLATE_PATH, restored_template)
 
 
-def _ended_count(job: Obj, completions: int) -> int:
+def _ended_pod_count(job: Obj, completions: int) -> int:
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
         succeeded_count: int = status.get("succeeded", 0)

@@ -126,10 +126,10 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
     if not control_path or not os.path.exists(control_path):
         return None
     event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    oom_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
+    oom_control_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write_file(control_path, f"{event_fd} {oom_fd}")
-    os.close(oom_fd)
+        _write_file(control_path, f"{event_fd} {oom_control_fd}")
+    os.close(oom_control_fd)
     return event_fd
 
 

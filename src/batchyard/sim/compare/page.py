@@ -48,7 +48,9 @@ def _conclusion(comparison: ConfigurationComparison) -> str:
         title = "makespan" if figure.name == "makespan" else figure.title.partition(":")[0]
         titles_by_rating.setdefault(rating, []).append(title)
     verdicts = [
-        f"{rating} in {_join(titles)}" for rating in ("better", "worse") if (titles := titles_by_rating.get(rating))
+        f"{rating} in {_join_titles(titles)}"
+        for rating in ("better", "worse")
+        if (titles := titles_by_rating.get(rating))
     ]
     second = comparison.names[1]
     if not verdicts:
@@ -56,7 +58,7 @@ def _conclusion(comparison: ConfigurationComparison) -> str:
     return f"{second} is {', '.join(verdicts)}"
 
 
-def _join(titles: Sequence[str]) -> str:
+def _join_titles(titles: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
 
 
