@@ -79,21 +79,22 @@ class QueueCorrection(NamedTuple):
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
+def correct_queue(waiting_case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
     """Return the alternatives to correct all errors of a Workload and its queue, each with the corrected objects.
 
     There is one alternative, or several if the Cohorts form a cycle, which can be broken in several places. The result
     is empty if there are no errors, or if patches cannot correct them.
     """
-    queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
-    if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):
+    queue = cache.snapshot.queues.get(waiting_case.queues.cluster_queue_name)
+    local_queue = waiting_case.queues.local_queue
+    if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not waiting_case.budgets):
         return ()
-    corrections = list(_corrections(case, cache))
+    corrections = list(_corrections(waiting_case, cache))
     if not queue.is_in_cohort_cycle:
         alternatives = [corrections] if corrections else []
     else:
         alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
-    queue_corrections = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
+    queue_corrections = [_apply_corrections(waiting_case.workload, queue.view, each) for each in alternatives]
     return [each for each in queue_corrections if _is_ready(each.objects, cache)]
 
 
@@ -109,42 +110,47 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
     return QueueCorrection(workload, objects, text, [each.patch for each in corrections])
 
 
-def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
+def remedy_of(waiting_case: WaitingCase, cache: SchedulerCache) -> str:
     """Return what the user can change if no patch helps, or when the wait ends by itself; '' if neither is known."""
-    if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
-        return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
-    local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
-    queue = cache.snapshot.queues.get(queue_name)
-    if case.queues.local_queue is None:
-        label = well_known.QUEUE_NAME
+    if waiting_case.limit.limit == blockers.BACKOFF and waiting_case.limit.until is not None:
         return (
-            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or set the label {label} to another"
+            f"it is queued again without a change at {format_second(waiting_case.limit.until)}, when its backoff ends"
         )
+    local_queue, queue_name = waiting_case.view.queue.partition("/")[2], waiting_case.queues.cluster_queue_name
+    queue = cache.snapshot.queues.get(queue_name)
+    if waiting_case.queues.local_queue is None:
+        label = well_known.QUEUE_NAME
+        namespace = waiting_case.view.namespace
+        return f"create LocalQueue {local_queue} in namespace {namespace}, or set the label {label} to another"
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
-    if holding_budgets_suffix(case.queues.local_queue):
-        end = "" if case.limit.until is None else f", or wait for its next period at {format_second(case.limit.until)}"
+    if holding_budgets_suffix(waiting_case.queues.local_queue):
+        end = (
+            ""
+            if waiting_case.limit.until is None
+            else f", or wait for its next period at {format_second(waiting_case.limit.until)}"
+        )
         return f"raise the amount of the Budget that holds the LocalQueue{end}"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
     readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
     if not readiness.active:
         return f"create or correct the objects that ClusterQueue {queue_name} references: {readiness.message}"
-    return _REMEDY_BY_LIMIT.get(case.limit.limit, "")
+    return _REMEDY_BY_LIMIT.get(waiting_case.limit.limit, "")
 
 
-def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
-    view, queue = case.view, cache.snapshot.queues[case.queues.cluster_queue_name]
-    if not lifecycle.is_active(case.workload):
+def _corrections(waiting_case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
+    view, queue = waiting_case.view, cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
+    if not lifecycle.is_active(waiting_case.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Correction("set spec.active of the Workload to true", patch)
-    if lifecycle.has_admission_gate(case.workload):
-        yield _gate_correction(case)
-    yield from _limit_corrections(case)
+    if lifecycle.has_admission_gate(waiting_case.workload):
+        yield _gate_correction(waiting_case)
+    yield from _limit_corrections(waiting_case)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
-    for budget_raise in map(raise_of_budget, case.budgets):
+    for budget_raise in map(raise_of_budget, waiting_case.budgets):
         yield _Correction(budget_raise.text, budget_raise.patch)
-    if local_queue is not None and local_queue.stop_policy != "None" and not case.budgets:
+    if local_queue is not None and local_queue.stop_policy != "None" and not waiting_case.budgets:
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
         yield _Correction(f"LocalQueue {name}: set stopPolicy to None", patch)
@@ -160,7 +166,7 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
         yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=parse_selector({})))
     yield from _flavor_corrections(queue.view, cache)
-    yield from _check_corrections(case, queue.view, cache)
+    yield from _check_corrections(waiting_case, queue.view, cache)
 
 
 def _with_queue(objects: CorrectedObjects, **fields: Any) -> CorrectedObjects:
@@ -200,14 +206,14 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
         )
 
 
-def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
+def _limit_corrections(waiting_case: WaitingCase) -> Iterator[_Correction]:
     """Yield a correction that raises all container limits that are below the requests, for a Workload without a job.
 
     Kubernetes rejects a job with such containers.
     """
-    if case.owner_job is not None or not case.view.over_limit:
+    if waiting_case.owner_job is not None or not waiting_case.view.over_limit:
         return
-    operations, texts, pod_sets = list[Patch](), list[str](), deepcopy(case.workload["spec"]["podSets"])
+    operations, texts, pod_sets = list[Patch](), list[str](), deepcopy(waiting_case.workload["spec"]["podSets"])
     for path, container in _containers_with_paths(pod_sets):
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
@@ -222,8 +228,8 @@ def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
                 )
                 limits[resource] = request
     if operations:
-        patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
-        workload = with_path(case.workload, ("spec", "podSets"), pod_sets)
+        patch = json_patch("Workload", waiting_case.view.name, operations, waiting_case.view.namespace)
+        workload = with_path(waiting_case.workload, ("spec", "podSets"), pod_sets)
         yield _Correction("; ".join(texts), patch, workload=workload)
 
 
@@ -234,20 +240,24 @@ def _containers_with_paths(pod_sets: Sequence[Obj]) -> Iterator[tuple[str, Obj]]
                 yield f"/spec/podSets/{number}/template/spec/{field}/{index}", container
 
 
-def _gate_correction(case: WaitingCase) -> _Correction:
-    name, job = well_known.ADMISSION_GATED_BY, case.owner_job
-    gated_object = case.workload if job is None or annotation(job, name) is None else job
+def _gate_correction(waiting_case: WaitingCase) -> _Correction:
+    name, job = well_known.ADMISSION_GATED_BY, waiting_case.owner_job
+    gated_object = waiting_case.workload if job is None or annotation(job, name) is None else job
     kind, metadata = gated_object["kind"], gated_object["metadata"]
     gates = annotation(gated_object, name)
-    patch = merge_patch(kind, metadata["name"], {"metadata": {"annotations": {name: None}}}, case.view.namespace)
+    patch = merge_patch(
+        kind, metadata["name"], {"metadata": {"annotations": {name: None}}}, waiting_case.view.namespace
+    )
     return _Correction(f"{kind} {metadata['name']}: remove gate {gates} from the annotation {name}", patch)
 
 
-def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
+def _check_corrections(
+    waiting_case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache
+) -> Iterator[_Correction]:
     missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
-    if not missing_names or case.queues.cluster_queue is None:
+    if not missing_names or waiting_case.queues.cluster_queue is None:
         return
-    patch = check_removal_patch(case.queues.cluster_queue, missing_names)
+    patch = check_removal_patch(waiting_case.queues.cluster_queue, missing_names)
     text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
 
     def remove_checks(objects: CorrectedObjects) -> CorrectedObjects:
@@ -260,38 +270,45 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
 # Another LocalQueue, if that of the Workload or its ClusterQueue does not exist.
 
 
-def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+def propose_local_queues(
+    waiting_case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy
+) -> Iterator[Proposal]:
     """Yield moves of the Workload to other LocalQueues of its namespace that would admit it, similar names first.
 
     At most four are tried. Nothing is yielded for limits other than MISCONFIGURED and STOPPED.
     """
-    if case.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
+    if waiting_case.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
         return
-    for local_queue in _similar_local_queues(case.view, cache):
+    for local_queue in _similar_local_queues(waiting_case.view, cache):
         queue, name = cache.snapshot.queues[local_queue.cluster_queue], local_queue.key.partition("/")[2]
-        if queue.active and _is_admitted(case.view, queue, cache, policy):
+        if queue.active and _is_admitted(waiting_case.view, queue, cache, policy):
             text = f"set the label {well_known.QUEUE_NAME} to LocalQueue {name}"
-            yield Proposal(FIX, text, [_queue_name_patch(case, name)])
+            yield Proposal(FIX, text, [_queue_name_patch(waiting_case, name)])
 
 
-def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+def propose_new_local_queues(
+    waiting_case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy
+) -> Iterator[Proposal]:
     """Yield the creation of LocalQueues of existing ClusterQueues that would admit the Workload, similar names first.
 
     At most four ClusterQueues are tried. The new LocalQueue replaces one that does not exist, or whose ClusterQueue
     does not exist: the field `clusterQueue` is immutable.
     """
-    if case.limit.limit != blockers.MISCONFIGURED or case.queues.cluster_queue_name in cache.snapshot.queues:
+    if (
+        waiting_case.limit.limit != blockers.MISCONFIGURED
+        or waiting_case.queues.cluster_queue_name in cache.snapshot.queues
+    ):
         return
-    wanted_name = case.queues.cluster_queue_name or case.view.queue.partition("/")[2]
+    wanted_name = waiting_case.queues.cluster_queue_name or waiting_case.view.queue.partition("/")[2]
     queues = {name: queue for name, queue in cache.snapshot.queues.items() if queue.active}
     for name in _most_similar_names(wanted_name, queues):
-        if _is_admitted(case.view, queues[name], cache, policy):
-            yield _new_local_queue(case, name, cache)
+        if _is_admitted(waiting_case.view, queues[name], cache, policy):
+            yield _new_local_queue(waiting_case, name, cache)
 
 
-def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
-    namespace, _, name = case.view.queue.partition("/")
-    is_new_name_needed = case.queues.local_queue is not None or not name
+def _new_local_queue(waiting_case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
+    namespace, _, name = waiting_case.view.queue.partition("/")
+    is_new_name_needed = waiting_case.queues.local_queue is not None or not name
     if is_new_name_needed:
         # One name more than there are LocalQueues, so that one is free.
         local_queues = cache.workload_cache.local_queues
@@ -299,7 +316,7 @@ def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCach
         name = next(each for each in candidates if f"{namespace}/{each}" not in local_queues)
     metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
     local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
-    patches = [created_object(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
+    patches = [created_object(local_queue)] + ([_queue_name_patch(waiting_case, name)] if is_new_name_needed else [])
     label_text = f", and set the label {well_known.QUEUE_NAME} to {name}" if is_new_name_needed else ""
     return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
 
@@ -322,12 +339,14 @@ def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence
     return [usable_queues[name] for name in _most_similar_names(view.queue.removeprefix(prefix), usable_queues)]
 
 
-def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:
-    if case.owner_job is None:
-        return merge_patch("Workload", case.view.name, {"spec": {"queueName": local_queue}}, case.view.namespace)
+def _queue_name_patch(waiting_case: WaitingCase, local_queue: str) -> Patch:
+    if waiting_case.owner_job is None:
+        return merge_patch(
+            "Workload", waiting_case.view.name, {"spec": {"queueName": local_queue}}, waiting_case.view.namespace
+        )
     metadata = {"labels": {well_known.QUEUE_NAME: local_queue}}
-    name, namespace = case.owner_job["metadata"]["name"], case.view.namespace
-    return merge_patch(case.owner_job["kind"], name, {"metadata": metadata}, namespace)
+    name, namespace = waiting_case.owner_job["metadata"]["name"], waiting_case.view.namespace
+    return merge_patch(waiting_case.owner_job["kind"], name, {"metadata": metadata}, namespace)
 
 
 def _is_admitted(view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache, policy: SchedulingPolicy) -> bool:

@@ -76,8 +76,8 @@ class PendingExplainer:
             blocker = document.BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
-            return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
+            waiting_case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
+            return {"binding": blocker.document(), **self._changes.fixes_part(waiting_case, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_limit_of_pending(
@@ -126,8 +126,8 @@ class PendingExplainer:
         limit = limit or blockers.requeue_binding(view, now)
         limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
-            return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
+            waiting_case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
+            return {**part, "binding": limit.document(), **self._changes.fixes_part(waiting_case, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             part |= self._simulate(analysis, simulation, user)
@@ -135,8 +135,8 @@ class PendingExplainer:
             simulation.close()
         if part["binding"]["limit"] == blockers.PODS_READY:
             limit = document.BindingLimit(blockers.PODS_READY, part["binding"]["message"])
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
-            part |= self._changes.unready_part(case, user)
+            waiting_case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
+            part |= self._changes.unready_part(waiting_case, user)
         return part
 
     def _simulate(
@@ -156,8 +156,10 @@ class PendingExplainer:
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
             owner_job = self._changes.owner_job(analysis.workload)
-            case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
-            document_part |= self._changes.changes_part(case, analysis.holders, user)
+            proposal_case = ProposalCase(
+                analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind
+            )
+            document_part |= self._changes.changes_part(proposal_case, analysis.holders, user)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:

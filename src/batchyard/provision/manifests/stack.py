@@ -98,12 +98,12 @@ def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": {NAME_LABEL: server.name}},
-        "template": {"metadata": metadata, "spec": _pod(server)},
+        "template": {"metadata": metadata, "spec": _pod_spec(server)},
     }
     return obj_of(scheme.DEPLOYMENT, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def _pod(server: HttpServer) -> dict[str, Any]:
+def _pod_spec(server: HttpServer) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": server.calls_api,
         "securityContext": {
@@ -288,7 +288,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: int) -> dict[str, Any]:
     filters = [
-        _keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
+        _keep_relabel_config(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
         for key in pod_labels
     ]
     address = {
@@ -301,11 +301,16 @@ def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: 
     return {
         "job_name": name,
         "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
-        "relabel_configs": [*filters, _keep_only("__meta_kubernetes_pod_phase", "Running"), address, instance],
+        "relabel_configs": [
+            *filters,
+            _keep_relabel_config("__meta_kubernetes_pod_phase", "Running"),
+            address,
+            instance,
+        ],
     }
 
 
-def _keep_only(label: str, value: str) -> Part:
+def _keep_relabel_config(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
