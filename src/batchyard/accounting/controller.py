@@ -302,7 +302,11 @@ class CostController:
         for record_key, obj in list(self.unwritten_records.items()):
             stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
-            if is_written or self._attempts > _WRITE_ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
+            if (
+                is_written
+                or self._attempts > _WRITE_ATTEMPTS_MAX
+                or not _is_namespace_active(reader, record_key.namespace)
+            ):
                 del self.unwritten_records[record_key]
         if not self.unwritten_records:
             self._attempts = 0
@@ -384,7 +388,7 @@ def _recorded_amounts(
     return records.amounts_of(records.limit_named_workloads(accounts)), recorded_reclassified_usage
 
 
-def _can_create_in(reader: Reader, namespace: str) -> bool:
+def _is_namespace_active(reader: Reader, namespace: str) -> bool:
     namespace_object = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return namespace_object is not None and "deletionTimestamp" not in namespace_object["metadata"]
 

@@ -202,13 +202,13 @@ def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
     return errors or [fault._replace(path=f"spec.{fault.path}") for fault in _pool_errors(pool, cluster, catalog)]
 
 
-def node_pool_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the NodePool that a row of a Cluster's `spec.nodePools` defines."""
+def node_pool_of(pool_entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the NodePool that an entry of a Cluster's `spec.nodePools` defines."""
     return {
         "apiVersion": scheme.kind_info(scheme.NODE_POOL).api_version,
         "kind": "NodePool",
-        "metadata": {"name": row["name"], "finalizers": [well_known.NODE_POOL_FINALIZER]},
-        "spec": {field: value for field, value in row.items() if field != "name"},
+        "metadata": {"name": pool_entry["name"], "finalizers": [well_known.NODE_POOL_FINALIZER]},
+        "spec": {field: value for field, value in pool_entry.items() if field != "name"},
     }
 
 

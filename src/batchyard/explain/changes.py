@@ -58,37 +58,37 @@ class ChangeExplainer:
         self._reader = reader
 
     def changes_part(
-        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+        self, proposal_case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
     ) -> DocumentPart:
         """Return the document field `changes`: the changes that would admit the Workload, verified by simulation.
 
         The field `changesEnd` is added if no change was found, or if the search reached its limit. `holders` are the
         Workloads that hold the missing quota.
         """
-        result = self._search_changes(case, holders, user)
-        changes = [_proposal_part(each, case.simulation) for each in result.proposals]
+        result = self._search_changes(proposal_case, holders, user)
+        changes = [_proposal_part(each, proposal_case.simulation) for each in result.proposals]
         changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
     def _search_changes(
-        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+        self, proposal_case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
     ) -> SearchResult:
         build_view = self._cache.hypothetical_view
         priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
         searches = [
-            propose_queueing_strategy(case),
-            propose_flavors(case, build_view),
-            propose_coverage(case),
-            propose_quota_raises(case),
-            propose_priority(case, build_view, priority_values),
-            propose_preemption_rules(case),
-            propose_borrowing_preemption(case),
-            propose_size(case, build_view),
+            propose_queueing_strategy(proposal_case),
+            propose_flavors(proposal_case, build_view),
+            propose_coverage(proposal_case),
+            propose_quota_raises(proposal_case),
+            propose_priority(proposal_case, build_view, priority_values),
+            propose_preemption_rules(proposal_case),
+            propose_borrowing_preemption(proposal_case),
+            propose_size(proposal_case, build_view),
             propose_workload_ends(holders, user.name_of),
-            propose_withdrawals(case, user.name_of),
+            propose_withdrawals(proposal_case, user.name_of),
         ]
-        return run_searches(searches, case.simulation)
+        return run_searches(searches, proposal_case.simulation)
 
     def fixes_part(self, blocked_workload: BlockedWorkload, user: ExplanationUser) -> DocumentPart:
         """Return the fields `changes` and `changesEnd` for a Workload that waits for another reason than quota."""

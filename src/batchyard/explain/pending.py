@@ -160,8 +160,10 @@ class PendingExplainer:
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
             owner_job = self._changes.owner_job(analysis.workload)
-            case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
-            document_part |= self._changes.changes_part(case, analysis.holders, user)
+            proposal_case = ProposalCase(
+                analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind
+            )
+            document_part |= self._changes.changes_part(proposal_case, analysis.holders, user)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:

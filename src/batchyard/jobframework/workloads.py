@@ -148,19 +148,19 @@ def _pod_set_info_from_template(name: str, count: int, template: PodTemplate) ->
     )
 
 
-def inject(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
+def inject_pod_set_info(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
     return restore(template, _merge_pod_set_infos(_pod_set_info_from_template("", 0, template), injection))
 
 
-def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the pod template with its scheduling fields replaced by those of `injection`."""
+def restore_pod_set_info(template: PodTemplate, pod_set_info: PodSetInfo) -> dict[str, Any]:
+    """Return the pod template with its scheduling fields replaced by those of `pod_set_info`."""
     restored_fields = (
-        (("metadata", "labels"), injection.labels),
-        (("metadata", "annotations"), injection.annotations),
-        (("spec", "nodeSelector"), injection.node_selector),
-        (("spec", "tolerations"), injection.tolerations),
-        (("spec", "schedulingGates"), injection.scheduling_gates),
+        (("metadata", "labels"), pod_set_info.labels),
+        (("metadata", "annotations"), pod_set_info.annotations),
+        (("spec", "nodeSelector"), pod_set_info.node_selector),
+        (("spec", "tolerations"), pod_set_info.tolerations),
+        (("spec", "schedulingGates"), pod_set_info.scheduling_gates),
     )
     for path, value in restored_fields:
         if ((template.get(path[0]) or {}).get(path[1]) or None) != (value or None):

@@ -55,7 +55,7 @@ def find_contradictions(event: WatchEvent) -> Iterator[Contradiction]:
         return
     for condition_type, check in (
         (lifecycle.PREEMPTED, _check_preemption),
-        (lifecycle.QUOTA_RESERVED, _check_reservation),
+        (lifecycle.QUOTA_RESERVED, _check_reservation_message),
     ):
         condition = find_condition(event.obj, condition_type)
         if condition is not None and condition["status"] == "True" and not is_true(event.old, condition_type):
@@ -71,7 +71,7 @@ def _check_preemption(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
         yield Contradiction(DivergenceType.MESSAGE, f"preempted due to {actual_text}", correction)
 
 
-def _check_reservation(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+def _check_reservation_message(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     queue_name = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
     message = str(condition.get("message") or "")
     if (
@@ -415,7 +415,7 @@ class TreeFollowers:
         for tree in list(self._followers):
             follower = self._remove_follower(tree)
             missed_decisions |= follower.reported_decisions
-            self._removed_counts.unseen_count += follower.uncompared_decisions
+            self._removed_counts.unseen_count += follower.uncompared_decision_count
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
         self._shared_objects = {event.key: event for event in events if not tree_nodes_of(event.key, event.obj)}

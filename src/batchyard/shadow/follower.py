@@ -236,9 +236,9 @@ class TreeFollower:
         return len(self._replay.backlog.items)
 
     @property
-    def uncompared_decisions(self) -> int:
+    def uncompared_decision_count(self) -> int:
         """The number of Kueue's decisions in this cohort tree that are not compared yet."""
-        return self._replay.backlog.uncompared_decisions
+        return self._replay.backlog.uncompared_decision_count
 
     @property
     def reported_decisions(self) -> dict[str, Signature]:

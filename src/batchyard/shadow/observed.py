@@ -175,7 +175,7 @@ class ChangeBacklog:
             self.decision_numbers[self._last_number] = None
 
     @property
-    def uncompared_decisions(self) -> int:
+    def uncompared_decision_count(self) -> int:
         """The number of Kueue's decisions in the backlog, including those whose details are unknown."""
         return sum(pending.change.decision is not None or pending.change.is_unseen for pending in self.items.values())
 

@@ -175,13 +175,13 @@ def remove_engine_container(run: ShimRun, isolation: NodeIsolation) -> None:
         isolation.container_engine.remove_containers(isolation.container_engine.container_name(run.path))
 
 
-def has_started(outer_pid: int, child_pid: int) -> bool:
+def has_command_started(bubblewrap_pid: int, child_pid: int) -> bool:
     """Return whether the container's first process, `child_pid`, has executed the command in a child process.
 
-    Until then, the child has the command line of bubblewrap, which is process `outer_pid`.
+    Until then, the child has the command line of bubblewrap, which is process `bubblewrap_pid`.
     """
-    outer_command = _read_command_line(outer_pid)
-    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
+    bubblewrap_command = _read_command_line(bubblewrap_pid)
+    return any(_read_command_line(pid) not in {b"", bubblewrap_command} for pid in stop.children_of(child_pid)[:1])
 
 
 def describe_container(run: ShimRun, isolation: NodeIsolation, pid: int, group: CgroupPaths) -> RunningContainer:

@@ -355,7 +355,7 @@ class ContainerShim:
         if self._has_no_children or self._first_pid is None or self._exit_code is not None:
             return
         in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._isolation)
-        if not in_bubblewrap or launch.has_started(self._launched_process.pid, self._first_pid):
+        if not in_bubblewrap or launch.has_command_started(self._launched_process.pid, self._first_pid):
             self._report_started(self._first_pid)
         else:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))

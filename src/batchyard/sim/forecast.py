@@ -53,7 +53,7 @@ from batchyard.sim.forecasting.quota_only_state import (
     standalone_workload,
     trees_of,
 )
-from batchyard.sim.forecasting.run_times import Basis, Estimate, HistoryDraws, RunTimeEstimator, age_of
+from batchyard.sim.forecasting.run_times import Estimate, EstimateBasis, HistoryDraws, RunTimeEstimator, age_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.whatif import subject_document, workload_of
@@ -103,7 +103,7 @@ class Forecast:
 
     workload: str
     at: Instant
-    basis: Basis
+    basis: EstimateBasis
     #: The further waits in ascending order, one for each fork in which the Workload started, also by extrapolation.
     waits: Sequence[Duration]
     forks: int
@@ -270,7 +270,7 @@ class ForecastRunner:
         return None if obj is None else workload_view(obj)
 
     def _started_forecast(self, name: str) -> Forecast:
-        return Forecast(name, self._state.at, Basis.MANIFEST, (), 0, self._options.seed, has_started=True)
+        return Forecast(name, self._state.at, EstimateBasis.MANIFEST, (), 0, self._options.seed, has_started=True)
 
     def _arrival_model(self, names: Sequence[str]) -> ArrivalModel | None:
         queues = dict.fromkeys(self._pending_order.positions.get(name, ("", 0))[0] for name in names)
@@ -354,16 +354,19 @@ class ForecastRunner:
         forecast = Forecast(name, self._state.at, basis, sorted_waits, len(runs), self._options.seed, depends_on)
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
-    def _basis(self, quota_state: QuotaOnlyState) -> Basis:
+    def _basis(self, quota_state: QuotaOnlyState) -> EstimateBasis:
         workload_bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
-        return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in workload_bases), Basis.MANIFEST)
+        return next(
+            (basis for basis in (EstimateBasis.UNKNOWN, EstimateBasis.HISTORY) if basis in workload_bases),
+            EstimateBasis.MANIFEST,
+        )
 
     def _depends_on(self, name: str, quota_state: QuotaOnlyState, *, is_certain: bool) -> list[str]:
         unknown_views = [
             view
             for view in self._pending_order.workloads_with_quota
             if view.key in quota_state.workloads
-            and self._estimate(view.key, quota_state.workloads[view.key]).basis is Basis.UNKNOWN
+            and self._estimate(view.key, quota_state.workloads[view.key]).basis is EstimateBasis.UNKNOWN
         ]
         may_see = self._options.may_see
         names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown_views[:_NAMES_MAX]]

@@ -130,15 +130,19 @@ class GuideObservation:
         return {obj["metadata"]["name"]: _row_of(obj) for obj in self.cluster_queues}
 
     @property
-    def exact_queues(self) -> Sequence[str]:
+    def queues_with_exact_rows(self) -> Sequence[str]:
         """The ClusterQueues whose figures must equal the guide's, because quota alone determines them."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
         return [name for name in names if self.step.has_exact_row(name)]
 
     @property
-    def wrong_queues(self) -> Sequence[str]:
+    def queues_with_wrong_rows(self) -> Sequence[str]:
         """The ClusterQueues whose figures must equal the guide's, but differ in the simulation."""
-        return [name for name in self.exact_queues if self.rows.get(name, GuideRow()) != self.step.published_row(name)]
+        return [
+            name
+            for name in self.queues_with_exact_rows
+            if self.rows.get(name, GuideRow()) != self.step.published_row(name)
+        ]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:

@@ -191,7 +191,7 @@ class Simulation:
             costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
             rejected_pods={cause: tuple(keys) for cause, keys in world.rejected_pods.items()},
-            jobs_without_class=_jobs_without_class(world, workloads),
+            jobs_without_class=_jobs_by_missing_priority_class(world, workloads),
         )
 
     def _find_ending(self) -> RunEnding:
@@ -228,7 +228,7 @@ def _pods_shown(world: World) -> list[Obj]:
     ]
 
 
-def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
+def _jobs_by_missing_priority_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
     owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
     jobs_by_class: dict[Key, list[Key]] = {}
     for kind, integration in INTEGRATIONS.items():

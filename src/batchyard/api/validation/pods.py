@@ -489,7 +489,9 @@ def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecField
             _POD_EQUALITY.is_same("Toleration", new_toleration, toleration)
             or (
                 is_no_execute
-                and _POD_EQUALITY.is_same("Toleration", _without_seconds(new_toleration), _without_seconds(toleration))
+                and _POD_EQUALITY.is_same(
+                    "Toleration", _without_toleration_seconds(new_toleration), _without_toleration_seconds(toleration)
+                )
             )
             for new_toleration in new
         )
@@ -498,7 +500,7 @@ def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecField
             yield rules.forbidden("spec.tolerations", message, f"keep the toleration {rules.format_json(toleration)}")
 
 
-def _without_seconds(toleration: SpecFields) -> SpecFields:
+def _without_toleration_seconds(toleration: SpecFields) -> SpecFields:
     return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
 
 

@@ -237,7 +237,7 @@ class ForecastRequest(NamedTuple):
 class ForecastService(Protocol):
     """Computes start forecasts asynchronously."""
 
-    def ask(self, forecast_request: ForecastRequest) -> DeferredResponse:
+    def request_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
         """Start a forecast and return the deferred response with it. Raises StatusError if too many are pending."""
 
 
@@ -272,7 +272,7 @@ def _forecast_handler(
         text = request.query.get("seed", "0")
         if not text.isdecimal() or not text.isascii() or len(text) > _SEED_DIGITS_MAX:
             raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
-        return forecaster.ask(ForecastRequest(subject_key, int(text), request.user))
+        return forecaster.request_forecast(ForecastRequest(subject_key, int(text), request.user))
 
     return start_forecast
 

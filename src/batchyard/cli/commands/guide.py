@@ -278,8 +278,8 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 
     Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not complete.
     """
-    exact_count = sum(len(observation.exact_queues) for observation in observations)
-    wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
+    exact_count = sum(len(observation.queues_with_exact_rows) for observation in observations)
+    wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.queues_with_wrong_rows]
     all_jobs = _jobs(guide)
     job_count, completed_count = len(all_jobs), sum(is_true(job, "Complete") for job in all_jobs)
     output.report_line(
@@ -321,10 +321,10 @@ def run_for_platform(
 def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
     """Simulate the whole reference architecture guide on a platform, and print the queues, nodes and Jobs."""
     with _render_temporarily(platform) as folder:
-        run(None, None, _with_tables(output_format), None, platform_dir=folder)
+        run(None, None, _wide_instead_of_table(output_format), None, platform_dir=folder)
 
 
-def _with_tables(output_format: Output) -> Output:
+def _wide_instead_of_table(output_format: Output) -> Output:
     return Output.WIDE if output_format is Output.TABLE else output_format
 
 
@@ -370,5 +370,5 @@ def guide(
     if live and report is not None:
         raise typer.BadParameter("--report is for simulations: remove --live, or remove --report")
 
-    output_format = _with_tables(output) if verbose or live else output
+    output_format = _wide_instead_of_table(output) if verbose or live else output
     run_for_platform(platform, manifests, step, output_format, speed if live else None, report)

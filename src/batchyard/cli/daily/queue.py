@@ -200,7 +200,7 @@ def _pending_job_of_entry(entry: JobEntry, place: int, local_place: int) -> Pend
 
 
 @dataclass(frozen=True, slots=True)
-class _PlaceAnswer:
+class _JobPlace:
     entry: JobEntry
     job_list: PendingJobList
     #: The job in the list; None if the list does not contain the job.
@@ -393,4 +393,4 @@ def queue(
         return _format_pending(pending, client.now, output, with_namespace=all_namespaces)
 
     target = target_of(context, kubeconfig, kube_context, data_dir)
-    terminal.write(run_in_cluster(target, show_place if name else show_pending))
+    terminal.write(run_in_cluster(target, show_job_place if name else show_pending))

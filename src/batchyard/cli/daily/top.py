@@ -525,7 +525,7 @@ def _reading_terminal_keys(on_keys: Callable[[bytes], None]) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, mode)
 
 
-async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
+async def _read_model_once(client: ClusterClient, namespace: str) -> TopModel:
     cache, problems = ObjectCache(), {}
     for kind in _KINDS:
         info = kind_info(kind)
@@ -539,7 +539,7 @@ async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
     return top_model(cache, problems, client.now)
 
 
-async def _scope_of(client: ClusterClient, namespace: str) -> str:
+async def _namespace_to_list(client: ClusterClient, namespace: str) -> str:
     if namespace:
         return namespace
     info = kind_info(scheme.WORKLOAD)
@@ -563,10 +563,10 @@ def top(
 
     async def show_once(client: ClusterClient) -> str:
         width = get_terminal_size().columns if sys.stdout.isatty() else _ONCE_WIDTH
-        return format_once(await _model_once(client, await _scope_of(client, namespace)), width)
+        return format_once(await _read_model_once(client, await _namespace_to_list(client, namespace)), width)
 
     async def show_live(client: ClusterClient) -> None:
-        await _TopView(client, await _scope_of(client, namespace)).run()
+        await _TopView(client, await _namespace_to_list(client, namespace)).run()
 
     if once:
         terminal.write(run_in_cluster(target, show_once))

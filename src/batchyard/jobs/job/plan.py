@@ -23,7 +23,6 @@ from batchyard.jobs.job.spec import (
     Spans,
     annotation_count,
     backoff_end,
-    contains,
     count_common,
     failures_since_success,
     finished_at,
@@ -36,6 +35,7 @@ from batchyard.jobs.job.spec import (
     observe_job,
     parse_indexes,
     policy_decision,
+    spans_contain,
     unused_indexes,
     with_indexes,
 )
@@ -299,7 +299,7 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
         return pod.uid in job.uncounted_failed
     if record is _RECORD_SUCCESS:
         if job.spec.indexed:
-            return contains(job.recorded_indexes, pod.index)
+            return spans_contain(job.recorded_indexes, pod.index)
         return pod.uid in job.uncounted_succeeded
     return True
 

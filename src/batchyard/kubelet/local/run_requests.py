@@ -72,7 +72,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def lifecycle_hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by kind (`postStart`, `preStop`), with defaults and numeric ports.
 
     Raises ContainerError if a port is unknown or invalid.
@@ -220,7 +220,7 @@ def build_container_run(
         "devices": list(container_devices.paths),
         "network": "node" if pod["spec"].get("hostNetwork") else "pod",
         "probes": probes_of(container),
-        "hooks": hooks_of(container),
+        "hooks": lifecycle_hooks_of(container),
         "terminationMessagePath": container.get("terminationMessagePath") or _TERMINATION_MESSAGE_PATH,
         "terminationMessagePolicy": container.get("terminationMessagePolicy") or _TERMINATION_MESSAGE_POLICY,
         "log": {"maxBytes": settings.log_max_bytes, "maxFiles": settings.log_max_files},

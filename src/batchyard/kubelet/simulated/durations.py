@@ -256,7 +256,7 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
     has_succeeded = pods.phase(new_pod) == pods.SUCCEEDED
     if has_succeeded and (pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET):
         # The Job never recreates a succeeded pod.
-        return _update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
+        return _job_update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
     return _record_work(job, pods.saved_work_key(pod), _work_after_run(pod, new_pod, interval))
 
 
@@ -343,13 +343,13 @@ def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
 
 def _record_work(job: meta.Obj, work_key: str, work: Duration) -> list[Write]:
     return (
-        _update_if_changed(job, pods.with_saved_work(job, work_key, work))
+        _job_update_if_changed(job, pods.with_saved_work(job, work_key, work))
         if pods.saved_work(job, work_key) < work
         else []
     )
 
 
-def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
+def _job_update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
     return [] if new_job is old_job else [Update(new_job)]
 
 

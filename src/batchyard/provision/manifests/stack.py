@@ -98,12 +98,12 @@ def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": {NAME_LABEL: server.name}},
-        "template": {"metadata": metadata, "spec": _pod(server)},
+        "template": {"metadata": metadata, "spec": _pod_spec(server)},
     }
     return obj_of(scheme.DEPLOYMENT, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def _pod(server: HttpServer) -> dict[str, Any]:
+def _pod_spec(server: HttpServer) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": server.calls_api,
         "securityContext": {

@@ -73,7 +73,7 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     required_checks = lifecycle.required_checks(view, admission)
     if admission is None:
         required_checks = sorted({*required_checks, *lifecycle.retried_checks(context.workload, view)})
-    new_workload = lifecycle.with_checks(context.workload, required_checks, context.now)
+    new_workload = lifecycle.with_required_checks(context.workload, required_checks, context.now)
     return None if new_workload is context.workload else _write_outcome(UpdateStatus(new_workload))
 
 
@@ -264,7 +264,7 @@ def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
         return ReconcileResult(requeue_at=due)
     message = f"The maximum execution time ({limit_seconds}s) exceeded"
     return _write_outcome(
-        UpdateStatus(evictions.exceed_execution_time(workload, context.now)),
+        UpdateStatus(evictions.request_deactivation_after_execution_time(workload, context.now)),
         EventRecord(context.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
     )
 

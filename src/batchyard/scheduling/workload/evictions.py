@@ -97,7 +97,7 @@ def request_deactivation(workload: meta.Obj, reason: str, message: str, now: Ins
     return draft.result()
 
 
-def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
+def request_deactivation_after_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Return the Workload with its deactivation requested and its accumulated execution time reset."""
     draft = meta.StatusDraft(workload, now)
     message = "exceeding the maximum execution time"

@@ -314,9 +314,9 @@ class ForecastEngine:
         #: Decides which Workloads a user may see. The platform sets it before it serves requests.
         self.authorizer: Authorizer | None = None
 
-    def ask(self, question: ForecastRequest) -> DeferredResponse:
+    def request_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
         """Return the deferred forecast of a Workload's start. Raises StatusError if the queue is full."""
-        deferred_forecast = self._fork_pool.ask(question, partial(self._forecast, question))
+        deferred_forecast = self._fork_pool.ask(forecast_request, partial(self._forecast, forecast_request))
         self._calibration_loop.record_use()
         return deferred_forecast
 

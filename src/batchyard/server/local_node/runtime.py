@@ -489,11 +489,11 @@ def _create_event_socket(path: Path) -> socket.socket:
     event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    use_short_path(path, event_socket.bind)
+    call_with_short_path(path, event_socket.bind)
     return event_socket
 
 
-def use_short_path(path: Path, action: Callable[[str], None]) -> None:
+def call_with_short_path(path: Path, action: Callable[[str], None]) -> None:
     """Call `action` (such as bind) with a short path of a Unix socket, whose full path may exceed Linux's limit."""
     folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

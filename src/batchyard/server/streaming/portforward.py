@@ -133,7 +133,7 @@ class PortForwardSpdy:
         elif (pair := self._pairs_by_stream.get(event.stream_id)) is None:
             return
         elif isinstance(event, SpdyData):
-            pair.take(event)
+            pair.write_data(event)
         else:
             pair.reset(event.stream_id)
 
@@ -173,7 +173,7 @@ class _StreamPair:
         if not self._port_forward.client_accepts_data:
             self._session.set_reading(is_reading=False)
 
-    def take(self, spdy_data: SpdyData) -> None:
+    def write_data(self, spdy_data: SpdyData) -> None:
         if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:

@@ -133,7 +133,7 @@ _JOB_NAME_PATTERN: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
 _GroupKey: TypeAlias = tuple[str, ...]
 
 
-class Basis(StrEnum):
+class EstimateBasis(StrEnum):
     """The source of an estimated run time: manifest, history of similar Workloads, or unknown."""
 
     MANIFEST = "manifest"
@@ -145,7 +145,7 @@ class Basis(StrEnum):
 class Estimate:
     """The estimated run time of a Workload, counted from its admission."""
 
-    basis: Basis
+    basis: EstimateBasis
     runtime: Duration = 0
     history: "RunHistory | None" = None
     #: The maximum run time by the manifests; None: unlimited.
@@ -156,7 +156,7 @@ class Estimate:
 
         A run time from the manifest is not random. Without that and a history, return the maximum run time, if any.
         """
-        if self.basis is Basis.MANIFEST:
+        if self.basis is EstimateBasis.MANIFEST:
             return max(self.runtime, age)
         if self.history is not None:
             return self.limit_run_time(self.history.survival.draw(random_fraction, age), age)
@@ -267,14 +267,14 @@ class RunTimeEstimator:
         """Return the estimated run time of a Workload."""
         runtime = explicit_runtime(workload, self._state.objects, self._cluster)
         if runtime is not None:
-            return Estimate(Basis.MANIFEST, runtime + self._median_overrun)
+            return Estimate(EstimateBasis.MANIFEST, runtime + self._median_overrun)
         time_max = _run_time_max(workload, self._state.objects)
         group_keys = _group_keys(workload)
         for position, group in enumerate(group_keys):
             history = self._history(group, group_keys[position + 1 :])
             if history.ended_count >= ENDED_MIN:
-                return Estimate(Basis.HISTORY, 0, history, time_max)
-        return Estimate(Basis.UNKNOWN, 0, None, time_max)
+                return Estimate(EstimateBasis.HISTORY, 0, history, time_max)
+        return Estimate(EstimateBasis.UNKNOWN, 0, None, time_max)
 
     def _history(self, group: _GroupKey, wider_groups: Sequence[_GroupKey]) -> RunHistory:
         history = self._histories.get(group)
