@@ -257,7 +257,7 @@ def _pod_patches(proposal_case: ProposalCase, pod_sets: Sequence[Mapping[str, An
     if changes_affinity and owner_job is not None and owner_job["kind"] == "JobSet":
         return ()
     operations = _json_patch_add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
-    workload_patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
+    workload_patch = json_patch("Workload", proposal_case.view.name, operations, proposal_case.view.namespace)
     if owner_job is None:
         return (workload_patch,)
     name, namespace = owner_job["metadata"]["name"], owner_job["metadata"].get("namespace", "")

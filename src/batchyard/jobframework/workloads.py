@@ -150,7 +150,7 @@ def _pod_set_info_from_template(name: str, count: int, template: PodTemplate) ->
 
 def inject_pod_set_info(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
-    return restore(template, _merge_pod_set_infos(_pod_set_info_from_template("", 0, template), injection))
+    return restore_pod_set_info(template, _merge_pod_set_infos(_pod_set_info_from_template("", 0, template), injection))
 
 
 def restore_pod_set_info(template: PodTemplate, pod_set_info: PodSetInfo) -> dict[str, Any]:

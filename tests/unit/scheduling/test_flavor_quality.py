@@ -14,6 +14,7 @@ from batchyard.scheduling.quota import (
     FlavorAssignmentMode,
     PreemptionPossibility,
     assignment_mode_of,
+    borrowing_height_of,
     encode_quality,
     is_better,
     preemption_possibility_of,

@@ -284,20 +284,18 @@ def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) ->
         yield f"... and {len(ahead) - len(shown_jobs)} more ahead: -o wide"
 
 
-async def _find_place_in_queue(
-    client: ClusterClient, namespace: str, name: str, *, with_forecast: bool
-) -> _PlaceAnswer:
+async def _find_place_in_queue(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _JobPlace:
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
-        return _PlaceAnswer(entry, PendingJobList(entry.cluster_queue, ()), None, None, client.now)
+        return _JobPlace(entry, PendingJobList(entry.cluster_queue, ()), None, None, client.now)
     sources = await _read_pending_job_sources(client, namespace)
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
-        return _PlaceAnswer(entry, PendingJobList("", ()), None, None, client.now)
+        return _JobPlace(entry, PendingJobList("", ()), None, None, client.now)
     job_list = await list_pending_jobs(client, sources, cluster_queue, namespace)
     pending_job = job_list.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
-    return _PlaceAnswer(entry, job_list, pending_job, forecast, client.now)
+    return _JobPlace(entry, job_list, pending_job, forecast, client.now)
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
@@ -380,7 +378,7 @@ def queue(
     if name and all_namespaces:
         raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 
-    async def show_place(client: ClusterClient) -> str:
+    async def show_job_place(client: ClusterClient) -> str:
         answer = await _find_place_in_queue(client, namespace or client.namespace, name, with_forecast=eta)
         if not output.is_table:
             return terminal.render_document(answer.document(), output)
