@@ -119,7 +119,7 @@ def run(
         write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
     if live_speed is None and output_format is Output.TABLE:
         output.write(format_story(observations, preemption_totals, guide.initial_node_counts, guide.start_time))
-        _report_run(observations, guide, is_complete=step is None)
+        _report_rejections_and_agreement(observations, guide, is_complete=step is None)
         output.write(format_next_steps())
         return
     if live_speed is None:
@@ -158,10 +158,12 @@ def _print_guide(
     output.write(
         _format_guide(observations if step is None else observations[-1:], guide, output_format, live_document)
     )
-    _report_run(observations, guide, is_complete=step is None)
+    _report_rejections_and_agreement(observations, guide, is_complete=step is None)
 
 
-def _report_run(observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool) -> None:
+def _report_rejections_and_agreement(
+    observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool
+) -> None:
     if isinstance(guide, Guide):
         for write, error in guide.world.rejected_writes:
             output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
