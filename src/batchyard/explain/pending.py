@@ -76,9 +76,8 @@ class PendingExplainer:
             blocker = document.BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
-            blocked_workload = BlockedWorkload(
-                workload, view, self._changes.owner_job(workload), workload_queues, blocker
-            )
+            owner_job = self._changes.owner_job(workload)
+            blocked_workload = BlockedWorkload(workload, view, owner_job, workload_queues, blocker)
             return {"binding": blocker.document(), **self._changes.fixes_part(blocked_workload, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
@@ -115,11 +114,8 @@ class PendingExplainer:
     ) -> document.DocumentPart:
         self._cache.snapshot.rebuild_if_changed()
         analysis = self._analyze_pending(workload, view, queue)
-        part: document.DocumentPart = {
-            "clusterQueue": queue.name,
-            "cohort": queue.view.cohort,
-            "priority": view.priority,
-        }
+        part: document.DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort}
+        part["priority"] = view.priority
         part["podSets"] = document.pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
