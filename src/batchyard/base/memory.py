@@ -13,9 +13,10 @@ _V = TypeVar("_V")
 
 
 class LruCache(Generic[_K, _V]):
-    """A mapping with at most 4096 entries; when it is full, the least recently used entry is removed."""
+    """A mapping with at most `entries_max` entries; when it is full, the least recently used entry is removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries_max: int = LRU_CACHE_ENTRIES_MAX) -> None:
+        self._entries_max = entries_max
         self._entries: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:
@@ -32,7 +33,7 @@ class LruCache(Generic[_K, _V]):
         entries[key] = value
         if len(entries) == size_before:
             entries.move_to_end(key)
-        elif size_before == LRU_CACHE_ENTRIES_MAX:
+        elif size_before == self._entries_max:
             entries.popitem(last=False)
 
 
