@@ -13,9 +13,9 @@ _V = TypeVar("_V")
 
 
 class LruCache(Generic[_K, _V]):
-    """A mapping with at most `entries_max` entries; when it is full, the least recently used entry is removed."""
+    """A mapping with at most `entries_max` entries (None: 4096); the least recently used one is removed if it is full."""
 
-    def __init__(self, entries_max: int = LRU_CACHE_ENTRIES_MAX) -> None:
+    def __init__(self, entries_max: int | None = None) -> None:
         self._entries_max = entries_max
         self._entries: OrderedDict[_K, _V] = OrderedDict()
 
@@ -33,7 +33,7 @@ class LruCache(Generic[_K, _V]):
         entries[key] = value
         if len(entries) == size_before:
             entries.move_to_end(key)
-        elif size_before == self._entries_max:
+        elif size_before == (self._entries_max or LRU_CACHE_ENTRIES_MAX):
             entries.popitem(last=False)
 
 
