@@ -13,7 +13,7 @@ _V = TypeVar("_V")
 
 
 class LruCache(Generic[_K, _V]):
-    """A mapping of at most `entries_max` entries (None: 4096). If it is full, the least recently used one is removed."""
+    """A mapping of at most `entries_max` entries (None: 4096); a full one removes the least recently used entry."""
 
     def __init__(self, entries_max: int | None = None) -> None:
         self._entries_max = entries_max
