@@ -118,7 +118,7 @@ class SchedulerBench:
             reserved_at=make.at(fields.get("since", 0)),
             evicted=fields.get("evicted", False),
         )
-        self.snapshot.hold(held)
+        self.snapshot.add_holder(held)
         return held
 
     def node(self, name: str) -> QuotaNode:

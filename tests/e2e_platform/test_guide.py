@@ -50,7 +50,7 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
         live = LiveGuide(guide, started)
         result = guide_rows(list(live.play(steps)), live)
         assert any(timing.event_kind == "Job" for timing in live.timings.missed_timings)
-        assert all(row.is_explained for row in live.timings.differences(simulated, result))
+        assert all(row.is_explained for row in live.timings.explain_differences(simulated, result))
 
 
 def test_live_guide_starts_with_same_nodes_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:

@@ -298,7 +298,7 @@ def apply_configuration(
     )
     if live_object is not None and not manager_entries:
         pre_apply_manager = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
-        manager_entries = _entries_after_update(_empty_object(old), old, [], pre_apply_manager, accessors)
+        manager_entries = _entries_after_update(_empty_object_of_same_kind(old), old, [], pre_apply_manager, accessors)
     own_entry = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
     )
@@ -495,7 +495,7 @@ def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
     return {**obj, "metadata": metadata}
 
 
-def _empty_object(obj: Obj) -> dict[str, Any]:
+def _empty_object_of_same_kind(obj: Obj) -> dict[str, Any]:
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 

@@ -416,9 +416,7 @@ def _refusal_for_rest(group: NodeGroup, node_count: int, scale_up: ScaleUp) -> G
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    return scale_up.fleet.count_addable_within_cluster_limits(option.group, scale_up.loop_context.cluster) >= len(
-        option.nodes
-    )
+    return scale_up.fleet.remaining_known_capacity(option.group, scale_up.loop_context.cluster) >= len(option.nodes)
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:

@@ -266,16 +266,13 @@ class DryRun:
         return self._records.get(key)
 
     def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
-        """Return the object as if it were stored.
-
-        Raises Conflict if `expected_revision` is 0 (create) and the object exists.
-        """
+        """Return the object as if it were stored. Raises Conflict if a new object (0) exists."""
         if expected_revision == 0 and self._records.get(key) is not None:
             raise Conflict(f'{key.kind} "{key}" already exists')
         return obj
 
     def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
-        """Return the object as if it were deleted, at any revision. Raises NotFound if there is no object."""
+        """Return the object as if deleted; `expected_revision` is ignored. Raises NotFound if there is no object."""
         stored_object = self._records.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -430,7 +427,7 @@ class LocalClient:
             result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
             if result.error is not None:
                 break
-        self.deliver_result(on_result, result)
+        self.queue_result(on_result, result)
 
     def attempt(self, write: client.Write, *, dry_run: bool = False) -> client.WriteResult:
         """Apply one write now and return its result; a dry run validates the write without storing it."""
@@ -440,7 +437,7 @@ class LocalClient:
             # The traceback is dropped: its frames refer to the result, and the result to the error, a reference cycle.
             return client.WriteResult(None, error.with_traceback(None), write)
 
-    def deliver_result(self, on_result: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
+    def queue_result(self, on_result: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
         """Queue the result of a write; the next delivery calls `on_result` with it."""
         self._results.append((on_result, result))
         if not self._is_delivery_scheduled:

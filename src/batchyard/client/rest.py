@@ -104,7 +104,10 @@ class RestClient:
         return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in cached_objects]
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object as last received from the server, or None."""
+        """Return the object as last received from the server, or None if the cache does not contain it.
+
+        Of a kind that is not watched, the cache contains only objects that this client wrote recently.
+        """
         return self._cache.get(key) if key.kind in self.informers else self._unwatched_objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:

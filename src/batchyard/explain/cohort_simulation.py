@@ -54,7 +54,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     for each in queues_of_tree:
         for quota_holder in each.workloads.values():
             if not quota_holder.evicted:
-                snapshot_copy.hold(_copy_holder(quota_holder, snapshot_copy.queues[each.name]))
+                snapshot_copy.add_holder(_copy_holder(quota_holder, snapshot_copy.queues[each.name]))
     return snapshot_copy
 
 
@@ -321,7 +321,7 @@ class _Trial:
     def _admit_workload(self, decision: Admit) -> None:
         view = decision.head.workload
         self._queue_manager.pending[decision.queue.name].remove(view.key)
-        self._snapshot.hold(holder_from_admission(decision, self._simulation._now, admitted=True))
+        self._snapshot.add_holder(holder_from_admission(decision, self._simulation._now, admitted=True))
         self._admitted_views[view.key] = view
         self._outcome.is_admitted |= view.key == self._explained_view.key
 
@@ -340,7 +340,7 @@ class _Trial:
             self._queue_manager.record_new_workload(name)
 
     def _release_quota(self, key: str) -> None:
-        quota_holder = self._snapshot.release(key)
+        quota_holder = self._snapshot.remove_holder(key)
         if key in self._admitted_views:
             del self._admitted_views[key]
         elif quota_holder is not None:
@@ -348,9 +348,9 @@ class _Trial:
 
     def _undo_quota_changes(self) -> None:
         for key in self._admitted_views:
-            self._snapshot.release(key)
+            self._snapshot.remove_holder(key)
         for quota_holder in self._released_holders.values():
-            self._snapshot.hold(quota_holder)
+            self._snapshot.add_holder(quota_holder)
         for pending_queue in self._queue_manager.pending.values():
             pending_queue.clear()
 

@@ -172,7 +172,7 @@ class QueueExplainer:
         if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
         self._cache.snapshot.rebuild_if_changed()
-        readiness = self._cache.active_status(name)
+        active_status = self._cache.active_status(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         count = len(queue.workloads)
         part["line"] = document.nonempty_fields(
@@ -184,9 +184,9 @@ class QueueExplainer:
             holding=count_with_noun(count, "Workload"),
             share=_format_share(fair_share.rounded_value, fair_share.weight),
         )
-        if not readiness.active:
-            binding_limit = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
-            return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding_limit.document()}
+        if not active_status.active:
+            binding_limit = document.BindingLimit(STOPPED, active_status.message, "ClusterQueue", name)
+            return {**part, "state": "Inactive", "summary": active_status.message, "binding": binding_limit.document()}
         head_views = pending_queue.first_not_held_back(1)
         if not head_views:
             holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"

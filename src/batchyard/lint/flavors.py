@@ -342,15 +342,15 @@ def _misplaced_values(job: LintedJob, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _labels_and_annotations(job: LintedJob) -> Iterator[tuple[str, Mapping[str, str]]]:
-    yield from _metadata_mappings("metadata", job.obj["metadata"])
+    yield from _metadata_fields("metadata", job.obj["metadata"])
     for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
         metadata = replicated_job["template"].get("metadata") or {}
-        yield from _metadata_mappings(f"spec.replicatedJobs[{index}].template.metadata", metadata)
+        yield from _metadata_fields(f"spec.replicatedJobs[{index}].template.metadata", metadata)
     for path, template in zip(job.paths, job.templates, strict=True):
-        yield from _metadata_mappings(f"{path}.metadata", template.get("metadata") or {})
+        yield from _metadata_fields(f"{path}.metadata", template.get("metadata") or {})
 
 
-def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _metadata_fields(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
     for field in ("labels", "annotations"):
         key_value_mapping = metadata.get(field)
         if isinstance(key_value_mapping, Mapping):

@@ -26,7 +26,7 @@ class Exposition:
     def __init__(self, sources: Sequence[tuple[str, TextSource]]) -> None:
         self._sources = sources
 
-    def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
+    def text_chunks(self, groups: Sequence[str] = ()) -> Iterator[str]:
         """Yield the text of these metric groups (default: all) in chunks. Raises ValueError for an unknown group.
 
         An empty chunk marks a point where the server may do other work.

@@ -19,9 +19,9 @@ from batchyard.scheduling.quota import (
     PreemptionPossibility,
     QuotaNode,
     Usage,
-    height_of,
-    mode_of,
-    possibility_of,
+    assignment_mode_of,
+    borrowing_height_of,
+    preemption_possibility_of,
     worst_quality,
 )
 
@@ -192,7 +192,7 @@ class ResourceGroupRequest:
         flavors, usage = self.group.flavors, self.usages[index]
         scan_position = SCAN_DONE if last_tried == len(flavors) - 1 else last_tried
         choices = {
-            resource: FlavorChoice(flavors[index], fr, mode_of(quality), height_of(quality))
+            resource: FlavorChoice(flavors[index], fr, assignment_mode_of(quality), borrowing_height_of(quality))
             for resource, (fr, _), quality in zip(self.resources, usage, qualities, strict=True)
         }
         return make_flavor_assignment(choices, usage, dict.fromkeys(choices, scan_position))
@@ -325,7 +325,10 @@ class FlavorScan(NamedTuple):
 
     def _flavor_attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
         group, reasons = self.group_request.group, self._rejection_reasons(index, qualities)
-        possibility, borrow = possibility_of(worst_quality(qualities, self.fungibility)), max(map(height_of, qualities))
+        possibility, borrow = (
+            preemption_possibility_of(worst_quality(qualities, self.fungibility)),
+            max(map(borrowing_height_of, qualities)),
+        )
         main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
@@ -338,7 +341,7 @@ class FlavorScan(NamedTuple):
         return [
             self._rejection_reason(resource, flavor, request)
             for resource, request, quality in resource_requests
-            if possibility_of(quality) is not _FIT
+            if preemption_possibility_of(quality) is not _FIT
         ]
 
     def _rejection_reason(
@@ -353,9 +356,9 @@ class FlavorScan(NamedTuple):
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
     most_severe_reason = ""
-    rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
+    rejecting_qualities = [quality for quality in qualities if preemption_possibility_of(quality) is not _FIT]
     for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
-        if possibility_of(quality) is PreemptionPossibility.NO_FIT:
+        if preemption_possibility_of(quality) is PreemptionPossibility.NO_FIT:
             most_severe_reason = messages.most_severe(
                 most_severe_reason,
                 messages.EXCEEDS_MAX_QUOTA

@@ -393,17 +393,17 @@ def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> Granu
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(quality: GranularMode) -> PreemptionPossibility:
+def preemption_possibility_of(quality: GranularMode) -> PreemptionPossibility:
     """Return the PreemptionPossibility that `encode_quality()` has encoded in the quality of a flavor."""
     return _POSSIBILITIES[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def mode_of(quality: GranularMode) -> FlavorAssignmentMode:
+def assignment_mode_of(quality: GranularMode) -> FlavorAssignmentMode:
     """Return the assignment mode for the quality of a flavor, as `encode_quality()` has encoded it."""
     return _MODE_BY_POSSIBILITY[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 
 
-def height_of(quality: GranularMode) -> int:
+def borrowing_height_of(quality: GranularMode) -> int:
     """Return the borrowing height that `encode_quality()` has encoded in the quality of a flavor."""
     return -quality & _HEIGHT_MASK
 
@@ -425,7 +425,7 @@ def is_better(a: GranularMode, b: GranularMode, fungibility: FlavorFungibility) 
 
 
 def _preemption_preference_key(quality: GranularMode) -> tuple[int, GranularMode]:
-    return -height_of(quality), quality
+    return -borrowing_height_of(quality), quality
 
 
 def worst_quality(qualities: Sequence[GranularMode], fungibility: FlavorFungibility) -> GranularMode:
@@ -440,4 +440,4 @@ def should_try_next_flavor(quality: GranularMode, fungibility: FlavorFungibility
     """Return whether `flavorFungibility` continues the flavor search after a flavor of this quality."""
     if quality <= HOPELESS or (quality <= RECLAIM and fungibility.try_next_when_preempting):
         return True
-    return fungibility.try_next_when_borrowing and height_of(quality) != 0
+    return fungibility.try_next_when_borrowing and borrowing_height_of(quality) != 0

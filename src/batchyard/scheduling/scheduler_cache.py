@@ -227,13 +227,13 @@ class WorkloadCache:
             self.snapshot.confirm_admission(previous_holder)  # an admission counted before it was written
         else:
             self._stop_counting_holder(previous_holder)
-            self.snapshot.hold(quota_holder)
+            self.snapshot.add_holder(quota_holder)
             self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
         self.queue_manager.record_tree_change(quota_holder.queue)
 
     def _remove_holder(self, key: str) -> None:
-        quota_holder = self.snapshot.release(key)
+        quota_holder = self.snapshot.remove_holder(key)
         if quota_holder is not None:
             self._stop_counting_holder(quota_holder)
             self.queue_manager.record_tree_change(quota_holder.queue)

@@ -227,9 +227,9 @@ class Snapshot:
         self.flavors.pop(name, None)
         self._clear_request_caches()
 
-    def hold(self, workload: cluster_queue.AdmittedWorkload) -> None:
+    def add_holder(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Add a Workload with quota and its usage to its queue; it replaces an earlier version of itself."""
-        self.release(workload.key)
+        self.remove_holder(workload.key)
         workload.queue.put(workload)
         self._holders[workload.key] = workload
         self._change_usage(workload.queue.node, workload.usage, 1)
@@ -242,9 +242,9 @@ class Snapshot:
         """
         workload.queue.generation += 1
 
-    def release(self, key: str) -> cluster_queue.AdmittedWorkload | None:
+    def remove_holder(self, key: str) -> cluster_queue.AdmittedWorkload | None:
         """Remove a Workload's usage from its queue; return the removed AdmittedWorkload, None if it had no quota."""
-        invariant(self._depth == 0, "release() must not be called inside a what_if() block")
+        invariant(self._depth == 0, "remove_holder() must not be called inside a what_if() block")
         workload = self._holders.pop(key, None)
         if workload is not None:
             queue = workload.queue

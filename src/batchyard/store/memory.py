@@ -252,7 +252,7 @@ class Store:
     def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
         """Create or replace an object; return it with its new resourceVersion.
 
-        `expected_revision` is the revision of the object that the writer has read; 0: it must not exist; None: any.
+        `expected_revision` is the revision that the writer has read, 0 if it must not exist yet, None for any.
         Raises Conflict if the stored revision differs.
         """
         listing = self._listings.get(key[0])
@@ -273,10 +273,7 @@ class Store:
         return stored_object
 
     def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
-        """Remove an object and return its last state.
-
-        Raise NotFound, or Conflict if it is not at `expected_revision`.
-        """
+        """Remove an object and return its last state. Raise NotFound, or Conflict if it has another revision."""
         old_object = self.get(key)
         if old_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')

@@ -77,13 +77,14 @@ def test_known_room_respects_capacity_and_quotas() -> None:
     capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 3}]
     quotas = [{"name": "cpus", "limit": 40}]
     result = groups(pool())
-    assert [
-        fleet(result, {A: 1}).count_addable_within_cluster_limits(g, cluster(capacity=capacity)) for g in result[:2]
-    ] == [2, 1 << 30]
-    assert fleet(result, {A: 1, C: 1}).count_addable_within_cluster_limits(result[1], cluster(quotas=quotas)) == 8
+    assert [fleet(result, {A: 1}).remaining_known_capacity(g, cluster(capacity=capacity)) for g in result[:2]] == [
+        2,
+        1 << 30,
+    ]
+    assert fleet(result, {A: 1, C: 1}).remaining_known_capacity(result[1], cluster(quotas=quotas)) == 8
 
 
 def test_known_room_respects_reservation() -> None:
     reservations = [{"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 4}]
     result = groups(pool(reservation="r", zones=[A]))
-    assert fleet(result, {A: 3}).count_addable_within_cluster_limits(result[0], cluster(reservations=reservations)) == 1
+    assert fleet(result, {A: 3}).remaining_known_capacity(result[0], cluster(reservations=reservations)) == 1

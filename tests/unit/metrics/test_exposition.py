@@ -15,14 +15,14 @@ def texts(*parts: str) -> Callable[[], Iterator[str]]:
 
 def test_exposition_joins_small_texts_and_keeps_pauses() -> None:
     exposition = Exposition([("kueue", texts("a", "", "b")), ("gpus", texts(LARGE, LARGE, "c"))])
-    assert list(exposition.parts()) == ["", f"ab{LARGE}{LARGE}", "c"]
+    assert list(exposition.text_chunks()) == ["", f"ab{LARGE}{LARGE}", "c"]
 
 
 def test_exposition_filters_by_group_and_rejects_unknown_group() -> None:
     exposition = Exposition([("kueue", texts("a")), ("gpus", texts("b")), ("kueue", texts("c"))])
-    assert "".join(exposition.parts(["kueue"])) == "ac"
+    assert "".join(exposition.text_chunks(["kueue"])) == "ac"
     with pytest.raises(ValueError, match="not nodes"):
-        exposition.parts(["kueue", "nodes"])
+        exposition.text_chunks(["kueue", "nodes"])
 
 
 def test_groups_in_returns_every_collect_parameter() -> None:

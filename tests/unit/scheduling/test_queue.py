@@ -22,5 +22,5 @@ def test_candidates_are_sorted_by_priority_reservation_and_uid() -> None:
     ):
         bench.hold(name, 1, "cq", **fields)
     assert [held.key[-1] for held in bench.snapshot.queues["cq"].ranked_workloads()] == ["e", "b", "a", "c", "d"]
-    bench.snapshot.release("team/b")
+    bench.snapshot.remove_holder("team/b")
     assert [held.key[-1] for held in bench.snapshot.queues["cq"].ranked_workloads()] == ["e", "a", "c", "d"]

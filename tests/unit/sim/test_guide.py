@@ -61,7 +61,7 @@ def play_guide(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
 @folders
 def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
     _, steps = play_guide(folder)
-    assert [(name, seen.wrong_queues) for name, seen in steps.items() if seen.wrong_queues] == []
+    assert [(name, seen.queues_with_wrong_rows) for name, seen in steps.items() if seen.queues_with_wrong_rows] == []
     for team in "abcd":
         assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == GuideRow(0, 4)
         assert steps["high-priority"].rows[f"cq-team-{team}-hp"] == GuideRow(2, 2)
@@ -207,4 +207,4 @@ def test_step_figures_match_guide() -> None:
 
 def test_exact_rows_include_absent_rows() -> None:
     for step in guide_steps():
-        assert list(GuideObservation(step, 0, [], 0, []).exact_queues) == list(step.exact_rows)
+        assert list(GuideObservation(step, 0, [], 0, []).queues_with_exact_rows) == list(step.exact_rows)

@@ -14,7 +14,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete
 from batchyard.sim.faults import FaultyClient, WriteFaults
 from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
-from batchyard.sim.world import EPOCH, StoppedByLoop, World
+from batchyard.sim.world import EPOCH, StoppedByPreemptionLoop, World
 from batchyard.store.memory import Store
 
 LIVELOCK = Path(__file__).with_name("livelock.yaml")
@@ -192,7 +192,7 @@ def test_deletion_of_missing_object_is_rejected_and_run_continues() -> None:
 
 def test_preemption_loop_stops_world_in_consistent_state() -> None:
     looping = World(make_scenario(read_manifests([("f", LIVELOCK.read_text("utf-8"))])), stop_on_loop=True)
-    with pytest.raises(StoppedByLoop, match="endlessly: team/elastic preempts team/rigid"):
+    with pytest.raises(StoppedByPreemptionLoop, match="endlessly: team/elastic preempts team/rigid"):
         looping.run_until(None)
     looping.flush_batched_writes()
     looping.platform.runner.validate()

@@ -332,7 +332,7 @@ def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError
         yield rules.required(JOBS_PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
     if len(replicated_jobs) > _POD_SETS_MAX:
         remedy = f"merge some replicatedJobs, or remove the label {well_known.QUEUE_NAME}"
-        yield rules.too_many(JOBS_PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
+        yield rules.too_many_items_error(JOBS_PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
 def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:

@@ -54,7 +54,9 @@ def _websocket_protocol(request: api_request.ApiRequest, supported_names: Sequen
     if request.headers.get("sec-websocket-version", "") != _WEBSOCKET_VERSION:
         raise api_request.bad_request("unable to upgrade: missing or bad WebSocket Version")
     if request.method != "GET" or not request.headers.get(_WEBSOCKET_KEY_HEADER):
-        raise api_request.bad_request("unable to upgrade: not a WebSocket handshake")
+        raise api_request.bad_request(
+            "unable to upgrade: a WebSocket handshake must be a GET request with the header Sec-WebSocket-Key"
+        )
     requested_names = _header_values(request, "sec-websocket-protocol")
     name = next((each for each in requested_names or [UNNAMED_PROTOCOL] if each in supported_names), None)
     if name is None:

@@ -197,7 +197,9 @@ class Timings:
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
-    def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
+    def explain_differences(
+        self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]
+    ) -> Sequence[DifferentRow]:
         """Return the rows that differ from the simulation, each with the late event that explains it, if any."""
         names = [
             name
@@ -205,16 +207,21 @@ class Timings:
             if expected_rows.get(name) != live_rows.get(name)
         ]
         return [
-            DifferentRow(name, expected_rows.get(name, "nothing"), live_rows.get(name, "nothing"), self._reason(name))
+            DifferentRow(
+                name,
+                expected_rows.get(name, "nothing"),
+                live_rows.get(name, "nothing"),
+                self._reason_for_difference(name),
+            )
             for name in names
         ]
 
-    def _reason(self, row: str) -> str:
+    def _reason_for_difference(self, row_name: str) -> str:
         """Return why a row differs: the event with the largest lateness, or UNEXPLAINED_REASON if no event was late.
         For a row `STEP: ...`, only the events up to this step are considered; for others (of a Job), those of all
         steps.
         """
-        step, separator, _ = row.partition(": ")
+        step, separator, _ = row_name.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
         if not step_timings:

@@ -283,12 +283,12 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
     requested_namespaces: list[str] = []
 
-    def path_in(namespace: str) -> str:
+    def path_for_namespace(namespace: str) -> str:
         requested_namespaces.append(subject.namespace or namespace)
         return object_path(served_kind, api_version, requested_namespaces[-1], quote(subject.name), "why")
 
     try:
-        document = request_document(target, path_in)
+        document = request_document(target, path_for_namespace)
     except UnreachableError as error:
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
@@ -313,12 +313,12 @@ def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_for
     The default time is the end of the run, or if the files contain a cluster state, the time of this state. The command
     exits with 1 if the object does not exist then.
     """
-    from batchyard.cli.cluster_access import read_texts  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import read_source_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
-    texts = read_texts(inputs.paths)
+    texts = read_source_texts(inputs.paths)
     if inputs.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
@@ -393,7 +393,7 @@ def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
     return render_document(document, output_format)
 
 
-def _parse_moment(text: str) -> Duration:
+def _parse_duration_option(text: str) -> Duration:
     try:
         return parse_run_duration(text)
     except ValueError as error:
@@ -417,7 +417,7 @@ def why(
     at: Annotated[
         Duration | None,
         typer.Option(
-            parser=_parse_moment,
+            parser=_parse_duration_option,
             metavar="DURATION",
             help="With -f: at this virtual time; default: the end, or a state's time.",
         ),

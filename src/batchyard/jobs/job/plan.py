@@ -23,7 +23,6 @@ from batchyard.jobs.job.spec import (
     Spans,
     annotation_count,
     backoff_end,
-    contains,
     count_common,
     failures_since_success,
     finished_at,
@@ -36,6 +35,7 @@ from batchyard.jobs.job.spec import (
     observe_job,
     parse_indexes,
     policy_decision,
+    spans_contain,
     unused_indexes,
     with_indexes,
 )
@@ -299,7 +299,7 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
         return pod.uid in job.uncounted_failed
     if record is _RECORD_SUCCESS:
         if job.spec.indexed:
-            return contains(job.recorded_indexes, pod.index)
+            return spans_contain(job.recorded_indexes, pod.index)
         return pod.uid in job.uncounted_succeeded
     return True
 
@@ -356,7 +356,7 @@ def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: In
     surplus_pods = _surplus_pods(job, max(0, len(job.active_pods) - desired_count))
     if surplus_pods:
         return PodChanges(to_dismiss=surplus_pods)
-    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating(job)), CREATED_MAX)
+    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating_pods(job)), CREATED_MAX)
     if missing_count <= 0:
         return PodChanges()
     if job.spec.backoff_limit_per_index is not None:
@@ -412,12 +412,14 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 
 def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
     spec = job.spec
-    pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
+    pod_indexes = [
+        pod.index for pod in (*job.active_pods, *_awaited_terminating_pods(job)) if spec.has_index(pod.index)
+    ]
     used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
     return unused_indexes(index_union(used_indexes, job.failed_indexes), count, spec.completions or 0)
 
 
-def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
+def _awaited_terminating_pods(job: ObservedJob) -> list[JobPod]:
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
@@ -521,30 +523,20 @@ def _is_complete(observed_job: ObservedJob, pod_changes: PodChanges) -> bool:
 
 
 def _new_status(
-    observed_job: ObservedJob,
-    outcome: JobOutcome | None,
-    pod_changes: PodChanges,
-    active_since: Instant | None,
-    now: Instant,
+    job: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
-    conditions = JobConditions(observed_job.status, now)
-    status = {
-        **observed_job.status,
-        **termination_fields(observed_job, outcome),
-        **_pod_counts(observed_job, pod_changes, active_since),
-    }
+    conditions = JobConditions(job.status, now)
+    status = {**job.status, **termination_fields(job, outcome), **_pod_counts(job, pod_changes, active_since)}
     if active_since is not None:
         status["startTime"] = format_time(active_since)
     if outcome is not None:
         conditions.set(outcome.interim_condition_type, True, outcome.reason, outcome.message)
-        if _all_pods_counted(observed_job):
-            conditions.end(
-                outcome, has_too_many_successes=observed_job.succeeded_count > _success_count_max(observed_job)
-            )
+        if _all_pods_counted(job):
+            conditions.end(outcome, has_too_many_successes=job.succeeded_count > _success_count_max(job))
             status["completionTime"] = format_time(now) if outcome.succeeded else None
-    elif not observed_job.is_deleted:
-        conditions.set_suspended(observed_job.spec.suspended)
-        if observed_job.spec.suspended:
+    elif not job.is_deleted:
+        conditions.set_suspended(job.spec.suspended)
+        if job.spec.suspended:
             status["startTime"] = None
     status["conditions"] = conditions.as_list()
     return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN_FIELDS}, conditions.events

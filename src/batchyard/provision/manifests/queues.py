@@ -129,7 +129,7 @@ def cohort_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
 
 def queue_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return every ClusterQueue, followed by its LocalQueues."""
-    return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
+    return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _objects_of_queue(queue, platform)]
 
 
 def _priority_class(priority: model.PriorityClass, platform: model.PlatformModel) -> Obj:
@@ -188,7 +188,7 @@ def _cohort(cohort: model.Cohort, platform: model.PlatformModel) -> Obj:
     return make_platform_object(scheme.COHORT, platform.name, cohort.name, spec=spec)
 
 
-def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
+def _objects_of_queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
     spec: dict[str, Any] = {"cohortName": queue.cohort} if queue.cohort else {}
     spec |= {**queue.spec, "namespaceSelector": queue.namespace_selector}
     if queue.admission_checks:

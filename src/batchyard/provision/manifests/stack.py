@@ -101,12 +101,12 @@ def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": {NAME_LABEL: server.name}},
-        "template": {"metadata": metadata, "spec": _pod(server)},
+        "template": {"metadata": metadata, "spec": _pod_spec(server)},
     }
     return make_platform_object(scheme.DEPLOYMENT, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def _pod(server: HttpServer) -> dict[str, Any]:
+def _pod_spec(server: HttpServer) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": server.calls_api,
         "securityContext": {
@@ -291,7 +291,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: int) -> dict[str, Any]:
     filters = [
-        _keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
+        _relabel_keep_rule(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
         for key in pod_labels
     ]
     address = {
@@ -304,11 +304,11 @@ def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: 
     return {
         "job_name": name,
         "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
-        "relabel_configs": [*filters, _keep_only("__meta_kubernetes_pod_phase", "Running"), address, instance],
+        "relabel_configs": [*filters, _relabel_keep_rule("__meta_kubernetes_pod_phase", "Running"), address, instance],
     }
 
 
-def _keep_only(label: str, value: str) -> Part:
+def _relabel_keep_rule(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
@@ -445,7 +445,7 @@ def stack_access(platform: PlatformModel) -> Sequence[Obj]:
     return [] if platform.monitoring.stack is None else prometheus_access_objects(platform)
 
 
-def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
+def monitoring_stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
     """Return the resource requests of the single pod of each Deployment in the monitoring stack, by Deployment name.
 
     The result is empty if the platform has no monitoring stack.

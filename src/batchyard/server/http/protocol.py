@@ -32,7 +32,7 @@ from batchyard.apiserver.request import (
     timeout_seconds,
 )
 from batchyard.server.http.connections import CertificateUser, ConnectionDeadline, Connections, certificate_user_of
-from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_shared
+from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_with_cache
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import ParsedRequest, RequestParser
 from batchyard.server.streaming.pod_streams import serve_upgraded, switching_protocols_response
@@ -60,10 +60,10 @@ class StreamSink(Protocol):
     def accepts_data(self) -> bool:
         """Whether the connection accepts data now. If not, the connection calls `write_next` once it accepts data."""
 
-    def write_part(self, part: bytes) -> None:
+    def write_response_part(self, part: bytes) -> None:
         """Write a part of the streaming response."""
 
-    def end_parts(self) -> None:
+    def end_streaming_response(self) -> None:
         """End the streaming response."""
 
     def abort(self) -> None:
@@ -108,13 +108,13 @@ class ResponseStream:
                 part = self._encode_next_parts(self._queued_parts)
                 on_exception.pop_all()
             if part:
-                self._sink.write_part(part)
+                self._sink.write_response_part(part)
         if self._queued_parts is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
         elif self.response.is_over:
             self.stop()
-            self._sink.end_parts()
+            self._sink.end_streaming_response()
 
     def _take_next_turn(self) -> None:
         self._is_turn_scheduled = False
@@ -175,7 +175,7 @@ def _encode_part(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
     if type(part) is dict and len(part) == _WATCH_EVENT_FIELD_COUNT and "type" in part and "object" in part:
-        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_shared(part["object"]))
+        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_with_cache(part["object"]))
     return _encode(part) + b"\n"
 
 
@@ -330,12 +330,12 @@ class HttpProtocol(asyncio.Protocol):
 
     # --- responses ---
 
-    def write_part(self, part: bytes) -> None:
+    def write_response_part(self, part: bytes) -> None:
         """Write a part of the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         self._transport.write(b"%x\r\n%b\r\n" % (len(part), part) if self._current_request.is_chunked else part)
 
-    def end_parts(self) -> None:
+    def end_streaming_response(self) -> None:
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:
@@ -425,7 +425,7 @@ class HttpProtocol(asyncio.Protocol):
         connection = UpgradedConnection(
             transport, connections, self.peer, _holder_name_of(user), self._turns.scheduler_for(user)
         )
-        serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
+        serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.end_stream, response))
 
     def _release_bodies(self) -> None:
         for holder, length in self._body_bytes.items():
@@ -465,7 +465,7 @@ class HttpProtocol(asyncio.Protocol):
             deadline.start(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
             deadline.start(
-                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort()
+                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late_request(_LATE_BODY) or transport.abort()
             )
         elif requests.is_in_head or not number:
             deadline.start(("head", number), HEAD_TIMEOUT, transport.abort)

@@ -95,13 +95,13 @@ class UpgradedConnection(asyncio.Protocol):
 
     # --- forwarded connections ---
 
-    def enter_port(self) -> bool:
+    def acquire_port_forward(self) -> bool:
         """Count a new port-forward connection. Return False if a limit is reached."""
-        return self._connections.enter_port(self._holder)
+        return self._connections.acquire_port_forward(self._holder)
 
-    def leave_port(self) -> None:
+    def release_port_forward(self) -> None:
         """Stop counting this connection as a port-forward, because it is closed."""
-        self._connections.leave_port(self._holder)
+        self._connections.release_port_forward(self._holder)
 
     # --- callbacks of asyncio ---
 

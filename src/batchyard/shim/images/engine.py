@@ -181,7 +181,7 @@ def run_engine_subreaper(container: EngineContainer, status_fd: int) -> NoReturn
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    oom_fd = cgroups.watch_for_oom(container.group)
+    oom_eventfd = cgroups.open_oom_eventfd(container.group)
     engine_pid = _start_engine_command(container)
     signal.signal(signal.SIGTERM, lambda *_: _remove_container_after_shim_end(container, engine_pid))
     linux.die_with_parent(signal.SIGTERM)
@@ -206,7 +206,7 @@ def run_engine_subreaper(container: EngineContainer, status_fd: int) -> NoReturn
     _reap_children(exit_codes)
     exit_code, is_oom = _read_exit_status(container, exit_codes.get(pid))
     container.engine.remove_containers(container.name)
-    _report_status(status_fd, **{"exit-code": exit_code, "oom": is_oom or _was_oom_notified(oom_fd)})
+    _report_status(status_fd, **{"exit-code": exit_code, "oom": is_oom or _was_oom_notified(oom_eventfd)})
     stop.kill_descendants()
     os._exit(0)
 
@@ -292,9 +292,9 @@ def _read_exit_status(container: EngineContainer, reaped_exit_code: int | None) 
     return _KILLED_EXIT_CODE, is_oom
 
 
-def _was_oom_notified(oom_fd: int | None) -> bool:
+def _was_oom_notified(oom_eventfd: int | None) -> bool:
     with suppress(BlockingIOError):
-        return oom_fd is not None and os.eventfd_read(oom_fd) > 0
+        return oom_eventfd is not None and os.eventfd_read(oom_eventfd) > 0
     return False
 
 

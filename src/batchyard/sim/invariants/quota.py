@@ -156,7 +156,7 @@ class AdmittedHasAssignment(Invariant):
         """Check each new quota reservation."""
         if event.key.kind == scheme.WORKLOAD and object_states.is_new_reservation(event):
             view = workload_view(event.obj)
-            for fault in self._find_faults(view, _assignments(event.obj)):
+            for fault in self._find_faults(view, _admitted_pod_sets(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
 
     def _find_faults(self, view: WorkloadView, assignments: Sequence[AdmittedPodSet]) -> Iterator[str]:
@@ -203,7 +203,7 @@ class AdmittedHasAssignment(Invariant):
                 yield f"pod set {pod_set.name} may not use flavor {flavor}: {obstacle}"
 
 
-def _assignments(obj: Obj) -> list[AdmittedPodSet]:
+def _admitted_pod_sets(obj: Obj) -> list[AdmittedPodSet]:
     return [
         AdmittedPodSet(
             assignment["name"],

@@ -48,7 +48,7 @@ def test_differing_rows_name_late_job_and_delay() -> None:
     for job in late.objects(scheme.JOB):
         name, came = job["metadata"]["name"], parse_time(job["metadata"]["creationTimestamp"])
         timings.record(Timing(STEPS["high" in name], "Job", name, came - due[name]))
-    differ = timings.differences(simulated, result)
+    differ = timings.explain_differences(simulated, result)
     assert "high-priority: cq-team-a-hp" in {row.name for row in differ}
     assert not any(row.name.startswith("low-priority: ") for row in differ)
     reported = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
@@ -63,7 +63,7 @@ def test_short_delay_explains_difference_without_missed_timing() -> None:
     timings.record(Timing("low-priority", "reading of", "the queues", SECOND // 2))
     timings.record(Timing("low-priority", "Job", "in-time", -SECOND))
     assert timings.missed_timings == []
-    (row,) = timings.differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
+    (row,) = timings.explain_differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
     assert (
         str(row)
         == "low-priority: cq: simulated 1, live 2; reason: step low-priority: reading of the queues was 0.50s late"
@@ -74,7 +74,7 @@ def test_short_delay_explains_difference_without_missed_timing() -> None:
 def test_late_step_explains_no_row_of_earlier_step() -> None:
     timings = Timings(STEPS)
     timings.record(Timing("high-priority", "Job", "late", MINUTE))
-    rows = timings.differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
+    rows = timings.explain_differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
     assert [row.is_explained for row in rows] == [False, True, True]
     assert rows[0].reason == UNEXPLAINED_REASON
 

@@ -22,7 +22,7 @@ def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
         forks = ForkPool(loop, lambda: 1)
         for number, work in enumerate(works):
             answered: asyncio.Future[Response] = loop.create_future()
-            forks.compute_answer(number, work).then(answered.set_result)
+            forks.submit_question(number, work).then(answered.set_result)
             answers.append(await asyncio.wait_for(answered, 60))
         return answers, "".join(forks.metrics.texts())
 
@@ -64,7 +64,7 @@ def test_fork_pool_counts_rejected_questions(monkeypatch: pytest.MonkeyPatch) ->
     async def run() -> str:
         forks = ForkPool(asyncio.get_running_loop(), lambda: 1)
         with pytest.raises(StatusError, match="Too many requests"):
-            forks.compute_answer("when", fail)
+            forks.submit_question("when", fail)
         return "".join(forks.metrics.texts())
 
     assert f'{_TOTAL}{{result="turnedaway"}} 1\n' in asyncio.run(run())

@@ -40,10 +40,10 @@ class SlowClient:
         self.is_ended = False
         self.is_aborted = False
 
-    def write_part(self, part: bytes) -> None:
+    def write_response_part(self, part: bytes) -> None:
         self.parts.append(part)
 
-    def end_parts(self) -> None:
+    def end_streaming_response(self) -> None:
         self.is_ended = True
 
     def abort(self) -> None:
