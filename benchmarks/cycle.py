@@ -73,7 +73,7 @@ def run_cycles(count: int) -> Iterator[tuple[float, int]]:
         admitted = [d for d in decisions if isinstance(d, Admit)]
         for d in admitted:
             view = d.head.workload
-            snapshot.hold(AdmittedWorkload(view.key, view.uid, d.queue, d.assignment.usage))
+            snapshot.add_holder(AdmittedWorkload(view.key, view.uid, d.queue, d.assignment.usage))
         yield milliseconds, len(admitted)
 
 

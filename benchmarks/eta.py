@@ -87,7 +87,7 @@ def forecast_workload(world: World, name: str) -> str:
 
 def forecast_sample(world: World) -> str:
     """Compute the sample forecasts from which a platform learns its accuracy; return their number, as text."""
-    forecasts = ForecastAnswers().samples_of(world.store.list, world.kernel.now(), Calibration())
+    forecasts = ForecastAnswers().sample_forecasts(world.store.list, world.kernel.now(), Calibration())
     return f"{len(forecasts)} Workloads"
 
 

@@ -38,7 +38,7 @@ from batchyard.sim.event_log import Record
 from batchyard.sim.forecast import HORIZON, SERVER_WORK_MAX, WORK_MAX, Forecast, ForecastOptions, forecast_workloads
 from batchyard.sim.forecasting.arrivals import BlockBootstrap
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, StartOutcome, add_forecasts, apply_outcomes
-from batchyard.sim.forecasting.run_times import Basis
+from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
@@ -208,7 +208,7 @@ def compute_forecasts(
                 with file.open("a") as stream:
                     stream.write(json.dumps({"at": moment.at, "found": rows[moment.at]}) + "\n")
         for name, now, basis, waits, forks in rows[moment.at]:
-            forecast = Forecast(name, now, Basis(basis), waits, forks, 0)
+            forecast = Forecast(name, now, EstimateBasis(basis), waits, forks, 0)
             yield ForecastOutcome(moment.half, forecast, round(times[name][1] * SECOND) - at)
 
 

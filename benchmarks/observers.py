@@ -95,7 +95,7 @@ class ObservedWorld(World):
         self.stopwatch = CycleStopwatch(observer)
         sink = DecisionLog(self._record, self.entries.append) if LEDGER in self._observers else self._record
         runtime = (BareWorkloads(), SimulatedKubelets(container_delays_of(self.scenario.cluster, 0), with_nodes=False))
-        loop = metrics.cycles.count_loop if METRICS in self._observers else self._on_loop
+        loop = metrics.cycles.count_preemption_loop if METRICS in self._observers else self._record_preemption_loop
         ports = PlatformPorts(self.kernel, self.client, runtime, (), sink, loop, cycle_observer=self.stopwatch)
         platform = build_platform(replace(ports, history=changes_reader(self.store)), self._settings)
         if METRICS in self._observers:
@@ -108,7 +108,7 @@ def run(scenario: Scenario, observers: Sequence[str]) -> CycleTimes:
     start = time.thread_time()
     world = ObservedWorld(scenario, observers)
     world.run_until(None)
-    world.settle()
+    world.flush_batched_writes()
     end = time.thread_time()
     with tempfile.TemporaryDirectory() as folder:
         file = LedgerFile(Path(folder) / "ledger")

@@ -64,7 +64,7 @@ class AdmissionWatcher:
         """The usage of a ClusterQueue in whole CPUs of flavor `spot`."""
         self.index.snapshot.rebuild_if_changed()
         node = self.index.snapshot.queues[name].node
-        return node.usage[self.index.snapshot.id_of("spot", "cpu")] // 1000
+        return node.usage[self.index.snapshot.flavor_resource_id("spot", "cpu")] // 1000
 
 
 def open_queue(name: str = "cq", cpu: int = 4, **spec: Any) -> tuple[Obj, Obj]:

@@ -12,7 +12,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import Controller, EventRecord
-from batchyard.sim.state import as_added
+from batchyard.sim.state import to_added_events
 from batchyard.store.memory import Store
 
 
@@ -51,7 +51,7 @@ class Stage:
         self.runner.stop()
         self.client.unsubscribe(self.runner.observe)
         self.runner = Runner(self.kernel, self.client, controllers, self._record)
-        self.runner.observe(as_added([obj for kind in self.store.kinds() for obj in self.store.list(kind)]))
+        self.runner.observe(to_added_events([obj for kind in self.store.kinds() for obj in self.store.list(kind)]))
         self.settle()
 
     def settle(self) -> None:

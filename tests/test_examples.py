@@ -142,7 +142,7 @@ def run(name: str, *, until: str = "1h", sink: Callable[[Record], None] = ignore
     """Simulate an example."""
     world = World(make_scenario(read(name)), sink=sink)
     world.run_until(parse_duration(until))
-    world.settle()
+    world.flush_batched_writes()
     return world
 
 

@@ -71,7 +71,7 @@ def world(path: str, at: str) -> World:
     scenario, _ = read_scenario([str(EXAMPLES / path)])
     created = World(scenario)
     created.run_until(parse_duration(at))
-    created.settle()
+    created.flush_batched_writes()
     return created
 
 

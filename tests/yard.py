@@ -106,7 +106,7 @@ class SchedulerBench:
     def hold(self, name: str, cpu: int, queue: str = "cq", **fields: Any) -> AdmittedWorkload:
         """Admit a Workload that uses whole CPUs of a flavor, or the amounts of `usage` by (flavor, resource)."""
         amounts = fields.pop("usage", {(fields.pop("flavor", "spot"), "cpu"): cpu * 1000})
-        usage = tuple((self.snapshot.id_of(*pair), amount) for pair, amount in amounts.items())
+        usage = tuple((self.snapshot.flavor_resource_id(*pair), amount) for pair, amount in amounts.items())
         self.snapshot.rebuild_if_changed()
         held = AdmittedWorkload(
             f"team/{name}",
@@ -118,7 +118,7 @@ class SchedulerBench:
             reserved_at=make.at(fields.get("since", 0)),
             evicted=fields.get("evicted", False),
         )
-        self.snapshot.hold(held)
+        self.snapshot.add_holder(held)
         return held
 
     def node(self, name: str) -> QuotaNode:
@@ -128,11 +128,11 @@ class SchedulerBench:
 
     def free(self, name: str, flavor: str = "spot", resource: str = "cpu") -> int:
         """The available quota of a node, in thousandths of a CPU."""
-        return available(self.node(name), self.snapshot.id_of(flavor, resource))
+        return available(self.node(name), self.snapshot.flavor_resource_id(flavor, resource))
 
     def used(self, name: str, flavor: str = "spot", resource: str = "cpu") -> int:
         """The usage of a node, in thousandths of a CPU."""
-        return self.node(name).usage[self.snapshot.id_of(flavor, resource)]
+        return self.node(name).usage[self.snapshot.flavor_resource_id(flavor, resource)]
 
     def cycle(self, *heads: Obj | Head) -> list[Decision]:
         """The decisions of one cycle."""

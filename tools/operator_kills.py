@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 from e2e_platform.leader_kills import play_killed_guide
 
 
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--speed", type=float, default=20.0, help="speed of time on the platform")
     args = parser.parse_args()
-    folder, steps = examples_folder(), played_steps(None)
+    folder, steps = examples_folder(), guide_steps_up_to(None)
     assert folder is not None, "the folder examples/ is missing"
     remaining, faults = args.kills, 0
     while remaining > 0:

@@ -63,7 +63,7 @@ class SimulatedEnvironment:
             self.world.submit(UpdateStatus(instances.with_phase(victim, instances.CRASHED, self.world.kernel.now())))
         self._until += int(step.lasts * SECOND)
         self.world.run_until(self._until)
-        self.world.settle()
+        self.world.flush_batched_writes()
         assert not self.world.rejected_writes
         return outcome(self.world.objects)
 

@@ -20,7 +20,7 @@ from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import MILLISECOND, MINUTE, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.shadow.controller import Followers
+from batchyard.shadow.controller import TreeFollowers
 from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.shadow.state import ShadowSettings
 
@@ -59,10 +59,10 @@ def events_of(text: str) -> Iterator[tuple[Instant, bool, WatchEvent]]:
         yield at * MILLISECOND, how == "LISTED", WatchEvent(kind, key, obj, old, revision)
 
 
-def follow(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence]]:
+def follow(text: str, *, fair: bool = False) -> tuple[TreeFollowers, list[Divergence]]:
     """Return followers that observed the whole stream, and their reports."""
     reported: list[Divergence] = []
-    follower = Followers(SchedulingPolicy(fair_sharing=fair), ShadowSettings(), reported.append, lambda _: True)
+    follower = TreeFollowers(SchedulingPolicy(fair_sharing=fair), ShadowSettings(), reported.append, lambda _: True)
     came = list(events_of(text))
     follower.reset([event for _, is_first, event in came if is_first], came[0][0])
     for at, is_first, event in came:
@@ -73,7 +73,7 @@ def follow(text: str, *, fair: bool = False) -> tuple[Followers, list[Divergence
     return follower, reported
 
 
-def observe_until(follower: Followers, end: Instant) -> None:
+def observe_until(follower: TreeFollowers, end: Instant) -> None:
     while (look := follower.next_check_at()) is not None and look <= end:
         follower.observe((), look)
 

@@ -10,7 +10,7 @@ import pytest
 
 from batchyard.cli.commands.guide import guide_rows
 from batchyard.cli.commands.live_guide import LiveGuide, run_platform_process
-from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 from e2e_platform.platform_process import Child
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -20,7 +20,7 @@ Rows = Mapping[str, str]
 @pytest.fixture(scope="module")
 def played() -> Iterator[tuple[Guide, Rows, LiveGuide, Rows]]:
     """The guide and its rows, simulated and live."""
-    folder, steps = examples_folder(), played_steps("high-priority")
+    folder, steps = examples_folder(), guide_steps_up_to("high-priority")
     assert folder is not None
     guide = Guide(folder, steps)
     simulated = guide_rows(list(guide.play()), guide)
@@ -42,7 +42,7 @@ def test_live_guide_misses_no_timing(played: tuple[Guide, Rows, LiveGuide, Rows]
 
 
 def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
-    folder, steps = examples_folder(), played_steps("low-priority")
+    folder, steps = examples_folder(), guide_steps_up_to("low-priority")
     assert folder is not None
     guide = Guide(folder, steps)
     simulated = guide_rows(list(guide.play()), guide)
@@ -50,7 +50,7 @@ def test_live_guide_explains_differing_rows_when_machine_is_too_slow() -> None:
         live = LiveGuide(guide, started)
         result = guide_rows(list(live.play(steps)), live)
         assert any(timing.event_kind == "Job" for timing in live.timings.missed_timings)
-        assert all(row.is_explained for row in live.timings.differences(simulated, result))
+        assert all(row.is_explained for row in live.timings.explain_differences(simulated, result))
 
 
 def test_live_guide_starts_with_same_nodes_as_simulation(played: tuple[Guide, Rows, LiveGuide, Rows]) -> None:

@@ -172,6 +172,11 @@ def test_page_shows_user_only_objects_that_user_may_list(tmp_path: Path) -> None
         assert [queue["namespace"] for queue in json.loads(text)["model"]["localQueues"]] == ["team-a"]
 
 
+def token_of_new_account(platform: UpProcess, name: str) -> str:
+    platform.kubectl("create", "serviceaccount", name, "-n", "team-a")
+    return platform.kubectl("create", "token", name, "-n", "team-a").strip()
+
+
 def test_page_explains_pending_workload_to_users_that_may_list_it(tmp_path: Path) -> None:
     port, options = free_port(), ("--controllers", "admission", "--no-leader-elect")
     with (
@@ -182,10 +187,7 @@ def test_page_explains_pending_workload_to_users_that_may_list_it(tmp_path: Path
         for team in ("team-a", "team-b"):
             platform.kubectl("create", "namespace", team)
         platform.kubectl("create", "-f", "-", sent=QUEUE.replace("TEAM", "team-a") + WORKLOAD)
-        tokens = {}
-        for user in ("ann", "bob"):
-            platform.kubectl("create", "serviceaccount", user, "-n", "team-a")
-            tokens[user] = platform.kubectl("create", "token", user, "-n", "team-a").strip()
+        tokens = {user: token_of_new_account(platform, user) for user in ("ann", "bob")}
         for team in ("team-a", "team-b"):
             role = ("v", "-n", team, "--clusterrole=view", "--serviceaccount=team-a:bob")
             platform.kubectl("create", "rolebinding", *role)

@@ -50,7 +50,7 @@ class FuzzedApi(Api):
         if isinstance(answer, Response):
             body_bytes(answer)
         elif not isinstance(answer, UpgradeResponse | DeferredResponse):
-            _encode(list(answer.take()))
+            _encode(list(answer.take_buffered_data()))
             answer.end()
         self.stored.kernel.run(end_time=self.stored.kernel.now())
         return answer.code if isinstance(answer, Response) else 200

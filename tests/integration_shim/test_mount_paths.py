@@ -85,7 +85,9 @@ def test_image_with_symlink_at_proc_is_rejected(node: ShimMachine) -> None:
     link(node, node.root / "image/proc", "usr")
     node.sandbox()
     reported = node.ended(shell("true", image={"name": "own", "root": str(node.root / "image")}))
-    assert (reported["reason"], "/proc in the image is a symbolic link" in reported["message"]) == ("StartError", True)
+    assert reported["reason"] == "StartError"
+    assert "/proc in the image" in reported["message"]
+    assert "is a symbolic link" in reported["message"]
 
 
 def test_nested_volumes_keep_their_own_access_mode(node: ShimMachine) -> None:

@@ -45,7 +45,7 @@ def world_at_query(scenario: Scenario) -> World:
     """Return the world at the instant of the query."""
     world = World(scenario)
     world.run_until(ASKED_AT)
-    world.settle()
+    world.flush_batched_writes()
     return world
 
 
@@ -69,7 +69,7 @@ def admits(scenario: Scenario, key: Key, patches: Sequence[Change], event: str =
 
     world = World(scenario, sink=sink)
     world.run_until(ASKED_AT)
-    world.settle()
+    world.flush_batched_writes()
     reserved.clear()
     for patch in patches:
         if patch["type"] == "create":

@@ -16,7 +16,7 @@ from batchyard.sim.random_worlds import SeededDraws, WorldBounds, random_scenari
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
-from batchyard.sim.whatif import PlannedChange, RunStart, simulate_start
+from batchyard.sim.whatif import PlannedChange, RunStart, simulate_from_start
 from batchyard.sim.world import World
 from properties.worlds import STEPS_MAX
 
@@ -94,7 +94,7 @@ def test_whatif_predicts_effect_of_change(seed: int) -> None:
     )
     simulation.advance()
     simulation.result()
-    reported = simulate_start(RunStart(scenario, at=at), change).log
+    reported = simulate_from_start(RunStart(scenario, at=at), change).log
     assert sorted_records(reported, 0) == sorted_records([with_later_time(each, -at) for each in log], 0)
 
 
@@ -103,7 +103,7 @@ def test_whatif_of_state_predicts_effect_of_change(seed: int) -> None:
     scenario, change, at = queues_of(seed), change_of(seed + 1000), CUTS[1]
     world = World(scenario)
     world.run_until(at)
-    reported = simulate_start(RunStart(Scenario((), kueue=scenario.kueue), world.state()), change).log
+    reported = simulate_from_start(RunStart(Scenario((), kueue=scenario.kueue), world.state()), change).log
     alone = replace(scenario, steps=change.steps, faults=())
     log = whole_log(alone, world.state())
     assert sorted_records([each for each in reported if each["event"] != "Final"], 0) == sorted_records(log, 0)

@@ -17,7 +17,7 @@ from batchyard.api.views.workload import (
 from batchyard.scheduling.quota import (
     QuotaNode,
     available,
-    available_cache,
+    cached_available_amounts,
     change_usage,
     fits_in_quota,
     is_borrowing_with,
@@ -45,7 +45,7 @@ class QuotaTrees(NamedTuple):
     def use(self, queue: str, amounts: dict[QuotaKey, int], key: str = "w") -> None:
         """Add usage to a ClusterQueue, in the snapshot and in the definition."""
         for pair, amount in amounts.items():
-            change_usage(self.snapshot.queues[queue].node, ((self.snapshot.id_of(*pair), amount),), 1)
+            change_usage(self.snapshot.queues[queue].node, ((self.snapshot.flavor_resource_id(*pair), amount),), 1)
         self.defined.holders.setdefault(f"queue/{queue}", {})[key] = amounts
 
     def nodes(self) -> dict[str, QuotaNode]:
@@ -76,7 +76,7 @@ def forests(draw: st.DrawFn) -> QuotaTrees:
         queues.append(_queue(f"q{number}", cohort, groups(draw, has_parent=bool(cohort))))
     snapshot = Snapshot()
     for pair in PAIRS:
-        snapshot.id_of(*pair)
+        snapshot.flavor_resource_id(*pair)
     for view in cohorts:
         snapshot.put_cohort(view)
     for queue in queues:
@@ -125,7 +125,7 @@ def test_quota_values_match_definition(forest: QuotaTrees) -> None:
 def test_usage_change_and_its_reverse_cancel_out(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
     before = figures(forest)
     for queue in forest.snapshot.queues.values():
-        usage = ((forest.snapshot.id_of(*pair), amount),)
+        usage = ((forest.snapshot.flavor_resource_id(*pair), amount),)
         change_usage(queue.node, usage, 1)
         change_usage(queue.node, usage, -1)
     assert figures(forest) == before
@@ -134,7 +134,7 @@ def test_usage_change_and_its_reverse_cancel_out(forest: QuotaTrees, pair: Quota
 @given(forests())
 def test_rebuilt_tree_keeps_usage(forest: QuotaTrees) -> None:
     before, rebuilds = figures(forest), forest.snapshot.rebuild_count
-    forest.snapshot.id_of("f2", "cpu")
+    forest.snapshot.flavor_resource_id("f2", "cpu")
     forest.snapshot.rebuild_if_changed()
     assert forest.snapshot.rebuild_count == rebuilds + 1
     assert {name: usage[: len(PAIRS)] for name, usage in figures(forest).items()} == before
@@ -144,7 +144,7 @@ def test_rebuilt_tree_keeps_usage(forest: QuotaTrees) -> None:
 def test_unused_tree_has_potential_available(forest: QuotaTrees) -> None:
     for name, queue in forest.snapshot.queues.items():
         for pair in PAIRS:
-            forest.use(name, {pair: -queue.node.usage[forest.snapshot.id_of(*pair)]}, key=f"-{pair}")
+            forest.use(name, {pair: -queue.node.usage[forest.snapshot.flavor_resource_id(*pair)]}, key=f"-{pair}")
     for node in forest.nodes().values():
         assert [available(node, fr) for fr in range(len(PAIRS))] == node.potential_quota
 
@@ -152,7 +152,7 @@ def test_unused_tree_has_potential_available(forest: QuotaTrees) -> None:
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(1, 9))
 def test_added_usage_reduces_available_quota_by_same_amount(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
-    fr, nodes = forest.snapshot.id_of(*pair), forest.nodes()
+    fr, nodes = forest.snapshot.flavor_resource_id(*pair), forest.nodes()
     for queue in forest.snapshot.queues.values():
         before = {name: available(node, fr) for name, node in nodes.items()}
         if amount > before[f"queue/{queue.name}"]:
@@ -166,7 +166,7 @@ def test_added_usage_reduces_available_quota_by_same_amount(forest: QuotaTrees, 
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
 def test_fit_and_borrowing_follow_from_subtree_quota(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
-    fr, defined = forest.snapshot.id_of(*pair), forest.defined
+    fr, defined = forest.snapshot.flavor_resource_id(*pair), forest.defined
     for name, node in forest.nodes().items():
         used, subtree = defined.usage(name, pair), defined.subtree_quota(name, pair)
         own = max(0, defined.local_quota(name, pair) - used)
@@ -179,7 +179,7 @@ def test_fit_and_borrowing_follow_from_subtree_quota(forest: QuotaTrees, pair: Q
 
 @given(forests(), st.tuples(AMOUNT, AMOUNT))
 def test_requests_fit_together_when_each_request_fits(forest: QuotaTrees, amounts: tuple[int, int]) -> None:
-    frs = [forest.snapshot.id_of(*pair) for pair in PAIRS]
+    frs = [forest.snapshot.flavor_resource_id(*pair) for pair in PAIRS]
     requests = tuple(zip(frs, amounts, strict=True))
     for node in forest.nodes().values():
         assert is_within_nominal(node, frs) == all(is_within_nominal(node, (fr,)) for fr in frs)
@@ -192,7 +192,7 @@ def test_requests_fit_together_when_each_request_fits(forest: QuotaTrees, amount
 @MORE
 @given(forests(), st.sampled_from(PAIRS), st.integers(0, 9))
 def test_quota_is_found_in_lowest_fitting_subtree(forest: QuotaTrees, pair: QuotaKey, amount: int) -> None:
-    fr, defined = forest.snapshot.id_of(*pair), forest.defined
+    fr, defined = forest.snapshot.flavor_resource_id(*pair), forest.defined
     for name, queue in forest.snapshot.queues.items():
         path = defined.path(f"queue/{name}")
         wanted, place = amount, path[-1]
@@ -214,7 +214,7 @@ def test_cached_available_quota_is_correct_after_each_change(
     fill_in(forest)
     with snapshot.what_if():
         for number, pair, amount, adds in changes:
-            queue, fr = queues[number % len(queues)], snapshot.id_of(*pair)
+            queue, fr = queues[number % len(queues)], snapshot.flavor_resource_id(*pair)
             if adds:
                 snapshot.add_usage(queue, ((fr, amount),))
             else:
@@ -226,7 +226,7 @@ def test_cached_available_quota_is_correct_after_each_change(
 def fill_in(forest: QuotaTrees) -> None:
     """Fill in the missing cached values of each node, and check the existing ones."""
     for node in forest.nodes().values():
-        known = available_cache(node)
+        known = cached_available_amounts(node)
         for fr in range(len(PAIRS)):
             assert known.setdefault(fr, available(node, fr)) == available(node, fr), node.name
 
@@ -260,7 +260,7 @@ def test_what_if_changes_are_undone_exactly(forest: QuotaTrees, tries: list[tupl
     with snapshot.what_if():
         for number, pair, amount, adds in tries:
             change = snapshot.add_usage if adds else snapshot.remove_usage
-            change(queues[number % len(queues)], ((snapshot.id_of(*pair), amount),))
+            change(queues[number % len(queues)], ((snapshot.flavor_resource_id(*pair), amount),))
         inside = figures(forest)
         with snapshot.what_if():
             snapshot.add_usage(queues[0], ((0, 5), (1, 3)))

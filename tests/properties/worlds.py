@@ -56,7 +56,7 @@ def _violations(world: World) -> str:
     inspection = attach_invariants(world)
     world.kernel.run(steps_max=STEPS_MAX)
     assert world.kernel.pending_count() == 0, f"the world still spins after {STEPS_MAX} steps, at {world.now()}"
-    world.settle()
+    world.flush_batched_writes()
     return violation_text(inspection.finish())
 
 
@@ -69,7 +69,7 @@ def cluster_violations(seed: int, *, conflicts: float = 0.0, crash_every: int = 
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 and count <= last else None
     inspection = attach_invariants(world)
     world.kernel.run(steps_max=STEPS_MAX)
-    world.settle()
+    world.flush_batched_writes()
     world.kernel.run(steps_max=STEPS_MAX)
     again = f"again: python tools/worlds.py {seed} --conflicts {conflicts:g} --crash-every {crash_every}"
     assert world.kernel.pending_count() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"

@@ -31,7 +31,7 @@ def run(path: Path) -> tuple[World, list[Mapping[str, Any]]]:
     records: list[Mapping[str, Any]] = []
     world = World(make_scenario(read_manifests([(path.name, path.read_text("utf-8"))])), sink=records.append)
     world.run_until(world.scenario.horizon)
-    world.settle()
+    world.flush_batched_writes()
     return world, records
 
 

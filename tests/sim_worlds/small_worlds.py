@@ -226,7 +226,7 @@ def play(name: str, crash_after: Container[int] = ()) -> tuple[WorldOutcome, int
     inspection = attach_invariants(world)
     for _ in range(2):
         world.kernel.run(steps_max=STEPS_MAX)
-        world.settle()
+        world.flush_batched_writes()
     broken = [str(violation) for violation in inspection.finish()]
     if world.kernel.pending_count():
         broken.append(f"it still spins at {world.now()}")

@@ -108,7 +108,7 @@ def test_world_with_budgets_keeps_all_invariants() -> None:
     world = World(scenario())
     inspection = attach_invariants(world)
     world.kernel.run(steps_max=100_000)
-    world.settle()
+    world.flush_batched_writes()
     assert [str(violation) for violation in inspection.finish()] == []
 
 

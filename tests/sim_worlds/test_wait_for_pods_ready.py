@@ -126,7 +126,7 @@ def pending_explanation(seconds: int, waits: str, name: str, *jobs: str) -> tupl
     """Return the limit and the message of the explanation of a pending Job at an instant."""
     played = World(scenario(waits, *jobs))
     played.run_until(seconds * SECOND)
-    played.settle()
+    played.flush_batched_writes()
     result = played.platform.explainer.why(Key(scheme.JOB, "team", name), played.kernel.now())
     assert result is not None
     return result["binding"]["limit"], result["binding"]["message"]

@@ -84,7 +84,7 @@ class WorldHistory:
         self.world = World(scenario, sink=self.records.append)
         self.world.client.subscribe(self._observe)
         self.world.run_until(None)
-        self.world.settle()
+        self.world.flush_batched_writes()
         assert self.world.rejected_writes == []
 
     @property

@@ -108,7 +108,7 @@ def _object_at(obj: Obj, at_time: Instant) -> Obj | None:
     """
     kind = key_of(obj).kind
     started_at = (
-        records.billed_from(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
+        records.billing_start(obj) if kind == scheme.INSTANCE else records.bound_at(obj) if kind == scheme.POD else None
     )
     if started_at is not None and started_at > at_time:
         return None
@@ -178,7 +178,9 @@ def retention_writes(reader: Reader, now: Instant) -> list[Write]:
             metadata = obj["metadata"]
             if metadata["name"].startswith(prefix) and obj["spec"].get("closed"):
                 groups.setdefault((metadata["namespace"], obj["spec"]["from"][:date_length]), []).append(obj)
-        due_groups = [(group, objects) for group, objects in groups.items() if _period_end(group[1]) + retention <= now]
+        due_groups = [
+            (group, objects) for group, objects in groups.items() if _end_of_period(group[1]) + retention <= now
+        ]
         for (namespace, date_text), objects in due_groups[:_MERGED_GROUPS_MAX]:
             writes += _record_merge_writes(
                 reader, Key(scheme.COST_RECORD, namespace, f"{merged_prefix}-{date_text}"), date_text, objects
@@ -191,20 +193,20 @@ def _record_merge_writes(reader: Reader, key: Key, date_text: str, merged_object
     if merged_record is not None:
         yield from (Delete(key_of(obj)) for obj in merged_objects)
         return
-    merged_time_span = _period_begin(date_text), _period_end(date_text)
+    merged_time_span = _begin_of_period(date_text), _end_of_period(date_text)
     spec = records.combined_spec([records.parse_cost_record(obj) for obj in merged_objects])
     yield Create(records.make_cost_record(key.namespace, key.name, merged_time_span, merged_time_span[1], spec))
 
 
-def _period_begin(date_text: str) -> Instant:
+def _begin_of_period(date_text: str) -> Instant:
     return parse_time(f"{date_text}-01T00:00:00Z" if date_text.count("-") == 1 else f"{date_text}T00:00:00Z")
 
 
-def _period_end(date_text: str) -> Instant:
-    period_begin = _period_begin(date_text)
+def _end_of_period(date_text: str) -> Instant:
+    period_begin = _begin_of_period(date_text)
     if date_text.count("-") > 1:
         return period_begin + DAY
-    return _period_begin(format_time(period_begin + 31 * DAY)[: len("2026-11")])
+    return _begin_of_period(format_time(period_begin + 31 * DAY)[: len("2026-11")])
 
 
 COSTS_BATCH_KEY: Final = Key("Batch", "", "costs")
@@ -300,7 +302,11 @@ class CostController:
         for record_key, obj in list(self.unwritten_records.items()):
             stored_object = reader.get(record_key)
             is_written = stored_object is not None and stored_object["spec"] == obj["spec"]
-            if is_written or self._attempts > _WRITE_ATTEMPTS_MAX or not _can_create_in(reader, record_key.namespace):
+            if (
+                is_written
+                or self._attempts > _WRITE_ATTEMPTS_MAX
+                or not _is_namespace_active(reader, record_key.namespace)
+            ):
                 del self.unwritten_records[record_key]
         if not self.unwritten_records:
             self._attempts = 0
@@ -382,7 +388,7 @@ def _recorded_amounts(
     return records.amounts_of(records.limit_named_workloads(accounts)), recorded_reclassified_usage
 
 
-def _can_create_in(reader: Reader, namespace: str) -> bool:
+def _is_namespace_active(reader: Reader, namespace: str) -> bool:
     namespace_object = reader.get(Key(scheme.NAMESPACE, "", namespace))
     return namespace_object is not None and "deletionTimestamp" not in namespace_object["metadata"]
 

@@ -48,7 +48,7 @@ class _Machine:
     rate: Rate
     #: The time up to which unused shares are charged, and the time at which billing began.
     charged_until: Instant
-    billed_from: Instant
+    billing_start: Instant
     node: NodeView | None = None
     #: The occupied parts of the machine, and its charged pods by uid.
     occupied_parts: int = 0
@@ -204,11 +204,11 @@ class CostLedger:
     def _observe_instance(self, event: WatchEvent, now: Instant) -> None:
         name = event.key.name
         if event.type is EventType.DELETED or not records.is_billed(event.obj):
-            self._remove_machine(name, self._limit_to_open_period(records.billed_until(event.obj), now))
+            self._remove_machine(name, self._limit_to_open_period(records.billing_end(event.obj), now))
         elif name not in self._machines:
             machine_rate = instance_rate(event.obj, self._reader.get, self._cluster())
-            billed_from = self._limit_to_open_period(records.billed_from(event.obj), now)
-            self._machines[name] = _Machine(machine_rate, billed_from, billed_from)
+            billing_start = self._limit_to_open_period(records.billing_start(event.obj), now)
+            self._machines[name] = _Machine(machine_rate, billing_start, billing_start)
 
     def _observe_node(self, event: WatchEvent, now: Instant) -> None:
         machine, is_node_deleted = self._machines.get(event.key.name), event.type is EventType.DELETED
@@ -223,7 +223,7 @@ class CostLedger:
         was_ready, old_accelerators = machine.node is not None and machine.node.ready, machine.accelerators
         is_readiness_changed = node is not None and node.ready != was_ready
         changed_at = self._limit_to_open_period(records.ready_since(event.obj), now) if is_readiness_changed else now
-        self._charge_unused(machine, max(machine.billed_from, changed_at))
+        self._charge_unused(machine, max(machine.billing_start, changed_at))
         if old_accelerators and (node is None or node.allocatable.get(machine.rate.device, 0) != old_accelerators):
             for pod in machine.pods.values():
                 pod.charge(now)
@@ -290,7 +290,7 @@ class CostLedger:
     def _add_pod(self, pod: Obj, view: PodView, now: Instant) -> _ChargedPod:
         machine = self._machines[view.node_name]
         recorded_time = records.bound_at(pod)
-        charged_from = max(machine.billed_from, self._limit_to_open_period(recorded_time, now))
+        charged_from = max(machine.billing_start, self._limit_to_open_period(recorded_time, now))
         bound_time = charged_from if recorded_time is None else min(charged_from, recorded_time)
         self._charge_unused(machine, charged_from)
         machine_parts = min(WHOLE_MACHINE - machine.occupied_parts, _machine_share(view, machine))

@@ -135,12 +135,13 @@ def cost_record_specs(
     return specs
 
 
-def checkpoint_spec(specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces (`specs`) merged."""
+def checkpoint_spec(spec_by_namespace: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the spec of the checkpoint record: the CostRecord specs of all namespaces (`spec_by_namespace`) merged."""
     merged_fields: dict[str, Any] = {
-        field: [line for spec in specs.values() for line in spec.get(field) or ()] for field in ("lines", "settled")
+        field: [line for spec in spec_by_namespace.values() for line in spec.get(field) or ()]
+        for field in ("lines", "settled")
     }
-    return {**merged_fields, "machines": specs[PLATFORM_NAMESPACE]["machines"]}
+    return {**merged_fields, "machines": spec_by_namespace[PLATFORM_NAMESPACE]["machines"]}
 
 
 def make_cost_record(namespace: str, name: str, time_span: tuple[Instant, Instant], through: Instant, spec: Obj) -> Obj:
@@ -321,12 +322,12 @@ def is_billed(instance: Obj) -> bool:
     return phase_of(instance) in _BILLED_PHASES and not is_stopped(instance)
 
 
-def billed_from(instance: Obj) -> Instant | None:
+def billing_start(instance: Obj) -> Instant | None:
     """Return the time from which a cloud Instance is billed; None if its status has no such time."""
     return _parse_optional_time((instance.get("status") or {}).get("startedAt"))
 
 
-def billed_until(instance: Obj) -> Instant | None:
+def billing_end(instance: Obj) -> Instant | None:
     """Return the time at which billing of a cloud Instance ended; None if it is still billed or has no such time."""
     status = instance.get("status") or {}
     return _parse_optional_time(status.get("stoppedAt") or (None if is_billed(instance) else status.get("since")))

@@ -154,7 +154,7 @@ _INACTIVE_MESSAGE: Final = "the check is not active"
 _NOT_NEEDED_MESSAGE: Final = "the provisioning request is not needed"
 
 
-class CheckCase(NamedTuple):
+class ObservedCheck(NamedTuple):
     """An admission check of a Workload, with its config, its groups of pod sets and its latest ProvisioningRequest."""
 
     check: AdmissionCheck
@@ -167,24 +167,24 @@ class CheckCase(NamedTuple):
     attempt: int
 
 
-def updated_check(case: CheckCase, workload: meta.Obj) -> AdmissionCheck:
+def updated_check(observed_check: ObservedCheck, workload: meta.Obj) -> AdmissionCheck:
     """Return the admission check with the state and message that follow from its ProvisioningRequest.
 
     Without a valid config, the state is Pending. If no pod set needs capacity, the state is Ready. While the
     ProvisioningRequest does not exist, the check is unchanged.
     """
-    check = case.check
-    if case.config is None:
+    check = observed_check.check
+    if observed_check.config is None:
         return {**check, "state": PENDING, "message": _INACTIVE_MESSAGE}
-    if not case.groups:
+    if not observed_check.groups:
         return (
             check
             if check["state"] == READY
             else {**_without_pod_set_updates(check), "state": READY, "message": _NOT_NEEDED_MESSAGE}
         )
-    if case.request is None:
+    if observed_check.request is None:
         return check
-    return _check_from_request(case, case.request, case.config, workload)
+    return _check_from_request(observed_check, observed_check.request, observed_check.config, workload)
 
 
 def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
@@ -195,12 +195,12 @@ def has_failed(request: meta.Obj, workload: meta.Obj) -> bool:
 
 
 def _check_from_request(
-    case: CheckCase, request: meta.Obj, config: check_requests.ProvisioningConfig, workload: meta.Obj
+    observed_check: ObservedCheck, request: meta.Obj, config: check_requests.ProvisioningConfig, workload: meta.Obj
 ) -> AdmissionCheck:
-    check = case.check
+    check = observed_check.check
     if meta.is_true(request, provisioning_request_pods.FAILED):
         message = _condition_message(request, provisioning_request_pods.FAILED)
-        return _retry_or_reject(case, config, "Retrying after failure", message)
+        return _retry_or_reject(observed_check, config, "Retrying after failure", message)
     if meta.is_true(request, provisioning_request_pods.CAPACITY_REVOKED):
         if not lifecycle.is_active(workload):
             return check
@@ -210,11 +210,11 @@ def _check_from_request(
         if lifecycle.is_admitted(workload):
             return check
         message = _condition_message(request, provisioning_request_pods.BOOKING_EXPIRED)
-        return _retry_or_reject(case, config, "Retrying after booking expired", message)
+        return _retry_or_reject(observed_check, config, "Retrying after booking expired", message)
     if meta.is_true(request, provisioning_request_pods.PROVISIONED):
         if check["state"] == READY:
             return check
-        pod_set_updates = _pod_set_updates(case, request, config)
+        pod_set_updates = _pod_set_updates(observed_check, request, config)
         message = _condition_message(request, provisioning_request_pods.PROVISIONED)
         return {**check, "state": READY, "message": message, "podSetUpdates": pod_set_updates}
     if meta.is_true(request, provisioning_request_pods.ACCEPTED):
@@ -224,24 +224,24 @@ def _check_from_request(
 
 
 def _retry_or_reject(
-    case: CheckCase, config: check_requests.ProvisioningConfig, reason: str, message: str
+    observed_check: ObservedCheck, config: check_requests.ProvisioningConfig, reason: str, message: str
 ) -> AdmissionCheck:
     """Return the check in state Retry, or Rejected if no retry is left.
 
     If this attempt was already counted as a retry, only the message is changed.
     """
-    if case.attempt > config.retries_max:
-        return {**case.check, "state": REJECTED, "message": message}
-    new_check = {**case.check, "message": f"{reason}: {message}"}
-    retry_count = case.check.get("retryCount", 0)
-    if case.attempt <= retry_count:
+    if observed_check.attempt > config.retries_max:
+        return {**observed_check.check, "state": REJECTED, "message": message}
+    new_check = {**observed_check.check, "message": f"{reason}: {message}"}
+    retry_count = observed_check.check.get("retryCount", 0)
+    if observed_check.attempt <= retry_count:
         return new_check
     retry_delay = exponential_backoff(config.backoff_base, config.backoff_max, retry_count + 1)
     return {**new_check, "state": RETRY, "requeueAfterSeconds": retry_delay // SECOND}
 
 
 def _pod_set_updates(
-    case: CheckCase, request: meta.Obj, config: check_requests.ProvisioningConfig
+    observed_check: ObservedCheck, request: meta.Obj, config: check_requests.ProvisioningConfig
 ) -> list[Mapping[str, Any]]:
     name = request["metadata"]["name"]
     template_names = {pod_set["podTemplateRef"]["name"] for pod_set in request["spec"]["podSets"]}
@@ -259,7 +259,9 @@ def _pod_set_updates(
     }
     if node_selector:
         pod_set_update["nodeSelector"] = node_selector
-    groups = [group for group in case.groups if check_requests.template_name(name, group.name) in template_names]
+    groups = [
+        group for group in observed_check.groups if check_requests.template_name(name, group.name) in template_names
+    ]
     return [{"name": member, **pod_set_update} for group in groups for member in group.member_names]
 
 
@@ -313,14 +315,18 @@ class ProvisioningController:
         if not lifecycle.has_quota_reservation(workload):
             return ReconcileResult()
         requests = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.PROVISIONING_REQUEST]
-        check_cases = _find_check_cases(workload, requests, reader)
-        outcome = _update_changed_checks(workload, check_cases, now)
-        used_names = [case.request["metadata"]["name"] for case in check_cases if case.request is not None]
+        observed_checks = _observed_checks(workload, requests, reader)
+        outcome = _update_changed_checks(workload, observed_checks, now)
+        used_names = [
+            observed_check.request["metadata"]["name"]
+            for observed_check in observed_checks
+            if observed_check.request is not None
+        ]
         unused_requests = [request for request in requests if request["metadata"]["name"] not in used_names]
         if unused_requests:
             outcome.writes += _delete_writes(unused_requests)
         elif not outcome.writes:
-            _RequestCreator(workload, reader, now, outcome).create_requests(check_cases)
+            _RequestCreator(workload, reader, now, outcome).create_requests(observed_checks)
         return outcome
 
 
@@ -334,8 +340,8 @@ def _delete_writes(objects: Sequence[meta.Obj]) -> list[Write]:
     return [Delete(meta.key_of(obj), uid=obj["metadata"]["uid"]) for obj in existing_objects]
 
 
-def _find_check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[CheckCase]:
-    check_cases = []
+def _observed_checks(workload: meta.Obj, requests: Sequence[meta.Obj], reader: Reader) -> list[ObservedCheck]:
+    observed_checks = []
     for check in lifecycle.checks_of(workload):
         obj = reader.get(meta.Key(scheme.ADMISSION_CHECK, "", check["name"]))
         if obj is None or obj["spec"].get("controllerName") != PROVISIONING_CONTROLLER_NAME:
@@ -344,8 +350,8 @@ def _find_check_cases(workload: meta.Obj, requests: Sequence[meta.Obj], reader: 
         config = None if isinstance(config_or_error, check_requests.InvalidConfig) else config_or_error
         groups = [] if config is None else check_requests.groups_needing_capacity(workload, config)
         request, attempt = _latest_request(requests, workload, check["name"], config) if groups else (None, 0)
-        check_cases.append(CheckCase(check, config, groups, request, attempt))
-    return check_cases
+        observed_checks.append(ObservedCheck(check, config, groups, request, attempt))
+    return observed_checks
 
 
 def _latest_request(
@@ -360,10 +366,12 @@ def _latest_request(
     return latest_request, attempt_max
 
 
-def _update_changed_checks(workload: meta.Obj, check_cases: Sequence[CheckCase], now: Instant) -> ReconcileResult:
+def _update_changed_checks(
+    workload: meta.Obj, observed_checks: Sequence[ObservedCheck], now: Instant
+) -> ReconcileResult:
     outcome, new_workload = ReconcileResult(), workload
-    for case in check_cases:
-        new, old = updated_check(case, workload), case.check
+    for observed_check in observed_checks:
+        new, old = updated_check(observed_check, workload), observed_check.check
         new_workload = lifecycle.with_check(new_workload, new, now)
         if new["state"] != old["state"]:
             message = f"Admission check {new['name']} updated state from {old['state']} to {new['state']}"
@@ -383,39 +391,41 @@ class _RequestCreator:
         self._now = now
         self._outcome = outcome
 
-    def create_requests(self, cases: Iterable[CheckCase]) -> None:
-        for case in cases:
-            if case.config is None or not case.groups:
+    def create_requests(self, observed_checks: Iterable[ObservedCheck]) -> None:
+        for observed_check in observed_checks:
+            if observed_check.config is None or not observed_check.groups:
                 continue
-            attempt = self._next_attempt(case)
+            attempt = self._next_attempt(observed_check)
             if attempt is not None:
-                self._create_request(case, case.config, attempt)
-            elif case.request is not None:
-                self._transfer_template_ownership(case.request)
+                self._create_request(observed_check, observed_check.config, attempt)
+            elif observed_check.request is not None:
+                self._transfer_template_ownership(observed_check.request)
 
-    def _next_attempt(self, case: CheckCase) -> int | None:
-        if case.check["state"] != lifecycle.PENDING:
+    def _next_attempt(self, observed_check: ObservedCheck) -> int | None:
+        if observed_check.check["state"] != lifecycle.PENDING:
             return None
-        if case.request is None:
-            return int(case.check.get("retryCount", 0)) + 1
-        return case.attempt + 1 if has_failed(case.request, self._workload) else None
+        if observed_check.request is None:
+            return int(observed_check.check.get("retryCount", 0)) + 1
+        return observed_check.attempt + 1 if has_failed(observed_check.request, self._workload) else None
 
-    def _create_request(self, case: CheckCase, config: check_requests.ProvisioningConfig, attempt: int) -> None:
-        name = check_requests.request_name(self._workload["metadata"]["name"], case.check["name"], attempt)
+    def _create_request(
+        self, observed_check: ObservedCheck, config: check_requests.ProvisioningConfig, attempt: int
+    ) -> None:
+        name = check_requests.request_name(self._workload["metadata"]["name"], observed_check.check["name"], attempt)
         writes: list[Write] = []
-        for group in case.groups:
+        for group in observed_check.groups:
             namespace = self._workload["metadata"].get("namespace", "")
             key = meta.Key(scheme.POD_TEMPLATE, namespace, check_requests.template_name(name, group.name))
             try:
                 template_writes = self._template_writes(key, group)
             except InvalidPodSetInfo as error:
-                self._report_creation_failure(case, f'Error creating PodTemplate "{key.name}": {error}')
+                self._report_creation_failure(observed_check, f'Error creating PodTemplate "{key.name}": {error}')
                 return
             if template_writes is None:
                 self._outcome.requeue_at = self._now + _MISSING_FLAVOR_RETRY
                 return
             writes += template_writes
-        request = check_requests.provisioning_request(self._workload, name, config, case.groups)
+        request = check_requests.provisioning_request(self._workload, name, config, observed_check.groups)
         self._outcome.writes += [*writes, Create(request)]
         message = f'Created ProvisioningRequest: "{name}"'
         self._outcome.events.append(self._make_event("Normal", "ProvisioningRequestCreated", message))
@@ -440,9 +450,9 @@ class _RequestCreator:
     def _find_flavor(self, name: str) -> meta.Obj | None:
         return self._reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
-    def _report_creation_failure(self, case: CheckCase, message: str) -> None:
+    def _report_creation_failure(self, observed_check: ObservedCheck, message: str) -> None:
         new_workload = lifecycle.with_check(
-            self._workload, {**case.check, "message": meta.truncate_message(message)}, self._now
+            self._workload, {**observed_check.check, "message": meta.truncate_message(message)}, self._now
         )
         if new_workload is not self._workload:
             self._outcome.writes.append(UpdateStatus(new_workload))

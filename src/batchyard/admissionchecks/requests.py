@@ -9,7 +9,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
 from batchyard.base.instant import SECOND, Duration
 from batchyard.interfaces.client import Reader
-from batchyard.jobframework.workloads import PodSetInfo, inject
+from batchyard.jobframework.workloads import PodSetInfo, inject_pod_set_info
 from batchyard.scheduling.workload.lifecycle import admission_of
 
 _CONFIG_API_GROUP: Final = "kueue.x-k8s.io"
@@ -234,7 +234,7 @@ def pod_template(workload: meta.Obj, name: str, group: TemplateGroup, injection:
 
     Raises InvalidPodSetInfo if `injection` conflicts with the template.
     """
-    template: Mapping[str, Any] = inject(group.pod_set.get("template") or {}, injection)
+    template: Mapping[str, Any] = inject_pod_set_info(group.pod_set.get("template") or {}, injection)
     for kind in ("initContainers", "containers"):
         if containers := (template.get("spec") or {}).get(kind):
             template = meta.with_path(template, ("spec", kind), [_with_default_requests(c) for c in containers])

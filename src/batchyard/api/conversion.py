@@ -61,17 +61,18 @@ NEW_ONLY_ANNOTATION: Final = "batchyard.dev/v1beta2-only"
 #: API versions whose fields equal those of the storage version, each with that storage version.
 _EQUIVALENT_API_VERSIONS: Final = {"autoscaling.x-k8s.io/v1beta1": "autoscaling.x-k8s.io/v1"}
 
-_PARTS_BY_KIND: Final[Mapping[str, Sequence[kueue_conversion.ConversionPart]]] = {
-    scheme.CLUSTER_QUEUE: kueue_conversion.CLUSTER_QUEUE_PARTS,
-    scheme.COHORT: kueue_conversion.COHORT_PARTS,
-    scheme.LOCAL_QUEUE: kueue_conversion.LOCAL_QUEUE_PARTS,
-    scheme.WORKLOAD: kueue_conversion.WORKLOAD_PARTS,
-    scheme.ADMISSION_CHECK: kueue_conversion.ADMISSION_CHECK_PARTS,
-    scheme.MULTI_KUEUE_CONFIG: kueue_conversion.MULTI_KUEUE_CONFIG_PARTS,
-    scheme.MULTI_KUEUE_CLUSTER: kueue_conversion.MULTI_KUEUE_CLUSTER_PARTS,
+_CONVERSIONS_BY_KIND: Final[Mapping[str, Sequence[kueue_conversion.FieldConversion]]] = {
+    scheme.CLUSTER_QUEUE: kueue_conversion.CLUSTER_QUEUE_CONVERSIONS,
+    scheme.COHORT: kueue_conversion.COHORT_CONVERSIONS,
+    scheme.LOCAL_QUEUE: kueue_conversion.LOCAL_QUEUE_CONVERSIONS,
+    scheme.WORKLOAD: kueue_conversion.WORKLOAD_CONVERSIONS,
+    scheme.ADMISSION_CHECK: kueue_conversion.ADMISSION_CHECK_CONVERSIONS,
+    scheme.MULTI_KUEUE_CONFIG: kueue_conversion.MULTI_KUEUE_CONFIG_CONVERSIONS,
+    scheme.MULTI_KUEUE_CLUSTER: kueue_conversion.MULTI_KUEUE_CLUSTER_CONVERSIONS,
 }
-_REVERSED_PARTS_BY_KIND: Final = {
-    kind: tuple(map(kueue_conversion.reverse_part, parts)) for kind, parts in _PARTS_BY_KIND.items()
+_REVERSED_CONVERSIONS_BY_KIND: Final = {
+    kind: tuple(map(kueue_conversion.reverse_conversion, conversions))
+    for kind, conversions in _CONVERSIONS_BY_KIND.items()
 }
 
 
@@ -84,8 +85,11 @@ def to_storage(obj: Obj) -> dict[str, Any]:
         return convert_configuration_to_storage(obj)
     if version != OLD_API_VERSION:
         return obj if isinstance(obj, dict) else dict(obj)
-    converted_obj = kueue_conversion.convert_parts(
-        obj, _PARTS_BY_KIND.get(group_kind(obj), ()), restored_from=NEW_ONLY_ANNOTATION, saved_to=OLD_ONLY_ANNOTATION
+    converted_obj = kueue_conversion.convert_fields(
+        obj,
+        _CONVERSIONS_BY_KIND.get(group_kind(obj), ()),
+        restored_from=NEW_ONLY_ANNOTATION,
+        saved_to=OLD_ONLY_ANNOTATION,
     )
     return {**converted_obj, "apiVersion": STORAGE_API_VERSION}
 
@@ -101,9 +105,9 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
         return {**obj, "apiVersion": api_version}
     if (obj["apiVersion"], api_version) != (STORAGE_API_VERSION, OLD_API_VERSION):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
-    converted_obj = kueue_conversion.convert_parts(
+    converted_obj = kueue_conversion.convert_fields(
         obj,
-        _REVERSED_PARTS_BY_KIND.get(group_kind(obj), ()),
+        _REVERSED_CONVERSIONS_BY_KIND.get(group_kind(obj), ()),
         restored_from=OLD_ONLY_ANNOTATION,
         saved_to=NEW_ONLY_ANNOTATION,
     )

@@ -1,6 +1,6 @@
 """Conversion rules for the fields of Kueue's kinds that differ between v1beta1 and v1beta2.
 
-A ConversionPart is a group of fields that are converted together. If a conversion would lose information, the original
+A FieldConversion is a group of fields that are converted together. If a conversion would lose information, the original
 fields are kept in an annotation, and the conversion back restores them.
 
 Sources: Kueue's apis/kueue/v1beta1/*_conversion.go.
@@ -17,7 +17,7 @@ from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.validation.topology import assignment_errors
 from batchyard.api.well_known import HOSTNAME
 
-#: The values of the fields of a ConversionPart in one version; empty if none is set.
+#: The values of the fields of a FieldConversion in one version; empty if none is set.
 ObjectFragment: TypeAlias = Mapping[str, Any]
 FragmentConverter: TypeAlias = Callable[[ObjectFragment], ObjectFragment]
 
@@ -25,19 +25,19 @@ FragmentConverter: TypeAlias = Callable[[ObjectFragment], ObjectFragment]
 _MALFORMED_ORIGINAL_ERRORS: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)
 
 
-class PartLocation(Protocol):
-    """Interface that reads and replaces the fields of a ConversionPart in objects of one API version."""
+class FieldLocation(Protocol):
+    """Interface that reads and replaces the fields of a FieldConversion in objects of one API version."""
 
     def read(self, obj: Obj) -> ObjectFragment:
-        """Return the values that the fields of the ConversionPart have in an object."""
+        """Return the values that the fields of the FieldConversion have in an object."""
 
     def write(self, obj: Obj, fragment: ObjectFragment) -> Obj:
-        """Return the object with the fields of the ConversionPart replaced by those in `fragment`."""
+        """Return the object with the fields of the FieldConversion replaced by those in `fragment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappingFields:
-    """The location of a ConversionPart's fields: named fields of the mapping at a path such as `spec`."""
+    """The location of a FieldConversion's fields: named fields of the mapping at a path such as `spec`."""
 
     path: tuple[str, ...]
     names: tuple[str, ...]
@@ -74,19 +74,19 @@ class MappingFields:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversionPart:
+class FieldConversion:
     """A group of fields that are converted together: their locations in both versions, and the conversions."""
 
     name: str
-    old: PartLocation
-    new: PartLocation
+    old: FieldLocation
+    new: FieldLocation
     upgrade: FragmentConverter
     downgrade: FragmentConverter
 
 
-def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionPart:
-    """Return the ConversionPart for a field that was renamed from `old` to `new`."""
-    return ConversionPart(
+def renamed_field_conversion(path: tuple[str, ...], old: str, new: str) -> FieldConversion:
+    """Return the FieldConversion for a field that was renamed from `old` to `new`."""
+    return FieldConversion(
         ".".join((*path, new)),
         MappingFields(path, (old,)),
         MappingFields(path, (new,)),
@@ -95,16 +95,16 @@ def renamed_field_part(path: tuple[str, ...], old: str, new: str) -> ConversionP
     )
 
 
-def old_field_part(path: tuple[str, ...], name: str, **defaults: Any) -> ConversionPart:
-    """Return the ConversionPart for a field that only the older version has; `defaults`: its default value, if any."""
+def removed_field_conversion(path: tuple[str, ...], name: str, **defaults: Any) -> FieldConversion:
+    """Return the FieldConversion for a field that only the older version has; `defaults`: its default value, if any."""
     old, new = MappingFields(path, (name,), defaults), MappingFields(path, ())
-    return ConversionPart(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
+    return FieldConversion(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
 
 
-def new_field_part(path: tuple[str, ...], name: str) -> ConversionPart:
-    """Return the ConversionPart for a field that only the newer version has."""
+def added_field_conversion(path: tuple[str, ...], name: str) -> FieldConversion:
+    """Return the FieldConversion for a field that only the newer version has."""
     old, new = MappingFields(path, ()), MappingFields(path, (name,))
-    return ConversionPart(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
+    return FieldConversion(".".join((*path, name)), old, new, _convert_to_empty_fragment, _convert_to_empty_fragment)
 
 
 def _convert_to_empty_fragment(_: ObjectFragment) -> ObjectFragment:
@@ -112,35 +112,37 @@ def _convert_to_empty_fragment(_: ObjectFragment) -> ObjectFragment:
     return {}
 
 
-def reverse_part(part: ConversionPart) -> ConversionPart:
-    """Return the ConversionPart that converts the same fields in the opposite direction."""
-    return ConversionPart(part.name, part.new, part.old, part.downgrade, part.upgrade)
+def reverse_conversion(conversion: FieldConversion) -> FieldConversion:
+    """Return the FieldConversion that converts the same fields in the opposite direction."""
+    return FieldConversion(conversion.name, conversion.new, conversion.old, conversion.downgrade, conversion.upgrade)
 
 
-def convert_parts(obj: Obj, parts: Sequence[ConversionPart], *, restored_from: str, saved_to: str) -> Obj:
-    """Return the object with the fields of `parts` converted from their `old` to their `new` API version.
+def convert_fields(obj: Obj, conversions: Sequence[FieldConversion], *, restored_from: str, saved_to: str) -> Obj:
+    """Return the object with the fields of `conversions` converted from their `old` to their `new` API version.
 
     Original fields that a reverse conversion saved in the annotation `restored_from` are restored, unless the fields
     have changed since then. Fields that the new version cannot represent are saved in the annotation `saved_to`.
     """
-    original_fields, unrepresented_parts = _read_original_fields(obj, restored_from), {}
-    for part in parts:
-        old_fields = part.old.read(obj)
-        converted_fields = _restore_original(original_fields.get(part.name), part, old_fields)
+    original_fields, unrepresented_fields = _read_original_fields(obj, restored_from), {}
+    for conversion in conversions:
+        old_fields = conversion.old.read(obj)
+        converted_fields = _restore_original(original_fields.get(conversion.name), conversion, old_fields)
         if converted_fields is None:
-            converted_fields = part.upgrade(old_fields)
-        if part.downgrade(converted_fields) != old_fields:
-            unrepresented_parts[part.name] = old_fields
-        obj = part.new.write(part.old.write(obj, {}), converted_fields)
-    return _with_saved_originals(obj, restored_from, saved_to, unrepresented_parts)
+            converted_fields = conversion.upgrade(old_fields)
+        if conversion.downgrade(converted_fields) != old_fields:
+            unrepresented_fields[conversion.name] = old_fields
+        obj = conversion.new.write(conversion.old.write(obj, {}), converted_fields)
+    return _with_saved_originals(obj, restored_from, saved_to, unrepresented_fields)
 
 
-def _restore_original(saved_fields: Any, part: ConversionPart, current_fields: ObjectFragment) -> ObjectFragment | None:
+def _restore_original(
+    saved_fields: Any, conversion: FieldConversion, current_fields: ObjectFragment
+) -> ObjectFragment | None:
     """Return the original fields saved by a reverse conversion if they still convert to `current_fields`, else None."""
     if not isinstance(saved_fields, Mapping):
         return None
     try:
-        return saved_fields if part.downgrade(saved_fields) == current_fields else None
+        return saved_fields if conversion.downgrade(saved_fields) == current_fields else None
     except _MALFORMED_ORIGINAL_ERRORS:
         return None
 
@@ -154,11 +156,11 @@ def _read_original_fields(obj: Obj, annotation: str) -> Mapping[str, Any]:
     return original_fields if isinstance(original_fields, Mapping) else {}
 
 
-def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_parts: Mapping[str, Any]) -> Obj:
+def _with_saved_originals(obj: Obj, restored_from: str, saved_to: str, unrepresented_fields: Mapping[str, Any]) -> Obj:
     old_annotations = obj["metadata"].get("annotations") or {}
     annotations = {name: value for name, value in old_annotations.items() if name not in {restored_from, saved_to}}
-    if unrepresented_parts:
-        annotations[saved_to] = msgspec.json.encode(unrepresented_parts, order="sorted").decode()
+    if unrepresented_fields:
+        annotations[saved_to] = msgspec.json.encode(unrepresented_fields, order="sorted").decode()
     if annotations == old_annotations:
         return obj
     return with_metadata(obj, annotations=annotations or None)
@@ -180,10 +182,10 @@ def _downgrade_admission_checks(new: ObjectFragment) -> ObjectFragment:
     return dict(new)
 
 
-def _fungibility_part(name: str, old_value: str) -> ConversionPart:
-    """Return the ConversionPart of a flavorFungibility field: `old_value` in v1beta1 is MayStopSearch in v1beta2."""
+def _fungibility_conversion(name: str, old_value: str) -> FieldConversion:
+    """Return the FieldConversion of a flavorFungibility field: `old_value` in v1beta1 is MayStopSearch in v1beta2."""
     fields = MappingFields(("spec", "flavorFungibility"), (name,))
-    return ConversionPart(
+    return FieldConversion(
         f"spec.flavorFungibility.{name}",
         fields,
         fields,
@@ -215,39 +217,43 @@ def _downgrade_cluster_source(new: ObjectFragment) -> ObjectFragment:
     return {"kubeConfig": kube_config, **({} if profile is None else {"clusterProfileRef": profile})}
 
 
-_FAIR_SHARING_STATUS_PART: Final = old_field_part(("status", "fairSharing"), "admissionFairSharingStatus")
+_FAIR_SHARING_STATUS_CONVERSION: Final = removed_field_conversion(
+    ("status", "fairSharing"), "admissionFairSharingStatus"
+)
 
-CLUSTER_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed_field_part(_SPEC_PATH, "cohort", "cohortName"),
-    ConversionPart(
+CLUSTER_QUEUE_CONVERSIONS: Final[Sequence[FieldConversion]] = (
+    renamed_field_conversion(_SPEC_PATH, "cohort", "cohortName"),
+    FieldConversion(
         "spec.admissionChecksStrategy",
         MappingFields(_SPEC_PATH, ("admissionChecks", "admissionChecksStrategy")),
         MappingFields(_SPEC_PATH, ("admissionChecksStrategy",)),
         _upgrade_admission_checks,
         _downgrade_admission_checks,
     ),
-    _fungibility_part("whenCanBorrow", "Borrow"),
-    _fungibility_part("whenCanPreempt", "Preempt"),
-    new_field_part(_SPEC_PATH, "concurrentAdmissionPolicy"),
-    old_field_part(_STATUS_PATH, "pendingWorkloadsStatus"),
-    _FAIR_SHARING_STATUS_PART,
+    _fungibility_conversion("whenCanBorrow", "Borrow"),
+    _fungibility_conversion("whenCanPreempt", "Preempt"),
+    added_field_conversion(_SPEC_PATH, "concurrentAdmissionPolicy"),
+    removed_field_conversion(_STATUS_PATH, "pendingWorkloadsStatus"),
+    _FAIR_SHARING_STATUS_CONVERSION,
 )
 
-COHORT_PARTS: Final[Sequence[ConversionPart]] = (_FAIR_SHARING_STATUS_PART,)
+COHORT_CONVERSIONS: Final[Sequence[FieldConversion]] = (_FAIR_SHARING_STATUS_CONVERSION,)
 
-LOCAL_QUEUE_PARTS: Final[Sequence[ConversionPart]] = (
-    renamed_field_part(_STATUS_PATH, "flavorUsage", "flavorsUsage"),
-    old_field_part(_STATUS_PATH, "flavors"),
+LOCAL_QUEUE_CONVERSIONS: Final[Sequence[FieldConversion]] = (
+    renamed_field_conversion(_STATUS_PATH, "flavorUsage", "flavorsUsage"),
+    removed_field_conversion(_STATUS_PATH, "flavors"),
 )
 
-ADMISSION_CHECK_PARTS: Final[Sequence[ConversionPart]] = (
-    old_field_part(_SPEC_PATH, "retryDelayMinutes", retryDelayMinutes=15),
+ADMISSION_CHECK_CONVERSIONS: Final[Sequence[FieldConversion]] = (
+    removed_field_conversion(_SPEC_PATH, "retryDelayMinutes", retryDelayMinutes=15),
 )
 
-MULTI_KUEUE_CONFIG_PARTS: Final[Sequence[ConversionPart]] = (new_field_part(_SPEC_PATH, "quotaManagement"),)
+MULTI_KUEUE_CONFIG_CONVERSIONS: Final[Sequence[FieldConversion]] = (
+    added_field_conversion(_SPEC_PATH, "quotaManagement"),
+)
 
-MULTI_KUEUE_CLUSTER_PARTS: Final[Sequence[ConversionPart]] = (
-    ConversionPart(
+MULTI_KUEUE_CLUSTER_CONVERSIONS: Final[Sequence[FieldConversion]] = (
+    FieldConversion(
         "spec.clusterSource",
         MappingFields(_SPEC_PATH, ("kubeConfig", "clusterProfileRef")),
         MappingFields(_SPEC_PATH, ("clusterSource",)),
@@ -436,25 +442,27 @@ def _assignment_converter(change_assignment: Callable[[Obj], Obj]) -> Callable[[
     return lambda fragment: {name: change_assignment(assignment) for name, assignment in fragment.items()}
 
 
-WORKLOAD_PARTS: Final[Sequence[ConversionPart]] = (
-    ConversionPart(
+WORKLOAD_CONVERSIONS: Final[Sequence[FieldConversion]] = (
+    FieldConversion(
         "spec.priorityClassRef",
         MappingFields(("spec",), ("priorityClassName", "priorityClassSource"), {"priorityClassSource": ""}),
         MappingFields(("spec",), ("priorityClassRef",)),
         _upgrade_priority_class,
         _downgrade_priority_class,
     ),
-    new_field_part(("spec",), "preemptionGates"),
-    new_field_part(("status",), "preemptionGates"),
-    renamed_field_part(("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"),
-    ConversionPart(
+    added_field_conversion(("spec",), "preemptionGates"),
+    added_field_conversion(("status",), "preemptionGates"),
+    renamed_field_conversion(
+        ("status",), "accumulatedPastExexcutionTimeSeconds", "accumulatedPastExecutionTimeSeconds"
+    ),
+    FieldConversion(
         f"spec.podSets.topologyRequest.{_SLICE_CONSTRAINTS_FIELD}",
         MappingFields(_POD_SETS_PATH, ()),
         ItemFields(_POD_SETS_PATH, _SLICE_CONSTRAINTS_FIELD, ("topologyRequest",)),
         lambda _: {},
         lambda _: {},
     ),
-    ConversionPart(
+    FieldConversion(
         "status.admission.podSetAssignments.topologyAssignment",
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),
         ItemFields(_POD_SET_ASSIGNMENTS_PATH, "topologyAssignment"),

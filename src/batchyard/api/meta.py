@@ -241,13 +241,15 @@ class StatusDraft:
         condition = self.conditions.get(condition_type)
         return condition is not None and condition["status"] == "True"
 
-    def set_condition(self, condition_type: str, holds: bool, reason: str, message: str, observed: bool = True) -> None:
-        """Set a status condition like apimachinery's SetStatusCondition; set observedGeneration only if `observed`."""
+    def set_condition(
+        self, condition_type: str, holds: bool, reason: str, message: str, sets_observed_generation: bool = True
+    ) -> None:
+        """Set a status condition like apimachinery's SetStatusCondition, with observedGeneration unless disabled."""
         status = "True" if holds else "False"
         old = self.conditions.get(condition_type)
         transition_time = self.timestamp if old is None or old["status"] != status else old["lastTransitionTime"]
         new: dict[str, Any] = {"type": condition_type, "status": status}
-        if observed and self._generation:
+        if sets_observed_generation and self._generation:
             new["observedGeneration"] = self._generation
         new["lastTransitionTime"] = transition_time
         new["reason"] = reason

@@ -48,9 +48,9 @@ def quote_values(values: Iterable[str]) -> str:
     return ", ".join(f'"{value}"' for value in values)
 
 
-def noun_with_names(word: str, names: Sequence[str]) -> str:
+def noun_with_names(noun: str, names: Sequence[str]) -> str:
     """Return a noun with names, such as `container "a"` or `containers "a", "b"`."""
-    return f"{pluralize(word, len(names))} {quote_values(names)}"
+    return f"{pluralize(noun, len(names))} {quote_values(names)}"
 
 
 def violation_subject(names: Sequence[str], *, by_pod: bool) -> str:
@@ -211,20 +211,25 @@ def proc_mount_violation_1_35(metadata: Obj, spec: Obj) -> PodSecurityViolation 
 def se_linux_check(types: frozenset[str] = _SE_LINUX_TYPES) -> CheckPod:
     """Return the check that forbids SELinux options with a user, a role, or a type that is not in `types`."""
 
-    def flaws(part: Obj) -> Mapping[str, Any]:
-        options = security_context(part).get("seLinuxOptions") or {}
+    def forbidden_options(pod_or_container: Obj) -> Mapping[str, Any]:
+        options = security_context(pod_or_container).get("seLinuxOptions") or {}
         fields = {"type": options.get("type") or "", "user": options.get("user"), "role": options.get("role")}
         return {field: value for field, value in fields.items() if (value not in types if field == "type" else value)}
 
     def check_pod(_metadata: Obj, spec: Obj) -> PodSecurityViolation | None:
-        names = violating_container_names(spec, lambda container: bool(flaws(container)))
-        if not names and not flaws(spec):
+        names = violating_container_names(spec, lambda container: bool(forbidden_options(container)))
+        if not names and not forbidden_options(spec):
             return None
-        all_flaws = [flaws(part) for part in (spec, *containers(spec))]
-        bad_types = sorted({flaw["type"] for flaw in all_flaws if "type" in flaw})
+        options_of_all = [forbidden_options(each) for each in (spec, *containers(spec))]
+        bad_types = sorted({options["type"] for options in options_of_all if "type" in options})
         details = [f"{pluralize('type', len(bad_types))} {quote_values(bad_types)}"] if bad_types else []
-        details += [f"{field} may not be set" for field in ("user", "role") if any(field in flaw for flaw in all_flaws)]
-        problem = f"{violation_subject(names, by_pod=bool(flaws(spec)))} set forbidden securityContext.seLinuxOptions"
+        details += [
+            f"{field} may not be set"
+            for field in ("user", "role")
+            if any(field in options for options in options_of_all)
+        ]
+        subject = violation_subject(names, by_pod=bool(forbidden_options(spec)))
+        problem = f"{subject} set forbidden securityContext.seLinuxOptions"
         return PodSecurityViolation("seLinuxOptions", f"{problem}: {'; '.join(details)}")
 
     return check_pod

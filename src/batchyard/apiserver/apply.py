@@ -274,7 +274,9 @@ def managed_fields_after_update(
     old: Obj, new: Obj, entries: Sequence[ManagedFieldsJson], author: FieldManager, accessors: VersionAccessors
 ) -> list[dict[str, Any]]:
     """Return the `managedFields` after an update from `old` to `new`, both in the version of the author's request."""
-    return _encode_entries(_entries_after_update(old, new, _decode_entries(entries, accessors), author, accessors))
+    return _encode_entries(
+        _entries_after_update(old, new, _parse_served_entries(entries, accessors), author, accessors)
+    )
 
 
 def apply_configuration(
@@ -291,10 +293,12 @@ def apply_configuration(
         if live_object is None
         else _drop_managed_fields(live_object)
     )
-    manager_entries = _decode_entries((live_object or {}).get("metadata", {}).get("managedFields") or (), accessors)
+    manager_entries = _parse_served_entries(
+        (live_object or {}).get("metadata", {}).get("managedFields") or (), accessors
+    )
     if live_object is not None and not manager_entries:
         pre_apply_manager = author._replace(manager=_BEFORE_FIRST_APPLY, subresource="")
-        manager_entries = _entries_after_update(_empty_object(old), old, [], pre_apply_manager, accessors)
+        manager_entries = _entries_after_update(_empty_object_of_same_kind(old), old, [], pre_apply_manager, accessors)
     own_entry = FieldManagerEntry(
         author.manager, APPLY, author.api_version, author.subresource, author.time, _applied_fields(config, schema)
     )
@@ -443,7 +447,7 @@ def _conflict_error(conflicts: Sequence[tuple[FieldManagerEntry, field_sets.Fiel
     return StatusError(409, "Conflict", message, {"causes": causes})
 
 
-def _decode_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
+def _parse_served_entries(entries: Sequence[ManagedFieldsJson], accessors: VersionAccessors) -> list[FieldManagerEntry]:
     return [entry for entry in _parse_entries(entries) if accessors.is_served(entry.api_version)]
 
 
@@ -491,7 +495,7 @@ def _drop_managed_fields(obj: Obj) -> dict[str, Any]:
     return {**obj, "metadata": metadata}
 
 
-def _empty_object(obj: Obj) -> dict[str, Any]:
+def _empty_object_of_same_kind(obj: Obj) -> dict[str, Any]:
     return {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": {}, "spec": {}, "status": {}}
 
 

@@ -119,7 +119,7 @@ def _field_errors(value: Any, field: Field, scope: TypeScope, path: tuple[str, .
         yield from _object_errors(value, nested_scope, type_name, path)
     elif field.is_list or field.is_map or field.is_object or field.expression in _GO_TYPES:
         if not _has_go_type(value, field):
-            location = f"Go struct field {_last_name(struct_name)}.{'.'.join(path)}"
+            location = f"Go struct field {_unqualified_name(struct_name)}.{'.'.join(path)}"
             yield f"json: cannot unmarshal {_describe_value(value, field)} into {location} of type {_go_type(field)}"
     else:
         yield from _custom_decoding_errors(value, field.expression)
@@ -180,10 +180,10 @@ def _go_type(field: Field) -> str:
     if field.is_map:
         return f"map[string]{_go_type(field.element)}"
     type_name = _GO_TYPES.get(field.expression) or _GO_TYPES_WITH_UNMARSHAL.get(field.expression)
-    return type_name or f"v1.{_last_name(field.expression)}"
+    return type_name or f"v1.{_unqualified_name(field.expression)}"
 
 
-def _last_name(type_name: str) -> str:
+def _unqualified_name(type_name: str) -> str:
     return type_name.rpartition(".")[2]
 
 

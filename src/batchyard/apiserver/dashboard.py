@@ -205,7 +205,7 @@ class ModelStream:
         """Buffer the complete JSON document as the first line of the stream."""
         self._send_model(model)
 
-    def take(self) -> list[bytes]:
+    def take_buffered_data(self) -> list[bytes]:
         """Return and remove the buffered lines of the stream; schedule an update if the document is stale."""
         lines, self._buffered = self._buffered, []
         if self._is_stale and self._update_ticket is None and not self.is_over:

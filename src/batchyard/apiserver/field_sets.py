@@ -184,7 +184,7 @@ def without_fields(value: Any, fields: FieldSet, schema: MergeSchema) -> Any:
 def _remove_item_fields(value: Sequence[Any], fields: FieldSet, schema: MergeSchema) -> list[Any]:
     kept_items = []
     for item in value:
-        nested_fields = fields.get(step_of(item, schema), EMPTY)
+        nested_fields = fields.get(list_item_step(item, schema), EMPTY)
         if SELF_MARK not in nested_fields:
             kept_items.append(without_fields(item, nested_fields, schema.item_schema) if nested_fields else item)
     return kept_items
@@ -215,7 +215,7 @@ def items_of(list_items: Sequence[Any], schema: MergeSchema, *, rejects_duplicat
     """
     items_by_step: dict[str, Any] = {}
     for item in list_items:
-        step = step_of(item, schema)
+        step = list_item_step(item, schema)
         if rejects_duplicates and step in items_by_step:
             raise bad_request(f"duplicate entries for key {step.partition(':')[2]}")
         items_by_step.setdefault(step, item)
@@ -227,7 +227,7 @@ def _single_key_step(key: str, name: str) -> str:
     return f"k:{_encode({key: name}).decode()}"
 
 
-def step_of(item: Any, schema: MergeSchema) -> str:
+def list_item_step(item: Any, schema: MergeSchema) -> str:
     """Return the field-set path element of a list item: `k:` and its key fields, or in a set `v:` and its value.
 
     Raises StatusError if key fields are needed and the item has none.

@@ -23,7 +23,7 @@ class FieldBudget:
     def __init__(self, remaining_count: int) -> None:
         self._remaining = remaining_count
 
-    def spend(self) -> None:
+    def count_field(self) -> None:
         """Count one field. Raises BadMessage if the message has too many."""
         self._remaining -= 1
         if self._remaining < 0:
@@ -44,7 +44,7 @@ def fields_of(message: bytes, budget: FieldBudget | None = None) -> Iterator[tup
     position = 0
     while position < len(message):
         if budget is not None:
-            budget.spend()
+            budget.count_field()
         tag, position = _read_varint(message, position)
         value, position = _read_value(message, position, tag & 7)
         yield tag >> 3, value

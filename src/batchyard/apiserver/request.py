@@ -229,7 +229,7 @@ class StreamingResponse(Protocol):
     def times_out(self) -> bool:
         """Whether the server ends the response after the timeout of the request; clients then reconnect."""
 
-    def take(self) -> Iterable[Any]:
+    def take_buffered_data(self) -> Iterable[Any]:
         """Remove and return the buffered data; bytes are sent unchanged, other values as lines of JSON."""
 
     def send_keep_alive(self) -> None:

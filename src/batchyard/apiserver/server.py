@@ -193,9 +193,13 @@ class ApiServer:
             )
         if not isinstance(response, DeferredResponse):
             return response
-        return self._audit_deferred(response, AuditedRequest(sender_request, effective_request, path, response))
+        return self._audit_deferred_response(
+            response, AuditedRequest(sender_request, effective_request, path, response)
+        )
 
-    def _audit_deferred(self, deferred_response: DeferredResponse, audited_request: AuditedRequest) -> DeferredResponse:
+    def _audit_deferred_response(
+        self, deferred_response: DeferredResponse, audited_request: AuditedRequest
+    ) -> DeferredResponse:
         def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
@@ -252,7 +256,9 @@ class ApiServer:
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
-                response = self._store_prepared(encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX)
+                response = self._store_prepared_write(
+                    encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX
+                )
                 if response is None:
                     executor.submit(user, prepare_and_encode, partial(finish, respond, attempt + 1))
                 else:
@@ -267,7 +273,7 @@ class ApiServer:
         executor.submit(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
         return DeferredResponse(response_callbacks.append)
 
-    def _store_prepared(
+    def _store_prepared_write(
         self, encoded_write: bytes | StatusError, path: ResourcePath, *, is_last_try: bool
     ) -> Response | None:
         """Store a prepared write and return the response; None, without storing, if the object has changed since.

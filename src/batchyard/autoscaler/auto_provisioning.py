@@ -235,13 +235,13 @@ class NodeAutoProvisioner:
         pool_name_parts += ["spot"] if requirements.provisioning == "spot" else []
         pool_name_parts += [f"gpu{gpu_count}"] if gpu_count else []
         name_count = len(self._existing_pool_names) + len(used_pool_names) + 1 if "tpuTopology" in spec else 1
-        names = ("-".join([*pool_name_parts, _hash_digits(number, spec)]) for number in range(name_count))
+        names = ("-".join([*pool_name_parts, _spec_hash_suffix(number, spec)]) for number in range(name_count))
         return next(
             (name for name in names if name not in self._existing_pool_names and name not in used_pool_names), ""
         )
 
 
-def _hash_digits(number: int, spec: PoolSpec) -> str:
+def _spec_hash_suffix(number: int, spec: PoolSpec) -> str:
     return f"{fnv1a_64(_encode_json([number, spec]).decode()) & 0xFFFFFFFF:08x}"
 
 
@@ -294,10 +294,10 @@ def _scale_up_options(
 ) -> list[ScaleUpOption]:
     pods_by_kind = group_pods_by_kind(pods, scale_up.nodes)
     scale_up_options = []
-    for fitting_kinds, similar_groups in scale_up.group_by_fitting_kinds(groups, pods_by_kind).items():
-        fitting_pods = [pod for kind in fitting_kinds for pod in pods_by_kind[kind]]
+    for fitting_pod_kinds, similar_groups in scale_up.group_by_fitting_pod_kinds(groups, pods_by_kind).items():
+        fitting_pods = [pod for kind in fitting_pod_kinds for pod in pods_by_kind[kind]]
         unfitting_pods = [
-            pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_kinds for pod in kind_pods
+            pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_pod_kinds for pod in kind_pods
         ]
         option = scale_up.option(similar_groups, fitting_pods, [*unfitting_pods, *other_pods]) if fitting_pods else None
         if option is not None:
@@ -306,5 +306,7 @@ def _scale_up_options(
 
 
 def _option_sort_key(option: ScaleUpOption, scale_up: ScaleUp) -> tuple[int, int, int]:
-    known_count = sum(scale_up.fleet.known_room(group, scale_up.loop_context.cluster) for group in option.groups)
+    known_count = sum(
+        scale_up.fleet.remaining_known_capacity(group, scale_up.loop_context.cluster) for group in option.groups
+    )
     return len(option.unplaced_pods), option.group.price * len(option.nodes), -min(known_count, len(option.nodes))

@@ -24,7 +24,9 @@ class UpcomingCluster:
     ) -> None:
         self._index = index
         self._reader = reader
-        sizes = {name: size - failures.counted_failures(name) for name, size in index.machines.sizes.items()}
+        sizes = {
+            name: size - failures.failed_machine_count_in_size(name) for name, size in index.machines.sizes.items()
+        }
         self.fleet = NodeGroupsState(index.all_groups(), sizes, index.machines.terminating_counts, failures.backoffs)
         cluster, settings = loop_context.cluster, loop_context.settings
         self.limits = ClusterLimits(settings.limits, self.fleet.usage())
@@ -35,7 +37,7 @@ class UpcomingCluster:
         self.booked_nodes: dict[str, None] = {}
         self._failed_machines = failures.machines
 
-    def prepare(self) -> None:
+    def add_upcoming_capacity(self) -> None:
         """Add nodes being created to the node snapshot, and the pods for which ProvisioningRequests book capacity."""
         for machine in self._index.machines.upcoming_machines.values():
             group = self.fleet.groups.get(machine.group)

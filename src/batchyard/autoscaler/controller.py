@@ -146,7 +146,7 @@ class ScaleDown:
         self._excluded_nodes: list[str] = []
         self.decisions = ScaleDownDecisions()
 
-    def find_unneeded(
+    def record_unneeded_nodes(
         self,
         removal_candidates: Sequence[RemovalCandidate],
         needed_nodes: Mapping[str, object],
@@ -165,7 +165,7 @@ class ScaleDown:
             drainabilities = [self._drainability_of(pod, self._budgets.blocks(pod)) for pod in pods]
             moving_pods = [pod for pod, each in zip(pods, drainabilities, strict=True) if each is PodDrainability.MOVES]
             if PodDrainability.BLOCKS not in drainabilities and self._move_pods(node, moving_pods):
-                self._budgets.take(moving_pods)
+                self._budgets.subtract_disruptions(moving_pods)
                 self._moving_pods[candidate.name] = moving_pods
                 self.decisions.unneeded_nodes[candidate.name] = candidate
                 if PodDrainability.WAITS in drainabilities:
@@ -275,7 +275,7 @@ class ScaleDown:
     def _mark_candidates_removed(self, candidates: Sequence[RemovalCandidate]) -> None:
         for candidate in candidates:
             self._fleet.grow(candidate.group, -1)
-            self._limits.take(candidate.group.counted_resources, -1)
+            self._limits.add_usage(candidate.group.counted_resources, -1)
             self.decisions.pods_to_move_by_node[candidate.name] = self._moving_pods[candidate.name]
 
 
@@ -313,7 +313,7 @@ class AutoscalerLoop:
         self._requeue_by(self._failures.requeue_at)
         with self._index.nodes.what_if():
             upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, self._failures)
-            upcoming_cluster.prepare()
+            upcoming_cluster.add_upcoming_capacity()
             wait_end = self._recent_pods_wait_end(self._index.pending_pods.values())
             if wait_end is None:
                 upcoming_cluster.scale_up.complete_slices()
@@ -348,7 +348,7 @@ class AutoscalerLoop:
         )
         needed_nodes = {**dict.fromkeys(scale_up.node_by_pod.values()), **forecast.booked_nodes}
         upcoming_nodes = [*forecast.upcoming_nodes, *scale_up.new_nodes]
-        scale_down.find_unneeded(self._removal_candidates(forecast.fleet), needed_nodes, upcoming_nodes)
+        scale_down.record_unneeded_nodes(self._removal_candidates(forecast.fleet), needed_nodes, upcoming_nodes)
         index = self._index
         times = [at for name, at in index.machines.last_creation_times().items() if index.is_pool_autoscaled(name.pool)]
         last_scale_up_time = self._now if scale_up.increases else max(times, default=None)

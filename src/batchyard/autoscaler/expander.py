@@ -258,7 +258,7 @@ class NodeGroupsState:
                 used_by_resource[resource] = used_by_resource.get(resource, 0) + amount * size
         return used_by_resource
 
-    def room(self, group: node_groups.NodeGroup) -> int:
+    def count_addable_within_size(self, group: node_groups.NodeGroup) -> int:
         """Return how many machines a node group's size bounds let it add; 0 while an old TPU slice is not deleted."""
         if group.hosts > 1:
             return 0 if self.size(group) or self._terminating_counts.get(group.name) else group.hosts
@@ -288,30 +288,32 @@ class NodeGroupsState:
         """Return why a node group cannot grow, in the cluster autoscaler's words; '' if it can."""
         if self.backoff(group, now) is not None:
             return IN_BACKOFF
-        if not self.room(group):
+        if not self.count_addable_within_size(group):
             return FULL
         resources = limits.exceeded_resources(group.counted_resources, group.hosts)
         return node_groups.format_exceeded_limits(resources) if resources else ""
 
-    def known_room(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
+    def remaining_known_capacity(self, group: node_groups.NodeGroup, cluster: Obj) -> int:
         """Return how many more machines of a group fit the capacity, reservations and quotas in the Cluster's spec.
 
         The number is 1 << 30 if none of these limits the group.
         """
         spec = cluster["spec"]
         count_bounds = [
-            row["count"] - self._total(lambda each: each.reservation_name == group.reservation_name)
+            row["count"] - self._sum_over_machines(lambda each: each.reservation_name == group.reservation_name)
             for row in spec.get("reservations") or ()
             if row["name"] == group.reservation_name
         ]
         count_bounds += [
-            row["count"] - self._total(partial(_capacity_row_applies_to, row))
+            row["count"] - self._sum_over_machines(partial(_capacity_row_applies_to, row))
             for row in spec.get("capacity") or ()
             if _capacity_row_applies_to(row, group)
         ]
         for row in spec.get("quotas") or ():
             if per_machine := _quota_usage(row["name"], group):
-                count_bounds.append((row["limit"] - self._total(partial(_quota_usage, row["name"]))) // per_machine)
+                count_bounds.append(
+                    (row["limit"] - self._sum_over_machines(partial(_quota_usage, row["name"]))) // per_machine
+                )
         return max(0, min(count_bounds, default=_UNLIMITED_COUNT))
 
     def has_known_capacity_for(self, groups: Sequence[node_groups.NodeGroup], count: int, cluster: Obj) -> bool:
@@ -320,7 +322,7 @@ class NodeGroupsState:
         self.groups.update({group.name: group for group in new_groups})
         increases: dict[node_groups.NodeGroup, int] = {}
         for group in groups:
-            increases[group] = min(self.known_room(group, cluster), count - sum(increases.values()))
+            increases[group] = min(self.remaining_known_capacity(group, cluster), count - sum(increases.values()))
             self.grow(group, increases[group])
         for group, increase in increases.items():
             self.grow(group, -increase)
@@ -328,7 +330,7 @@ class NodeGroupsState:
             del self.groups[group.name]
         return sum(increases.values()) == count
 
-    def _total(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
+    def _sum_over_machines(self, value_per_machine: Callable[[node_groups.NodeGroup], int]) -> int:
         return sum(self.size(group) * value_per_machine(group) for group in self.groups.values())
 
 

@@ -359,7 +359,7 @@ class FailedMachines:
                 message = f"Nodes added to group {group.id} failed to register within {_format_duration(time_limit)}"
                 self._record_failure(machine, expander.ScaleUpFailure(_TIMEOUT_CODE, message))
 
-    def counted_failures(self, group: node_groups.GroupName) -> int:
+    def failed_machine_count_in_size(self, group: node_groups.GroupName) -> int:
         """Return how many machines to delete in a node group are still included in its recorded size.
 
         These are the machines that did not become nodes in time. Failed machines are not included in the size.

@@ -270,7 +270,7 @@ class ClusterLimits:
         """Return the resources whose cluster limit would be exceeded by `count` more machines with these amounts."""
         return [r for r, amount in self._limited_amounts(resources).items() if amount * count > self._remaining(r)]
 
-    def take(self, resources: Mapping[str, int], count: int) -> None:
+    def add_usage(self, resources: Mapping[str, int], count: int) -> None:
         """Add the resources of `count` machines to the usage; `resources` are those of one machine.
 
         A negative count subtracts them.

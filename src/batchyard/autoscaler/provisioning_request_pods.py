@@ -232,12 +232,14 @@ def run_duration_fault(request: Obj) -> ConditionText | None:
 
 def is_for_many_zones(request: Obj) -> bool:
     """Return whether a ProvisioningRequest uses the OBTAINABILITY search strategy, which searches several zones."""
-    return parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
+    return request_parameter(request, _SEARCH_STRATEGY_PARAMETER) == "OBTAINABILITY"
 
 
 def is_for_other_autoscaler(request: Obj) -> bool:
     """Return whether a check-capacity ProvisioningRequest names another autoscaler instance."""
-    return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(parameter(request, "processorInstance"))
+    return request["spec"]["provisioningClassName"] == CHECK_CLASS and bool(
+        request_parameter(request, "processorInstance")
+    )
 
 
 def valid_until(request: Obj) -> Instant | None:
@@ -246,14 +248,14 @@ def valid_until(request: Obj) -> Instant | None:
     return None if wait_time_max is None else creation_time(request) + wait_time_max
 
 
-def parameter(request: Obj, name: str) -> str:
+def request_parameter(request: Obj, name: str) -> str:
     """Return a parameter in the spec of a ProvisioningRequest; '' if it is not set."""
     value: Any = (request["spec"].get("parameters") or {}).get(name)
     return "" if value is None else str(value)
 
 
 def _seconds_parameter(request: Obj, name: str) -> Duration | None:
-    text = parameter(request, name)
+    text = request_parameter(request, name)
     return int(text) * SECOND if text.isdecimal() and int(text) > 0 else None
 
 
@@ -407,14 +409,14 @@ def _option_in_group(group: NodeGroup, pods: Sequence[PodView], scale_up: ScaleU
 
 def _refusal_for_rest(group: NodeGroup, node_count: int, scale_up: ScaleUp) -> GroupRefusal:
     """Return why a node group that gets `node_count` new nodes gets none for the rest of the pods."""
-    if node_count >= scale_up.fleet.room(group):
+    if node_count >= scale_up.fleet.count_addable_within_size(group):
         return GroupRefusal(FULL)
     resources = scale_up.limits.exceeded_resources(group.counted_resources, node_count + 1)
     return GroupRefusal(_EXCEEDED_CAUSE, resources) if resources else GroupRefusal(_INFEASIBLE_CAUSE)
 
 
 def _is_guaranteed(option: ScaleUpOption, scale_up: ScaleUp) -> bool:
-    return scale_up.fleet.known_room(option.group, scale_up.loop_context.cluster) >= len(option.nodes)
+    return scale_up.fleet.remaining_known_capacity(option.group, scale_up.loop_context.cluster) >= len(option.nodes)
 
 
 def _condition_for_refusals(refusals: Mapping[NodeGroup, GroupRefusal]) -> ConditionText:

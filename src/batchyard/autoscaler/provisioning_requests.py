@@ -105,7 +105,7 @@ def result_condition(resize_request: Obj | None) -> request_pods.ConditionText |
             error = status.get("error")
             return (
                 request_pods.ConditionText(
-                    request_pods.FAILED, True, _reason(error["code"]), error.get("message") or ""
+                    request_pods.FAILED, True, _failure_reason(error["code"]), error.get("message") or ""
                 )
                 if error
                 else _NO_ERROR
@@ -120,12 +120,12 @@ def _last_attempt_condition(status: Mapping[str, Any]) -> request_pods.Condition
     if condition is None or condition["status"] == "True" or not condition.get("message"):
         return None
     return request_pods.ConditionText(
-        request_pods.PROVISIONED, False, _reason(condition["reason"]), condition["message"]
+        request_pods.PROVISIONED, False, _failure_reason(condition["reason"]), condition["message"]
     )
 
 
-def _reason(code: str) -> str:
-    return _REASON_BY_ERROR_CODE.get(code, _UNKNOWN_ERROR_REASON)
+def _failure_reason(error_code: str) -> str:
+    return _REASON_BY_ERROR_CODE.get(error_code, _UNKNOWN_ERROR_REASON)
 
 
 # Reconcile one ProvisioningRequest of the class queued-provisioning.gke.io: one state transition per call.
@@ -154,7 +154,7 @@ class QueuedRequest:
         self._loop_context = loop_context
         self._now = loop_context.now
 
-    def step(self) -> ReconcileResult:
+    def reconcile(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
         request_state, expiry_time = request_pods.state_of(self._request), request_pods.valid_until(self._request)
         if request_state in _OPEN_STATES:
@@ -234,7 +234,7 @@ class QueuedRequest:
         with self._index.nodes.what_if():
             failures = FailedMachines(self._index, self._reader, context)
             upcoming_cluster = UpcomingCluster(self._index, self._reader, context, failures)
-            upcoming_cluster.prepare()
+            upcoming_cluster.add_upcoming_capacity()
             return request_pods.choose_scale_up(pods, upcoming_cluster.scale_up, provisioner)
 
     def _accept_request(self, resize_request: Obj) -> ReconcileResult:
@@ -322,7 +322,7 @@ class CapacityRequest:
         self._loop_context = loop_context
         self._now = loop_context.now
 
-    def step(self) -> ReconcileResult:
+    def reconcile(self) -> ReconcileResult:
         """Return the writes that are due for the ProvisioningRequest, and the time of the next reconcile."""
         match request_pods.state_of(self._request):
             case request_pods.ProvisioningRequestState.FAILED:
@@ -362,7 +362,7 @@ class CapacityRequest:
             return self._set_condition(request_pods.EXPIRED)
         refused_at = request_pods.transition_time(self._request, request_pods.PROVISIONED)
         if refused_at is not None:
-            is_due, next_attempt = attempt_schedule(refused_at, self._now, self._loop_context.settings.scan_interval)
+            is_due, next_attempt = due_or_next_attempt(refused_at, self._now, self._loop_context.settings.scan_interval)
             if not is_due:
                 return ReconcileResult(requeue_at=min(expires_at, next_attempt))
         pods = requested_pods(self._request, self._reader)
@@ -391,11 +391,11 @@ class CapacityRequest:
         """
         failures = FailedMachines(self._index, self._reader, self._loop_context)
         upcoming_cluster = UpcomingCluster(self._index, self._reader, self._loop_context, failures)
-        upcoming_cluster.prepare()
+        upcoming_cluster.add_upcoming_capacity()
         if self._request["spec"]["provisioningClassName"] == request_pods.CHECK_CLASS:
             if not PodPlacements(self._index.nodes).place_all(pods):
                 return request_pods.CAPACITY_FOUND, []
-            return request_pods.CAPACITY_NOT_FOUND if request_pods.parameter(
+            return request_pods.CAPACITY_NOT_FOUND if request_pods.request_parameter(
                 self._request, "noRetry"
             ) == "true" else request_pods.CAPACITY_NOT_FOUND_YET, []
         scale_up = upcoming_cluster.scale_up
@@ -411,7 +411,7 @@ class CapacityRequest:
         return ReconcileResult() if new_request is self._request else ReconcileResult([UpdateStatus(new_request)])
 
 
-def attempt_schedule(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
+def due_or_next_attempt(refused_at: Instant, now: Instant, scan_interval: int) -> tuple[bool, Instant]:
     """Return whether an attempt to find capacity is due now, and the time of this attempt, or else of the next one.
 
     The delay between attempts doubles from one minute up to ten minutes.
@@ -471,9 +471,9 @@ class ProvisioningRequests:
         loop_context = LoopContext(cluster, settings, now)
         match request["spec"]["provisioningClassName"]:
             case request_pods.QUEUED_CLASS:
-                return QueuedRequest(request, self._index, reader, loop_context).step()
+                return QueuedRequest(request, self._index, reader, loop_context).reconcile()
             case request_pods.ATOMIC_CLASS | request_pods.CHECK_CLASS:
-                return CapacityRequest(request, self._index, reader, loop_context).step()
+                return CapacityRequest(request, self._index, reader, loop_context).reconcile()
         return ReconcileResult()
 
     def _consumed_request_keys(self, event: WatchEvent) -> Iterable[Key]:

@@ -55,7 +55,7 @@ def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
     return sorted(pending_units, key=lambda pending_unit: _sort_key(pending_unit.pods[0]))
 
 
-def kind_of(pod: PodView, nodes: ClusterSnapshot) -> PodKind:
+def pod_kind_of(pod: PodView, nodes: ClusterSnapshot) -> PodKind:
     """Return a key that equivalent pods share; a pod whose placement depends on other pods has a key of its own."""
     if pod.shape.depends_on_pods or _is_repelled_by_anti_affinity(pod, nodes):
         return pod.uid
@@ -66,7 +66,7 @@ def group_pods_by_kind(pods: Iterable[PodView], nodes: ClusterSnapshot) -> dict[
     """Group pods by their kind; pods of one kind fit the same nodes."""
     pods_by_kind: dict[PodKind, list[PodView]] = {}
     for pod in pods:
-        pods_by_kind.setdefault(kind_of(pod, nodes), []).append(pod)
+        pods_by_kind.setdefault(pod_kind_of(pod, nodes), []).append(pod)
     return pods_by_kind
 
 
@@ -91,7 +91,7 @@ class PodPlacements:
         unplaced_pods: list[PodView] = []
         unplaceable_kinds: dict[PodKind, None] = {}
         for pod in pods:
-            kind = kind_of(pod, self._nodes)
+            kind = pod_kind_of(pod, self._nodes)
             name = "" if kind in unplaceable_kinds else choose_node(pod, self._nodes)
             if name:
                 self.add(pod, name)
@@ -153,7 +153,7 @@ def pack(pods: Sequence[PodView], group: NodeGroup, node_count_max: int, nodes: 
 def find_misfit_reasons(pod: PodView, group: NodeGroup, nodes: ClusterSnapshot) -> tuple[str, ...]:
     """Return the reasons why a pod does not fit a new node of the node group; empty if it fits."""
     node_view = group.new_node(_simulated_node_name(group, 0))
-    if kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
+    if pod_kind_of(pod, nodes) is pod.shape:  # the pod has no rules about other nodes and pods
         obstacle = find_obstacle(pod.shape.rules, node_view) or find_shortage(pod.shape, NodeInfo(node_view))
         return () if obstacle is None else obstacle.reasons
     with nodes.what_if():
@@ -184,7 +184,7 @@ class _PodPacking:
         return _place_with_retries(pods, lambda unplaced_pods: [pod for pod in unplaced_pods if not self._place(pod)])
 
     def _place(self, pod: PodView) -> bool:
-        kind = kind_of(pod, self._nodes)
+        kind = pod_kind_of(pod, self._nodes)
         start_index = self._start_index_by_kind.get(kind, 0) if kind is pod.shape else 0
         while start_index < len(self.pods_by_node) or self._add_node():
             name = _simulated_node_name(self._group, start_index)
@@ -245,7 +245,10 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
     The first group with capacity for all nodes gets them all. Without such a group, those with the largest capacity are
     filled first.
     """
-    capacity_by_group = {group: min(fleet.room(group), fleet.known_room(group, cluster)) for group in increases}
+    capacity_by_group = {
+        group: min(fleet.count_addable_within_size(group), fleet.remaining_known_capacity(group, cluster))
+        for group in increases
+    }
     sufficient_groups = [group for group in increases if capacity_by_group[group] >= count]
     for group in sufficient_groups[:1] or sorted(increases, key=lambda group: -capacity_by_group[group]):
         increase = min(
@@ -256,7 +259,9 @@ def _spread_by_capacity(increases: dict[NodeGroup, int], count: int, fleet: Node
 
 def _spread_evenly(increase_by_group: dict[NodeGroup, int], node_count: int, fleet: NodeGroupsState) -> None:
     for _ in range(node_count):
-        growable_groups = [group for group in increase_by_group if increase_by_group[group] < fleet.room(group)]
+        growable_groups = [
+            group for group in increase_by_group if increase_by_group[group] < fleet.count_addable_within_size(group)
+        ]
         if not growable_groups or not _remaining_pool_size(growable_groups[0], increase_by_group, fleet):
             return
         smallest_group = min(growable_groups, key=lambda group: fleet.size(group) + increase_by_group[group])
@@ -383,7 +388,7 @@ class ScaleUp:
             if (
                 backoff is None
                 or backoff.needs_configuration_change
-                or self.fleet.known_room(group, cluster) < group.hosts
+                or self.fleet.remaining_known_capacity(group, cluster) < group.hosts
             ):
                 continue
             backoff_end_times.append(backoff.end)
@@ -398,17 +403,17 @@ class ScaleUp:
         ]
         return f"[{' '.join(group_descriptions)}]"
 
-    def fitting_kinds(self, pods_by_kind: Mapping[PodKind, Sequence[PodView]], group: NodeGroup) -> list[PodKind]:
+    def fitting_pod_kinds(self, pods_by_kind: Mapping[PodKind, Sequence[PodView]], group: NodeGroup) -> list[PodKind]:
         """Return the kinds of pods that fit a new node of the node group."""
         return [kind for kind, pods in pods_by_kind.items() if not self._cached_misfit_reasons(pods[0], kind, group)]
 
-    def group_by_fitting_kinds(
+    def group_by_fitting_pod_kinds(
         self, groups: Sequence[NodeGroup], pods_by_kind: Mapping[PodKind, Sequence[PodView]]
     ) -> dict[tuple[PodKind, ...], list[NodeGroup]]:
         """Group node groups that fit the same kinds of pods; the key is these kinds."""
         groups_by_kinds: dict[tuple[PodKind, ...], list[NodeGroup]] = {}
         for group in groups:
-            groups_by_kinds.setdefault(tuple(self.fitting_kinds(pods_by_kind, group)), []).append(group)
+            groups_by_kinds.setdefault(tuple(self.fitting_pod_kinds(pods_by_kind, group)), []).append(group)
         return groups_by_kinds
 
     def option(
@@ -419,7 +424,9 @@ class ScaleUp:
         `other_pods` do not fit the groups; they remain unplaced.
         """
         group = groups[0]
-        node_count_max = min(sum(map(self.fleet.room, groups)), self.limits.count_allowed(group.counted_resources))
+        node_count_max = min(
+            sum(map(self.fleet.count_addable_within_size, groups)), self.limits.count_allowed(group.counted_resources)
+        )
         node_count_max = min(node_count_max, group.total.maximum - self.fleet.pool_size(group))
         packing_estimate = pack(pods, group, node_count_max, self.nodes) if node_count_max > 0 else None
         if packing_estimate is None or not packing_estimate.nodes:
@@ -455,7 +462,7 @@ class ScaleUp:
 
     def _choose_option(self, unplaced_pods: Sequence[PodView], unit: PendingUnit) -> ScaleUpOption | None:
         pods_by_kind = group_pods_by_kind(unplaced_pods, self.nodes)
-        options = [option for groups in self.fleet.pools() for option in self._options(groups, pods_by_kind)]
+        options = [option for groups in self.fleet.pools() for option in self._scale_up_options(groups, pods_by_kind)]
         if self._new_pools and (not options or (unit.is_gang and all(option.unplaced_pods for option in options))):
             options += self._new_pools.scale_up_options(unplaced_pods, self)
         if unit.is_gang:
@@ -468,15 +475,15 @@ class ScaleUp:
             return True
         return self.fleet.has_known_capacity_for(option.groups, len(option.nodes), self.loop_context.cluster)
 
-    def _options(
+    def _scale_up_options(
         self, groups: Sequence[NodeGroup], pods_by_kind: Mapping[PodKind, Sequence[PodView]]
     ) -> list[ScaleUpOption]:
         scale_up_options = []
         growable_groups = list(filter(self._may_grow, groups))
-        for fitting_kinds, similar_groups in self.group_by_fitting_kinds(growable_groups, pods_by_kind).items():
-            pods = [pod for kind in fitting_kinds for pod in pods_by_kind[kind]]
+        for fitting_pod_kinds, similar_groups in self.group_by_fitting_pod_kinds(growable_groups, pods_by_kind).items():
+            pods = [pod for kind in fitting_pod_kinds for pod in pods_by_kind[kind]]
             other_pods = [
-                pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_kinds for pod in kind_pods
+                pod for kind, kind_pods in pods_by_kind.items() if kind not in fitting_pod_kinds for pod in kind_pods
             ]
             option = self.option(similar_groups, pods, other_pods) if pods else None
             if option is not None:
@@ -510,7 +517,7 @@ class ScaleUp:
         self._initial_sizes.setdefault(group.name, self.fleet.size(group))
         node_view = group.new_node(f"{group.id}-new-{self.fleet.size(group)}")
         self.fleet.grow(group, 1)
-        self.limits.take(group.counted_resources, 1)
+        self.limits.add_usage(group.counted_resources, 1)
         self.nodes.set_node(node_view)
         draft.new_nodes[node_view.name] = None
         draft.increases[group] = draft.increases.get(group, 0) + 1
@@ -531,7 +538,7 @@ class ScaleUp:
         """Restore the node groups and cluster limits; the end of `what_if()` restores the node snapshot."""
         for group, count in draft.increases.items():
             self.fleet.grow(group, -count)
-            self.limits.take(group.counted_resources, -count)
+            self.limits.add_usage(group.counted_resources, -count)
         for pool in draft.pools:
             self.fleet.remove(pool["metadata"]["name"])
 

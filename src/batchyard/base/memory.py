@@ -13,26 +13,27 @@ _V = TypeVar("_V")
 
 
 class LruCache(Generic[_K, _V]):
-    """A mapping with at most 4096 entries; when it is full, the least recently used entry is removed."""
+    """A mapping of at most `entries_max` entries (None: 4096); a full one removes the least recently used entry."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries_max: int | None = None) -> None:
+        self._entries_max = entries_max
         self._entries: OrderedDict[_K, _V] = OrderedDict()
 
-    def recall(self, key: _K) -> _V | None:
+    def get(self, key: _K) -> _V | None:
         """Return the value of a key and mark the key as recently used; None if the key is not cached."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)
         return value
 
-    def remember(self, key: _K, value: _V) -> None:
+    def put(self, key: _K, value: _V) -> None:
         """Store the value of a key; remove the least recently used entry if the cache is full."""
         entries = self._entries
         size_before = len(entries)
         entries[key] = value
         if len(entries) == size_before:
             entries.move_to_end(key)
-        elif size_before == LRU_CACHE_ENTRIES_MAX:
+        elif size_before == (self._entries_max or LRU_CACHE_ENTRIES_MAX):
             entries.popitem(last=False)
 
 

@@ -44,24 +44,24 @@ from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
 from batchyard.sim.state_document import is_snapshot_text, is_state_text, state_of, state_of_texts
-from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of
+from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of_unread_kinds
 
 # GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
 
 
 def request_kubeconfig_cluster(
-    read_access: Callable[[], Awaitable[ApiServerAccess]], path_in: Callable[[str], str]
+    read_access: Callable[[], Awaitable[ApiServerAccess]], path_for_namespace: Callable[[str], str]
 ) -> tuple[str, int, bytes]:
     """Send a GET request to the cluster of a kubeconfig; return the server's URL, the status code and the body.
 
-    `path_in` maps the default namespace to the URL path. Raises OSError if the server does not respond.
+    `path_for_namespace` maps the default namespace to the URL path. Raises OSError if the server does not respond.
     """
 
     async def send_request() -> tuple[str, int, bytes]:
         access = await read_access()
         transport = HttpTransport(access, read_access)
         try:
-            response = await transport.ask(HttpRequest("GET", path_in(access.namespace)))
+            response = await transport.send_request(HttpRequest("GET", path_for_namespace(access.namespace)))
         finally:
             await transport.close()
         if not response.code:
@@ -121,16 +121,18 @@ def access_reader_of_target(target: ClusterTarget) -> Callable[[], Awaitable[Api
     return read_owner_access
 
 
-def request_document(target: ClusterTarget, path_in: Callable[[str], str]) -> Mapping[str, Any]:
+def request_document(target: ClusterTarget, path_for_namespace: Callable[[str], str]) -> Mapping[str, Any]:
     """Send a GET request to the cluster and return the JSON document.
 
-    `path_in` returns the URL path for the default namespace of `target`. If the request fails, one of REQUEST_ERRORS is
-    raised: UnreachableError for a status other than 200, or if the local platform does not run.
+    `path_for_namespace` returns the URL path for the default namespace of `target`. If the request fails, one of
+    REQUEST_ERRORS is raised: UnreachableError for a status other than 200, or if the local platform does not run.
     """
     if target.uses_kubeconfig:
-        url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_in)
+        url, code, body = request_kubeconfig_cluster(access_reader_of_target(target), path_for_namespace)
     else:
-        url, code, body = _request_platform(_running_platform(target.data_dir), target.data_dir, path_in("default"))
+        url, code, body = _request_platform(
+            _running_platform(target.data_dir), target.data_dir, path_for_namespace("default")
+        )
     if code != http.client.OK:
         raise UnreachableError(f"{url}: {failure_advice(HttpResponse(code, body))}", code)
     return _decode_json(body)
@@ -154,18 +156,18 @@ def list_existing_names(
         def path_of_same_named(_: str, version: str = version) -> str:
             return f"{kind_path(served_kind, version)}?{query}"
 
-        def path_in(namespace: str, version: str = version) -> str:
+        def path_for_namespace(namespace: str, version: str = version) -> str:
             return f"{object_path(served_kind, version, missing_name.namespace or namespace)}?limit={_NAMES_LISTED_MAX}"
 
-        same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_in)
+        same_named, in_namespace = _list_names(target, path_of_same_named), _list_names(target, path_for_namespace)
         if same_named is not None or in_namespace is not None:
             return [*(same_named or ()), *(in_namespace or ())]
     return None
 
 
-def _list_names(target: ClusterTarget, path_in: Callable[[str], str]) -> list[NamespacedName] | None:
+def _list_names(target: ClusterTarget, path_for_namespace: Callable[[str], str]) -> list[NamespacedName] | None:
     try:
-        items = request_document(target, path_in).get("items") or ()
+        items = request_document(target, path_for_namespace).get("items") or ()
     except REQUEST_ERRORS:
         return None
     return [NamespacedName(obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in items]
@@ -189,12 +191,12 @@ def read_platform_time(target: ClusterTarget) -> Instant:
     Raises the errors of REQUEST_ERRORS except UnreachableError.
     """
 
-    def path_in(_namespace: str, path: str) -> str:
+    def path_for_namespace(_namespace: str, path: str) -> str:
         return path
 
     for path in TIME_PATHS:
         with suppress(UnreachableError):
-            reading = time_in_document(request_document(target, partial(path_in, path=path)))
+            reading = time_in_document(request_document(target, partial(path_for_namespace, path=path)))
             if reading is not None:
                 return reading[0]
     return wall_clock()
@@ -257,7 +259,7 @@ class SourceTexts(NamedTuple):
         return read_state_texts(self.states) if self.states else None
 
 
-def read_texts(paths: Sequence[str]) -> SourceTexts:
+def read_source_texts(paths: Sequence[str]) -> SourceTexts:
     """Read files and folders; separate cluster states (snapshots, or lists from `kubectl get`) from manifests."""
     unread: list[FileFault] = []
     states, manifests = list[tuple[str, str]](), list[tuple[str, str]]()
@@ -318,7 +320,7 @@ def flavor_keys(cluster_queue: Obj) -> Iterator[Key]:
 
 def print_unread_kinds(state: State) -> None:
     """Print which kinds a cluster state lacks because the user who read it had no permission to list them."""
-    for line in consequences_of(state.unread_kinds):
+    for line in consequences_of_unread_kinds(state.unread_kinds):
         output.report_line(f"batchyard: no permission to list {line}")
 
 

@@ -33,7 +33,7 @@ def figure_table_text(table: FigureTable, *, wide: bool) -> str:
     figures = table.figures if wide else without_zero_columns(table).figures
     header = [table.row_subject.upper(), *(figure.title.upper() for figure in figures)]
     rows = [
-        [name, *(format_figure(figure.in_row(name).unit, row.get(figure.name)) for figure in figures)]
+        [name, *(format_figure(figure.with_unit_of_row(name).unit, row.get(figure.name)) for figure in figures)]
         for name, row in table.rows.items()
     ]
     note = f" ({table.note})" if table.note and wide else ""

@@ -20,9 +20,9 @@ def main() -> None:
     try:
         with rare_garbage_collection():
             if sys.argv[1:2] == [_COMPLETE_WORD]:
-                from batchyard.cli.completion.answer import answer  # noqa: PLC0415 - no other module may be loaded
+                from batchyard.cli.completion.answer import completion_text  # noqa: PLC0415 - loads no other module
 
-                sys.stdout.write(answer(sys.argv[2:]))
+                sys.stdout.write(completion_text(sys.argv[2:]))
                 return
             from batchyard.cli.app import app  # noqa: PLC0415 - handles Ctrl-C during the import
 

@@ -5,7 +5,7 @@ from typing import Final
 from batchyard.api.printing import Table, format_table
 from batchyard.base.instant import SECOND, format_age
 from batchyard.sim.trace_fill import FillReport
-from batchyard.sim.trace_report import DurationStatistics, TraceReport, Usage
+from batchyard.sim.trace_report import DurationStatistics, ResourceUtilization, TraceReport
 
 #: The maximum number of reasons that are printed.
 REASONS_SHOWN_MAX: Final = 20
@@ -15,7 +15,10 @@ _UNKNOWN: Final = "-"
 
 
 def report_tables(report: TraceReport, *, wide: bool) -> str:
-    """Return the report on a replayed trace as tables with titles, without the tables that have no rows."""
+    """Return the report on a replayed trace as titled tables, without those that have no rows.
+
+    Without `wide`, the table over time has only every tenth point.
+    """
     tables_by_title = {
         "pods" if report.load == 1 else f"pods, {report.load:g} times the arrival rate": _pods_table(report),
         "waits of pods scheduled in both, from creation to binding": _waits_table(report),
@@ -81,7 +84,7 @@ def _reasons_table(report: TraceReport) -> Table:
     return [["PODS", "REASON"], *rows[:REASONS_SHOWN_MAX]]
 
 
-def _usage_row(row: Usage) -> list[str]:
+def _usage_row(row: ResourceUtilization) -> list[str]:
     cells = [_UNKNOWN if share is None else _format_percent(share) for share in (row.mean_there, row.peak_there)]
     mean, peak = _format_percent(row.mean), _format_percent(row.peak)
     return [row.model or "any GPU", str(row.nodes), row.resource, mean, peak, _format_seconds(row.peak_at), *cells]

@@ -411,7 +411,7 @@ def _resource_version(obj: Obj) -> str | None:
 class ResultDeliveringClient(ObjectClient, Protocol):
     """An API client that can also deliver the results of writes that another component has executed."""
 
-    def deliver_result(self, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
+    def queue_result(self, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
         """Schedule a call of `on_result` with the result of a write, on the event loop."""
 
 
@@ -424,7 +424,7 @@ class CompositeClient:
 
     def get(self, key: Key) -> Obj | None:
         """Return the container run or object with this key, or None."""
-        return self._machine.run(key) if key.kind == RUN else self._objects.get(key)
+        return self._machine.find_run(key) if key.kind == RUN else self._objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
         """Return a kind's objects in a namespace (None: in all); for container runs, `namespace` is a pod's uid."""
@@ -447,7 +447,7 @@ class CompositeClient:
         if object_writes:
             self._objects.submit(object_writes, on_result)
         else:
-            self._objects.deliver_result(on_result, run_results[-1])
+            self._objects.queue_result(on_result, run_results[-1])
 
     def subscribe(self, event_listener: Listener) -> None:
         """Call the listener with every later change of objects and of container runs."""

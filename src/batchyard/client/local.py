@@ -265,14 +265,14 @@ class DryRun:
         """Return the stored object with this key, or None."""
         return self._records.get(key)
 
-    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Return the object as if it were stored. Raises Conflict if `expect` is 0 (create) and the object exists."""
-        if expect == 0 and self._records.get(key) is not None:
+    def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
+        """Return the object as if it were stored. Raises Conflict if a new object (0) exists."""
+        if expected_revision == 0 and self._records.get(key) is not None:
             raise Conflict(f'{key.kind} "{key}" already exists')
         return obj
 
-    def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Return the object as if it were deleted; `expect` is ignored. Raises NotFound if there is no object."""
+    def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
+        """Return the object as if deleted; `expected_revision` is ignored. Raises NotFound if there is no object."""
         stored_object = self._records.get(key)
         if stored_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
@@ -310,14 +310,14 @@ class WritableStore(Protocol):
     def get(self, key: Key) -> Obj | None:
         """Return the stored object with this key, or None."""
 
-    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
-        """Store an object and return it. `expect` is the required current revision; 0 requires a new object.
+    def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
+        """Store an object and return it. `expected_revision` is the required current revision; 0 requires a new object.
 
         Raises Conflict if another revision is stored.
         """
 
-    def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object and return its last state. `expect` is the required current revision.
+    def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
+        """Remove an object and return its last state. `expected_revision` is the required current revision.
 
         Raises NotFound, or Conflict if another revision is stored.
         """
@@ -427,7 +427,7 @@ class LocalClient:
             result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
             if result.error is not None:
                 break
-        self.deliver_result(on_result, result)
+        self.queue_result(on_result, result)
 
     def attempt(self, write: client.Write, *, dry_run: bool = False) -> client.WriteResult:
         """Apply one write now and return its result; a dry run validates the write without storing it."""
@@ -437,7 +437,7 @@ class LocalClient:
             # The traceback is dropped: its frames refer to the result, and the result to the error, a reference cycle.
             return client.WriteResult(None, error.with_traceback(None), write)
 
-    def deliver_result(self, on_result: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
+    def queue_result(self, on_result: Callable[[client.WriteResult], None], result: client.WriteResult) -> None:
         """Queue the result of a write; the next delivery calls `on_result` with it."""
         self._results.append((on_result, result))
         if not self._is_delivery_scheduled:

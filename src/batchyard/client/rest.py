@@ -45,7 +45,7 @@ class ClientDependencies:
     seed: int = 0
 
 
-class _Confirmation(NamedTuple):
+class _ConfirmationCondition(NamedTuple):
     """What confirms a write: the informer has reached a revision, or the object with a uid is gone from its cache.
 
     A Conflict is confirmed by another version of the object than the version on which the write was based. A list that
@@ -82,7 +82,7 @@ class RestClient:
         )
         self._listeners: list[Listener] = []
         #: By kind, the events that must arrive before a writer gets its result.
-        self._pending_confirmations: dict[str, list[tuple[_Confirmation, _PendingResult]]] = {}
+        self._pending_confirmations: dict[str, list[tuple[_ConfirmationCondition, _PendingResult]]] = {}
         #: The last writes of kinds that are not watched.
         self._unwatched_objects: OrderedDict[Key, Obj] = OrderedDict()
         #: Called with an informer after its list or watch received data or failed.
@@ -104,7 +104,10 @@ class RestClient:
         return [WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision_of(obj)) for obj in cached_objects]
 
     def get(self, key: Key) -> Obj | None:
-        """Return the object as last received from the server, or None."""
+        """Return the object as last received from the server, or None if the cache does not contain it.
+
+        Of a kind that is not watched, the cache contains only objects that this client wrote recently.
+        """
         return self._cache.get(key) if key.kind in self.informers else self._unwatched_objects.get(key)
 
     def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -214,7 +217,7 @@ class RestClient:
         if key.kind not in self.informers:
             return
         lists, base_version = self.informers[key.kind].lists, base["metadata"]["resourceVersion"]
-        confirmation = _Confirmation(key, 0, "", lists, base_version)
+        confirmation = _ConfirmationCondition(key, 0, "", lists, base_version)
         if self._is_confirmed(confirmation):
             return
         pending_result.pending_events += 1
@@ -223,13 +226,13 @@ class RestClient:
         give_up = partial(self._stop_waiting, confirmation, pending_result)
         timers.call_at(timers.now() + _CONFLICT_DELAY_MAX, give_up)
 
-    def _stop_waiting(self, confirmation: _Confirmation, pending_result: _PendingResult) -> None:
+    def _stop_waiting(self, confirmation: _ConfirmationCondition, pending_result: _PendingResult) -> None:
         pending_confirmations = self._pending_confirmations[confirmation.key.kind]
         if (confirmation, pending_result) in pending_confirmations:
             pending_confirmations.remove((confirmation, pending_result))
             self._count_confirmed_write(pending_result)
 
-    def _confirmation_for(self, response: WriteResponse) -> _Confirmation | None:
+    def _confirmation_for(self, response: WriteResponse) -> _ConfirmationCondition | None:
         """Return what a watch must deliver to confirm a write; None if nothing needs to be confirmed.
 
         If the kind of the object is not watched, the written object is kept for later updates.
@@ -244,13 +247,15 @@ class RestClient:
         is_deletion_delayed = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
         list_count_at_write = self.informers[key.kind].lists
         if is_deletion_delayed or not (is_marked_deleted or isinstance(write, Delete)):
-            return _Confirmation(key, revision_of(response_body), "", list_count_at_write)
+            return _ConfirmationCondition(key, revision_of(response_body), "", list_count_at_write)
         cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (response_body.get("details") or {}).get("uid")
         deleted_object_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
-        return None if cached_object is None else _Confirmation(key, 0, deleted_object_uid, list_count_at_write)
+        return (
+            None if cached_object is None else _ConfirmationCondition(key, 0, deleted_object_uid, list_count_at_write)
+        )
 
-    def _is_confirmed(self, confirmation: _Confirmation) -> bool:
+    def _is_confirmed(self, confirmation: _ConfirmationCondition) -> bool:
         informer = self.informers[confirmation.key.kind]
         if informer.last_listed > confirmation.list_count_at_write:
             return True

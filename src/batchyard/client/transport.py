@@ -226,19 +226,23 @@ def to_wire_format(obj: Obj, served_kind: ServedKind) -> dict[str, Any]:
     return cut_times_to_seconds(dict(obj), time_locations(served_kind, served_kind.storage_version))
 
 
-def request_of(write: Write, info: ServedKind, version: str) -> HttpRequest:
+def request_of(write: Write, served_kind: ServedKind, version: str) -> HttpRequest:
     """Return the HTTP request of a write: POST, PUT or DELETE."""
     namespace, name = namespace_of(write), name_of(write)
     if isinstance(write, Delete):
-        return HttpRequest("DELETE", object_path(info, version, namespace, name), _encode(_delete_options(write)))
-    encoded_body = _encode(conversion.from_storage(to_wire_format(write.obj, info), info.api_version_for(version)))
+        return HttpRequest(
+            "DELETE", object_path(served_kind, version, namespace, name), _encode(_delete_options(write))
+        )
+    encoded_body = _encode(
+        conversion.from_storage(to_wire_format(write.obj, served_kind), served_kind.api_version_for(version))
+    )
     match write:
         case Create():
-            return HttpRequest("POST", object_path(info, version, namespace), encoded_body)
+            return HttpRequest("POST", object_path(served_kind, version, namespace), encoded_body)
         case UpdateStatus():
-            return HttpRequest("PUT", object_path(info, version, namespace, name, "status"), encoded_body)
+            return HttpRequest("PUT", object_path(served_kind, version, namespace, name, "status"), encoded_body)
         case Update():
-            return HttpRequest("PUT", object_path(info, version, namespace, name), encoded_body)
+            return HttpRequest("PUT", object_path(served_kind, version, namespace, name), encoded_body)
 
 
 def list_one_request(write: Write, served_kind: ServedKind, version: str) -> HttpRequest:

@@ -106,14 +106,16 @@ def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) ->
     return patch
 
 
-def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> HttpRequest:
+def _merge_request(
+    write: Update | UpdateStatus, base: Obj | None, served_kind: ServedKind, version: str
+) -> HttpRequest:
     """Return a merge-patch request with the fields that a write changes, and the revision on which the write is based.
 
     Without `base`, all fields are sent. The server rejects the patch if the revision is outdated.
     """
     is_status_update = isinstance(write, UpdateStatus)
-    new_object = _convert_to_version(write.obj, info, version)
-    old_object = _convert_to_version(base, info, version) if base is not None else {}
+    new_object = _convert_to_version(write.obj, served_kind, version)
+    old_object = _convert_to_version(base, served_kind, version) if base is not None else {}
     patch = merge_patch(old_object, new_object)
     if is_status_update:
         patch = {"status": patch["status"]} if "status" in patch else {}
@@ -126,16 +128,16 @@ def _merge_request(write: Update | UpdateStatus, base: Obj | None, info: ServedK
         metadata["managedFields"] = write.managed_fields
     if metadata:
         patch["metadata"] = metadata
-    return _patch_request(write, info, version, patch, "status" if is_status_update else "")
+    return _patch_request(write, served_kind, version, patch, "status" if is_status_update else "")
 
 
-def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, version: str) -> RequestSteps:
+def _apply_status(write: UpdateStatus, base: Obj | None, served_kind: ServedKind, version: str) -> RequestSteps:
     """Yield the requests that write a Workload's status: one server-side apply for each field manager.
 
     If removed values are still stored, because another manager owns them too, a merge patch removes these values.
     """
-    new_object = _convert_to_version(write.obj, info, version)
-    old_status = (_convert_to_version(base, info, version) if base is not None else {}).get("status") or {}
+    new_object = _convert_to_version(write.obj, served_kind, version)
+    old_status = (_convert_to_version(base, served_kind, version) if base is not None else {}).get("status") or {}
     metadata, status = new_object["metadata"], new_object.get("status") or {}
     resource_version = metadata.get("resourceVersion")
     for applied in _split_by_manager(old_status, status):
@@ -143,12 +145,14 @@ def _apply_status(write: UpdateStatus, base: Obj | None, info: ServedKind, versi
         if resource_version:
             identity_fields["resourceVersion"] = resource_version
         document = {"apiVersion": new_object["apiVersion"], "kind": new_object["kind"], "metadata": identity_fields}
-        request = _patch_request(write, info, version, {**document, "status": applied.status}, "status", APPLY_PATCH)
+        request = _patch_request(
+            write, served_kind, version, {**document, "status": applied.status}, "status", APPLY_PATCH
+        )
         stored_object = yield request._replace(path=f"{request.path}?fieldManager={applied.manager}&force=true")
         resource_version = _resource_version_in(stored_object)
     if patch_of_removed := _removal_patch(old_status, status, stored_object.get("status") or {}):
         status_patch = {"metadata": {"resourceVersion": resource_version}, "status": patch_of_removed}
-        yield _patch_request(write, info, version, status_patch, "status")
+        yield _patch_request(write, served_kind, version, status_patch, "status")
 
 
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:

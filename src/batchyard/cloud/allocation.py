@@ -102,7 +102,7 @@ def validation_refusal(key: CapacityKey, pool: Obj, catalog: Catalog) -> Allocat
     if key.machine_type not in catalog.machines:
         message = f"Invalid value for field 'machineType': '{key.machine_type}'. There is no such machine type."
         return AllocationRefusal(INVALID_MACHINE_TYPE, message)
-    if not pool_properties.has_its_accelerator(pool, catalog):
+    if not pool_properties.has_specified_accelerator(pool, catalog):
         accelerator = pool["spec"]["accelerator"]
         message = f"{accelerator['count']} {accelerator['type']} cannot be attached to {key.machine_type}."
         return AllocationRefusal(INVALID_GPU_TYPE, message)

@@ -13,7 +13,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, catalog_of
 from batchyard.cloud.catalog.nodes import node_template
-from batchyard.cloud.catalog.pool_properties import chip_count_of, has_its_accelerator, slice_host_count, zones_of
+from batchyard.cloud.catalog.pool_properties import chip_count_of, has_specified_accelerator, slice_host_count, zones_of
 from batchyard.interfaces.client import Reader
 
 # The node requirements of pods that fit no pool, from their selectors, tolerations and requests, as in GKE.
@@ -202,13 +202,13 @@ def pool_errors(pool: Obj, cluster: Obj | None) -> Sequence[FieldError]:
     return errors or [fault._replace(path=f"spec.{fault.path}") for fault in _pool_errors(pool, cluster, catalog)]
 
 
-def node_pool_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the NodePool that a row of a Cluster's `spec.nodePools` defines."""
+def node_pool_of(pool_entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the NodePool that an entry of a Cluster's `spec.nodePools` defines."""
     return {
         "apiVersion": scheme.kind_info(scheme.NODE_POOL).api_version,
         "kind": "NodePool",
-        "metadata": {"name": row["name"], "finalizers": [well_known.NODE_POOL_FINALIZER]},
-        "spec": {field: value for field, value in row.items() if field != "name"},
+        "metadata": {"name": pool_entry["name"], "finalizers": [well_known.NODE_POOL_FINALIZER]},
+        "spec": {field: value for field, value in pool_entry.items() if field != "name"},
     }
 
 
@@ -272,7 +272,7 @@ def _node_pool_errors(cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
 def _pool_errors(pool: Obj, cluster: Obj, catalog: Catalog) -> Iterator[FieldError]:
     spec = pool["spec"]
     machine = catalog.machine(spec["machineType"])
-    if not has_its_accelerator(pool, catalog):
+    if not has_specified_accelerator(pool, catalog):
         attachable_types = [name for name in catalog.attachable if catalog.can_attach(machine, name)]
         own_accelerator = machine.accelerator
         remedy = (

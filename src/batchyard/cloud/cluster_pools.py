@@ -43,9 +43,9 @@ class ClusterPoolsController:
         cluster = find_cluster(reader)
         if cluster is None or "nodePools" not in cluster["spec"]:
             return ReconcileResult()
-        applied_hashes = _applied_hashes(cluster)
+        applied_hashes = _applied_hash_by_pool(cluster)
         row_by_name = {row["name"]: row for row in cluster["spec"]["nodePools"] or ()}
-        hashes = {name: _hash_of(row) for name, row in row_by_name.items()}
+        hashes = {name: _hash_of_pool_entry(row) for name, row in row_by_name.items()}
         result = ReconcileResult()
         for name, row in row_by_name.items():
             if hashes[name] != applied_hashes.get(name) and not _apply_node_pool_row(row, cluster, reader, result):
@@ -87,7 +87,7 @@ def _cluster_event(cluster: Obj, reason: str, message: str, event_type: str = "N
     return EventRecord(Key(scheme.CLUSTER, "", cluster["metadata"]["name"]), event_type, reason, message)
 
 
-def _applied_hashes(cluster: Obj) -> dict[str, str]:
+def _applied_hash_by_pool(cluster: Obj) -> dict[str, str]:
     try:
         hashes = json.loads(annotation(cluster, well_known.APPLIED_NODE_POOLS) or "{}")
     except ValueError:
@@ -95,8 +95,8 @@ def _applied_hashes(cluster: Obj) -> dict[str, str]:
     return hashes if isinstance(hashes, dict) else {}
 
 
-def _hash_of(row: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
+def _hash_of_pool_entry(pool_entry: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(pool_entry, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
 
 
 def _pool_key(name: str) -> Key:

@@ -47,7 +47,7 @@ class InstanceController:
         if cluster is None:
             return ReconcileResult()
         pool = reader.get(meta.Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
-        return _Machine(instance, node, pool, cluster, self._seed).step(now)
+        return _Machine(instance, node, pool, cluster, self._seed).reconcile(now)
 
 
 def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
@@ -63,7 +63,7 @@ class _Machine:
     cluster: meta.Obj
     seed: int
 
-    def step(self, now: Instant) -> ReconcileResult:
+    def reconcile(self, now: Instant) -> ReconcileResult:
         if instances.is_being_deleted(self.instance):
             return self._shut_down(now)
         instance_phase, stop_at = instances.phase_of(self.instance), instances.stops_at(self.instance)

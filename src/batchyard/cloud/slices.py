@@ -148,10 +148,10 @@ class PoolPlan:
         """Return whether a condition of the node pool is True."""
         return is_true({"conditions": self.conditions}, kind)
 
-    def set_condition(self, kind: str, holds: bool, reason: str, message: str) -> None:
+    def set_condition(self, condition_type: str, holds: bool, reason: str, message: str) -> None:
         """Set a condition in the node pool's planned status."""
         self.conditions = with_condition(
-            self.conditions, type=kind, status=holds, reason=reason, message=message, now=self.now
+            self.conditions, type=condition_type, status=holds, reason=reason, message=message, now=self.now
         )
 
     def request_machines(self, zone: str, count: int) -> None:
@@ -167,7 +167,7 @@ class PoolPlan:
         """Plan to delete Instances, except those that are already being deleted."""
         self.later_writes += [Delete(member.key) for member in members if not member.is_being_deleted]
 
-    def repair_at(self, crashed_at: Instant) -> Instant:
+    def replacement_time(self, crashed_at: Instant) -> Instant:
         """Return when a machine of the pool that crashed at `crashed_at` is replaced."""
         catalog = catalog_of(self.cluster)
         return crashed_at + repair_time(machine_of(self.pool, catalog), self.cluster, catalog)
@@ -184,7 +184,7 @@ def plan_machines(plan: PoolPlan, members: Mapping[str, PoolMember], crashed_mem
     """
     expired_members = []
     for member in crashed_members:
-        repair_due_at = plan.repair_at(member.phase_start)
+        repair_due_at = plan.replacement_time(member.phase_start)
         if repair_due_at <= plan.now:
             expired_members.append(member)
         else:
@@ -244,7 +244,7 @@ def plan_slice(plan: PoolPlan, members: Mapping[str, PoolMember], reader: Reader
 
 
 def _repair_slice(plan: PoolPlan, hosts: list[PoolMember], crashed_at: Instant, reader: Reader) -> None:
-    repair_due_at = plan.repair_at(crashed_at)
+    repair_due_at = plan.replacement_time(crashed_at)
     if repair_due_at > plan.now:
         plan.requeue_by(repair_due_at)
         status = {"phase": CRASHED, "since": format_time(crashed_at)}

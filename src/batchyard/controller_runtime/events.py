@@ -83,14 +83,14 @@ class EventSeriesWriter:
         """
         object_reference = reference_to(self._client, record.regarding)
         key = component, tuple(object_reference.values()), record.type, record.reason
-        event_series = self._recent_series.recall(key)
+        event_series = self._recent_series.get(key)
         if event_series is not None and now - event_series.last_occurrence >= SERIES_FINISHED_AFTER:
             event_series = None
         stored_event = None if event_series is None else self._client.get(event_series.event_key)
         if event_series is None or (stored_event is None and not event_series.is_being_created):
             event = self._new_event(now, component, record, object_reference)
             new_series = _Series(key_of(event), now)
-            self._recent_series.remember(key, new_series)
+            self._recent_series.put(key, new_series)
             self._client.submit([Create(event)], partial(self._process_creation, new_series))
             return
         event_series.last_occurrence, event_series.count = now, event_series.count + 1
@@ -226,7 +226,7 @@ class EventRecorder:
             self._count_or_create_event(now, (component, regarding_key, type_, reason, aggregated_message), message)
 
     def _count_or_create_event(self, now: Instant, key: _EventKey, message: str) -> None:
-        known_event_key = self._recent_events.recall(key)
+        known_event_key = self._recent_events.get(key)
         stored_event = self._client.get(known_event_key) if known_event_key is not None else None
         if stored_event is not None:
             new_count = stored_event.get("count", 1) + 1
@@ -234,14 +234,14 @@ class EventRecorder:
             self._client.submit([Update(updated_event)], ignore_result)
             return
         event = self._new_event(now, key, message)
-        self._recent_events.remember(key, key_of(event))
+        self._recent_events.put(key, key_of(event))
         self._client.submit([Create(event)], ignore_result)
 
     def _is_combined_with_similar(self, now: Instant, key: tuple[str, Key, str, str], message: str) -> bool:
         """Record an Event's message; return whether over ten recent messages with this key share one Event."""
-        similar_records = self._similar_records.recall(key)
+        similar_records = self._similar_records.get(key)
         if similar_records is None:
-            self._similar_records.remember(key, _SimilarRecords(now, {message: None}))
+            self._similar_records.put(key, _SimilarRecords(now, {message: None}))
             return False
         if now - similar_records.updated_at > SIMILAR_RECORDS_PERIOD:
             similar_records.messages = {}
@@ -252,9 +252,9 @@ class EventRecorder:
         return len(messages) > SIMILAR_RECORDS_MAX
 
     def _take_token(self, now: Instant, component: str, regarding_key: Key) -> bool:
-        token_bucket = self._buckets.recall((component, regarding_key))
+        token_bucket = self._buckets.get((component, regarding_key))
         if token_bucket is None:
-            self._buckets.remember((component, regarding_key), _TokenBucket(now, EVENT_BURST - 1.0))
+            self._buckets.put((component, regarding_key), _TokenBucket(now, EVENT_BURST - 1.0))
             return True
         tokens = min(float(EVENT_BURST), token_bucket.tokens + (now - token_bucket.updated_at) / TOKEN_PERIOD)
         has_token = tokens >= 1

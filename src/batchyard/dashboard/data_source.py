@@ -179,7 +179,7 @@ class QueueSource(Protocol):
     def cluster_queue_of(self, namespace: str, local_queue: str) -> str | None:
         """Return the name of a LocalQueue's ClusterQueue; None if the LocalQueue does not exist."""
 
-    def readiness(self, name: str) -> QueueActiveStatus:
+    def active_status(self, name: str) -> QueueActiveStatus:
         """Return whether a ClusterQueue can admit Workloads, and the reason if it cannot."""
 
 

@@ -107,7 +107,7 @@ View: TypeAlias = Callable[
 ]
 
 
-def _time_only(
+def _empty_document(
     _inputs: data_source.ViewInputs, _access: data_source.NamespaceAccess, _query: data_source.Query
 ) -> data_source.ViewJson:
     """Return an empty document: the response around it has the time and speed of the platform."""
@@ -115,7 +115,7 @@ def _time_only(
 
 
 VIEWS: Final[Mapping[str, View]] = {
-    "time": _time_only,
+    "time": _empty_document,
     "overview": overview_document,
     "cohorts": cohorts_document,
     "queue": queue_document,

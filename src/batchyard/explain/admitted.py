@@ -161,7 +161,7 @@ class AdmittedExplainer:
                 "summary": f"admitted at {admitted_at}; its pods are not created yet, or have ended",
             }
         if self._capacity is not None and not all(map(pods.bound_node, job_pods)):
-            return self._unplaced_part(workload, job_pods, now, user)
+            return self._explain_unplaced_pods(workload, job_pods, now, user)
         starting_pods = [pod for pod in job_pods if not pods.is_ready(pod)]
         nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
         location_suffix = f" on {_shorten_names(nodes)}" if nodes else ""
@@ -201,7 +201,7 @@ class AdmittedExplainer:
         ]
         return max(events)[1] if events else None
 
-    def _unplaced_part(
+    def _explain_unplaced_pods(
         self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationUser
     ) -> DocumentPart:
         unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod)]
@@ -211,7 +211,7 @@ class AdmittedExplainer:
         assert self._capacity is not None, "pods without nodes are explained only if the node capacity is known"
         wait_texts, (limit_kind, pool) = (
             self._capacity.describe_waits(now),
-            self._capacity.limit_of(autoscaler_message, now),
+            self._capacity.limit_in_message(autoscaler_message, now),
         )
         scheduler_message = next(iter(scheduler_texts), "the scheduler has not processed them yet")
         views = [pod_view(pod) for pod in unplaced_pods]

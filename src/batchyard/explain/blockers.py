@@ -85,12 +85,12 @@ def _object_to_fix(workload: Obj, queues: pending_reason.WorkloadQueues, limit_k
 def _inactivity_suffix(queues: pending_reason.WorkloadQueues, kind: str, scheduler_cache: SchedulerCache) -> str:
     name = queues.cluster_queue_name
     if kind == "ClusterQueue" and name in scheduler_cache.snapshot.queues:
-        readiness = scheduler_cache.readiness(name)
-        return "" if readiness.active else f": {readiness.message}"
+        active_status = scheduler_cache.active_status(name)
+        return "" if active_status.active else f": {active_status.message}"
     return ""
 
 
-def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
+def requeue_binding_limit(view: WorkloadView, now: Instant) -> BindingLimit | None:
     """Return why a backoff or the condition Requeued=False keeps a Workload out of its queue; None if neither does."""
     if not is_held_back(view, now):
         return None
@@ -101,7 +101,7 @@ def requeue_binding(view: WorkloadView, now: Instant) -> BindingLimit | None:
     return BindingLimit(BACKOFF, text, "Workload", view.name)
 
 
-def failed_check_binding(workload: Obj) -> BindingLimit | None:
+def failed_check_binding_limit(workload: Obj) -> BindingLimit | None:
     """Return the limit of a Workload with an admission check in state Rejected or, else, Retry; None for others."""
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.checks_in_state(workload, state)
@@ -148,7 +148,7 @@ def blocked_views(scheduler_cache: SchedulerCache) -> list[WorkloadView]:
     return [view for view in views if view.pending_reason == WAITING_FOR_PODS_READY and view.admissible]
 
 
-def blocked_entry_binding(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
+def blocked_entry_binding_limit(scheduler_cache: SchedulerCache, user: ExplanationUser) -> BindingLimit | None:
     """Return a limit that names the first Workload whose admission waits until all admitted Workloads are ready.
 
     Return None if no Workload waits for this.
@@ -166,7 +166,7 @@ def simulate_decision(view: WorkloadView, queue: str, cache: SchedulerCache, pol
     return Cycle(cache.snapshot, policy, cache.namespaces, 0).run([Head(view, queue)])[0]
 
 
-def binding_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
+def binding_limit_of_refusal(decision: Decision, scheduler_cache: SchedulerCache) -> BindingLimit | None:
     """Return the misconfiguration or stop because of which the scheduler tried no flavor for a Workload, else None."""
     if not isinstance(decision, StayPending) or decision.why.assignment is not None:
         return None
@@ -307,14 +307,14 @@ def find_limiting_node(node: QuotaNode, fr: int, amount: int) -> LimitingNode:
             step.parent, fr
         ):
             return LimitingNode(BORROWING, step)
-    retained_quotas = retained_quota(node, fr)
+    retained_quotas = find_retained_quotas(node, fr)
     if retained_quotas and sum(each.amount for each in retained_quotas) >= amount - available(node, fr):
         return LimitingNode(LENDING, retained_quotas[0].node)
     uses_all_own_quota = node.parent is None or node.usage[fr] >= node.subtree_quota[fr]
     return LimitingNode(NOMINAL, node if uses_all_own_quota else node.path[0])
 
 
-def retained_quota(node: QuotaNode, fr: int) -> list[RetainedQuota]:
+def find_retained_quotas(node: QuotaNode, fr: int) -> list[RetainedQuota]:
     """Return the unused quota that other nodes of the cohort tree do not lend to `node`, largest amount first."""
     limited_nodes = [each for each in _nodes_off_path(node) if each.lending_limit.get(fr) is not None]
     retained_quotas = [RetainedQuota(each, each.local_quota[fr] - each.usage[fr]) for each in limited_nodes]

@@ -13,9 +13,9 @@ from batchyard.explain.budget_raises import holding_budgets
 from batchyard.explain.cohort_simulation import OTHER_WORKLOADS_MAX, CohortSimulation, HypotheticalChange
 from batchyard.explain.document import DocumentPart, ExplanationUser, assess_flavors, nonempty_fields
 from batchyard.explain.fixes import (
+    BlockedWorkload,
     QueueCorrection,
-    WaitingCase,
-    correct_queue,
+    find_queue_corrections,
     propose_local_queues,
     propose_new_local_queues,
     remedy_of,
@@ -58,61 +58,63 @@ class ChangeExplainer:
         self._reader = reader
 
     def changes_part(
-        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+        self, proposal_case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
     ) -> DocumentPart:
         """Return the document field `changes`: the changes that would admit the Workload, verified by simulation.
 
         The field `changesEnd` is added if no change was found, or if the search reached its limit. `holders` are the
         Workloads that hold the missing quota.
         """
-        result = self._search_changes(case, holders, user)
-        changes = [_proposal_part(each, case.simulation) for each in result.proposals]
+        result = self._search_changes(proposal_case, holders, user)
+        changes = [_proposal_part(each, proposal_case.simulation) for each in result.proposals]
         changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
     def _search_changes(
-        self, case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+        self, proposal_case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
     ) -> SearchResult:
         build_view = self._cache.hypothetical_view
         priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
         searches = [
-            propose_queueing_strategy(case),
-            propose_flavors(case, build_view),
-            propose_coverage(case),
-            propose_quota_raises(case),
-            propose_priority(case, build_view, priority_values),
-            propose_preemption_rules(case),
-            propose_borrowing_preemption(case),
-            propose_size(case, build_view),
+            propose_queueing_strategy(proposal_case),
+            propose_flavors(proposal_case, build_view),
+            propose_coverage(proposal_case),
+            propose_quota_raises(proposal_case),
+            propose_priority(proposal_case, build_view, priority_values),
+            propose_preemption_rules(proposal_case),
+            propose_borrowing_preemption(proposal_case),
+            propose_size(proposal_case, build_view),
             propose_workload_ends(holders, user.name_of),
-            propose_withdrawals(case, user.name_of),
+            propose_withdrawals(proposal_case, user.name_of),
         ]
-        return run_searches(searches, case.simulation)
+        return run_searches(searches, proposal_case.simulation)
 
-    def fixes_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
+    def fixes_part(self, blocked_workload: BlockedWorkload, user: ExplanationUser) -> DocumentPart:
         """Return the fields `changes` and `changesEnd` for a Workload that waits for another reason than quota."""
         self._cache.snapshot.rebuild_if_changed()
-        if waiting_case.limit.limit == blockers.PODS_READY:
-            return self.unready_part(waiting_case, user)
-        waiting_case = waiting_case._replace(budgets=holding_budgets(waiting_case.queues.local_queue, self._reader))
-        queue_corrections = correct_queue(waiting_case, self._cache)
+        if blocked_workload.limit.limit == blockers.PODS_READY:
+            return self.unready_part(blocked_workload, user)
+        blocked_workload = blocked_workload._replace(
+            budgets=holding_budgets(blocked_workload.queues.local_queue, self._reader)
+        )
+        queue_corrections = find_queue_corrections(blocked_workload, self._cache)
         if queue_corrections:
-            return self._corrections_part(waiting_case, queue_corrections, user)
-        proposals = list(propose_local_queues(waiting_case, self._cache, self._policy))
-        proposals = proposals or list(propose_new_local_queues(waiting_case, self._cache, self._policy))
+            return self._corrections_part(blocked_workload, queue_corrections, user)
+        proposals = list(propose_local_queues(blocked_workload, self._cache, self._policy))
+        proposals = proposals or list(propose_new_local_queues(blocked_workload, self._cache, self._policy))
         changes = [each.document() for each in proposals]
-        return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(waiting_case, self._cache))
+        return nonempty_fields(changes=changes, changesEnd="" if changes else remedy_of(blocked_workload, self._cache))
 
-    def unready_part(self, waiting_case: WaitingCase, user: ExplanationUser) -> DocumentPart:
+    def unready_part(self, blocked_workload: BlockedWorkload, user: ExplanationUser) -> DocumentPart:
         """Return the document fields `changes` and `changesEnd` for a Workload blocked by the unready pods of others.
 
         At most one change is proposed: end the Workloads whose pods are not ready, and withdraw the other blocked
         Workloads of Jobs and JobSets. It is proposed only if a simulation with it admits the Workload, and if no
         further Workload could be admitted first.
         """
-        view, keys = waiting_case.view, blockers.unready_workloads(self._cache, self._reader)
-        queue = self._cache.snapshot.queues[waiting_case.queues.cluster_queue_name]
+        view, keys = blocked_workload.view, blockers.unready_workloads(self._cache, self._reader)
+        queue = self._cache.snapshot.queues[blocked_workload.queues.cluster_queue_name]
         blocked_views = [each for each in blockers.blocked_views(self._cache) if each.key != view.key]
         blocked_keys = [each.key for each in blocked_views if self._has_pods(each)]
         is_first = not blocked_views or self._is_only_pending_with_pods(view, blocked_keys)
@@ -124,7 +126,7 @@ class ChangeExplainer:
                     changes.append(
                         _proposal_part(deactivation_proposal([*keys, *blocked_keys], user.name_of), simulation)
                     )
-        return nonempty_fields(changes=changes, changesEnd=remedy_of(waiting_case, self._cache))
+        return nonempty_fields(changes=changes, changesEnd=remedy_of(blocked_workload, self._cache))
 
     def _is_only_pending_with_pods(self, view: WorkloadView, withdrawn_keys: Sequence[str]) -> bool:
         pending_queues = self._cache.queue_manager.pending.values()
@@ -140,16 +142,16 @@ class ChangeExplainer:
         return workload is not None and has_pods(workload)
 
     def _corrections_part(
-        self, waiting_case: WaitingCase, queue_corrections: Sequence[QueueCorrection], user: ExplanationUser
+        self, blocked_workload: BlockedWorkload, queue_corrections: Sequence[QueueCorrection], user: ExplanationUser
     ) -> DocumentPart:
-        sufficient_queues = [each for each in queue_corrections if self._is_sufficient(waiting_case, each)]
+        sufficient_queues = [each for each in queue_corrections if self._is_sufficient(blocked_workload, each)]
         if sufficient_queues:
             return {"changes": [Proposal(FIX, each.text, each.patches).document() for each in sufficient_queues]}
         queue_correction = queue_corrections[0]
-        with self._simulation_of(waiting_case, queue_correction) as simulation:
+        with self._simulation_of(blocked_workload, queue_correction) as simulation:
             view = simulation.explained_view
             outcomes = assess_flavors(simulation.snapshot, simulation.queue, view, self._policy)
-            case = ProposalCase(queue_correction.workload, view, outcomes, simulation, waiting_case.owner_job)
+            case = ProposalCase(queue_correction.workload, view, outcomes, simulation, blocked_workload.owner_job)
             result = self._search_changes(case, (), user)
         changes = [
             _proposal_part(each._replace(text=f"{queue_correction.text}; {each.text}", apply=patches), simulation)
@@ -161,16 +163,16 @@ class ChangeExplainer:
         )
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
-    def _is_sufficient(self, waiting_case: WaitingCase, queue_correction: QueueCorrection) -> bool:
-        with self._simulation_of(waiting_case, queue_correction) as simulation:
+    def _is_sufficient(self, blocked_workload: BlockedWorkload, queue_correction: QueueCorrection) -> bool:
+        with self._simulation_of(blocked_workload, queue_correction) as simulation:
             return simulation.run_trial_within_limit().is_admitted
 
     def _simulation_of(
-        self, waiting_case: WaitingCase, queue_correction: QueueCorrection
+        self, blocked_workload: BlockedWorkload, queue_correction: QueueCorrection
     ) -> AbstractContextManager[CohortSimulation]:
         queue = self._cache.snapshot.queues[queue_correction.objects.queue.name]
-        view = waiting_case.view
-        if queue_correction.workload is not waiting_case.workload:
+        view = blocked_workload.view
+        if queue_correction.workload is not blocked_workload.workload:
             view = self._cache.hypothetical_view(queue_correction.workload, view)
         return closing(CohortSimulation(self._cache, self._policy, view, queue, queue_correction.objects))
 

@@ -41,8 +41,8 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
-    for quota_key in snapshot.names:
-        snapshot_copy.id_of(*quota_key)
+    for quota_key in snapshot.flavor_resource_names:
+        snapshot_copy.flavor_resource_id(*quota_key)
     for view in (*snapshot.forest.views.values(), *new_cohorts):
         snapshot_copy.put_cohort(view)
     queues_of_tree = snapshot.queues_below(queue.node.path[0])
@@ -54,7 +54,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     for each in queues_of_tree:
         for quota_holder in each.workloads.values():
             if not quota_holder.evicted:
-                snapshot_copy.hold(_copy_holder(quota_holder, snapshot_copy.queues[each.name]))
+                snapshot_copy.add_holder(_copy_holder(quota_holder, snapshot_copy.queues[each.name]))
     return snapshot_copy
 
 
@@ -178,7 +178,7 @@ class CohortSimulation:
         """Return the views of all simulated pending Workloads except the explained Workload."""
         return [view for views in self._pending_views.values() for view in views if view.key != self.explained_view.key]
 
-    def views_ahead(self) -> list[WorkloadView]:
+    def workloads_ahead(self) -> list[WorkloadView]:
         """Return the simulated Workloads that are ahead of the explained Workload in its queue, in queue order."""
         return list(takewhile(lambda each: each is not self.explained_view, self._pending_views[self.queue.name]))
 
@@ -321,7 +321,7 @@ class _Trial:
     def _admit_workload(self, decision: Admit) -> None:
         view = decision.head.workload
         self._queue_manager.pending[decision.queue.name].remove(view.key)
-        self._snapshot.hold(holder_from_admission(decision, self._simulation._now, admitted=True))
+        self._snapshot.add_holder(holder_from_admission(decision, self._simulation._now, admitted=True))
         self._admitted_views[view.key] = view
         self._outcome.is_admitted |= view.key == self._explained_view.key
 
@@ -334,13 +334,13 @@ class _Trial:
             self._outcome.preempted_keys.append(key)
         name, view = quota_holder.queue.name, self._admitted_views.get(key) or self._simulation._views.get(key)
         self._release_quota(key)
-        self._queue_manager.mark_queue(name)
+        self._queue_manager.mark_queue_for_retry(name)
         if view is not None:
             self._queue_manager.pending[name].put_in_line(view)
             self._queue_manager.record_new_workload(name)
 
     def _release_quota(self, key: str) -> None:
-        quota_holder = self._snapshot.release(key)
+        quota_holder = self._snapshot.remove_holder(key)
         if key in self._admitted_views:
             del self._admitted_views[key]
         elif quota_holder is not None:
@@ -348,9 +348,9 @@ class _Trial:
 
     def _undo_quota_changes(self) -> None:
         for key in self._admitted_views:
-            self._snapshot.release(key)
+            self._snapshot.remove_holder(key)
         for quota_holder in self._released_holders.values():
-            self._snapshot.hold(quota_holder)
+            self._snapshot.add_holder(quota_holder)
         for pending_queue in self._queue_manager.pending.values():
             pending_queue.clear()
 

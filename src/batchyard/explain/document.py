@@ -182,14 +182,14 @@ def _flavor_outcome(
                 assumed_usage.get(fr, 0),
                 quota.available(node, fr),
                 node.potential_quota[fr],
-                quota.possibility_of(quality),
+                quota.preemption_possibility_of(quality),
             )
             for resource, (fr, amount), quality in zip(
                 group_request.resources, group_request.usages[index], resource_qualities, strict=True
             )
         ]
     )
-    possibility = quota.possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
+    possibility = quota.preemption_possibility_of(quota.worst_quality(qualities, assigner.queue.view.fungibility))
     return FlavorOutcome(
         group_request.group.flavors[index],
         group_request.group.number,
@@ -305,7 +305,7 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
         return None if amount is None else format_amount(request.resource, amount)
 
     return nonempty_fields(
-        kind=kind_of(snapshot, node),
+        kind=quota_node_kind(snapshot, node),
         name=node.name,
         nominal=format_or_none(node.nominal.get(request.fr, 0)),
         subtree=format_or_none(node.subtree_quota[request.fr]),
@@ -316,7 +316,7 @@ def _level_part(snapshot: Snapshot, node: quota.QuotaNode, request: FlavorResour
     )
 
 
-def kind_of(snapshot: Snapshot, node: quota.QuotaNode) -> str:
+def quota_node_kind(snapshot: Snapshot, node: quota.QuotaNode) -> str:
     """Return the kind of the object that a cohort tree node stands for: ClusterQueue or Cohort."""
     return "ClusterQueue" if node in snapshot.queue_of else "Cohort"
 
@@ -329,7 +329,7 @@ def holder_part(
     held_amounts = [
         {"flavor": flavor, "resource": resource, "amount": format_amount(resource, amount)}
         for fr, amount in holder.held_amounts
-        for flavor, resource in (snapshot.names[fr],)
+        for flavor, resource in (snapshot.flavor_resource_names[fr],)
     ]
     return {
         "workload": user.name_of(workload.key),

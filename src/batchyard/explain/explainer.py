@@ -172,21 +172,21 @@ class QueueExplainer:
         if queue is None or pending_queue is None:
             return {"state": "Unknown", "summary": "the scheduler has not processed this new ClusterQueue yet"}
         self._cache.snapshot.rebuild_if_changed()
-        readiness = self._cache.readiness(name)
+        active_status = self._cache.active_status(name)
         part = document.nonempty_fields(clusterQueue=name, cohort=queue.view.cohort, quotas=self._quota_parts(queue))
         count = len(queue.workloads)
         part["line"] = document.nonempty_fields(
             of=len(pending_queue), strategy="StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
         )
-        fair_share = weighted_share(queue.node, self._cache.snapshot.names)
+        fair_share = weighted_share(queue.node, self._cache.snapshot.flavor_resource_names)
         part["facts"] = document.nonempty_fields(
             waiting=count_with_noun(len(pending_queue), "Workload"),
             holding=count_with_noun(count, "Workload"),
             share=_format_share(fair_share.rounded_value, fair_share.weight),
         )
-        if not readiness.active:
-            binding_limit = document.BindingLimit(STOPPED, readiness.message, "ClusterQueue", name)
-            return {**part, "state": "Inactive", "summary": readiness.message, "binding": binding_limit.document()}
+        if not active_status.active:
+            binding_limit = document.BindingLimit(STOPPED, active_status.message, "ClusterQueue", name)
+            return {**part, "state": "Inactive", "summary": active_status.message, "binding": binding_limit.document()}
         head_views = pending_queue.first_not_held_back(1)
         if not head_views:
             holding_text = f"{count_with_noun(count, 'Workload')} {select_verb(count, 'holds', 'hold')}"
@@ -206,7 +206,7 @@ class QueueExplainer:
     def _quota_parts(self, queue: ClusterQueue) -> list[DocumentPart]:
         node, quota_parts = queue.node, []
         for fr in node.declared_frs:
-            flavor, resource = self._cache.snapshot.names[fr]
+            flavor, resource = self._cache.snapshot.flavor_resource_names[fr]
             quota, used_amount, available_amount = node.subtree_quota[fr], node.usage[fr], available(node, fr)
             lent_amount = max(0, quota - used_amount - max(0, available_amount)) if node.parent is not None else 0
             amount_by_name = {

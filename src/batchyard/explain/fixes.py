@@ -50,7 +50,7 @@ _REMEDY_BY_LIMIT: Final = {
 }
 
 
-class WaitingCase(NamedTuple):
+class BlockedWorkload(NamedTuple):
     """A Workload that the scheduler does not consider, with its job (None if it has none) and its queues."""
 
     workload: Obj
@@ -79,26 +79,29 @@ class QueueCorrection(NamedTuple):
     patches: Sequence[Patch]
 
 
-def correct_queue(case: WaitingCase, cache: SchedulerCache) -> Sequence[QueueCorrection]:
-    """Return the alternatives to correct all errors of a Workload and its queue, each with the corrected objects.
+def find_queue_corrections(blocked_workload: BlockedWorkload, cache: SchedulerCache) -> Sequence[QueueCorrection]:
+    """Return the ways to remove all errors and holds, such as a stopPolicy, of a Workload and its queue.
 
-    There is one alternative, or several if the Cohorts form a cycle, which can be broken in several places. The result
-    is empty if there are no errors, or if patches cannot correct them.
+    Each way contains the corrected objects. There is one way, or several if the Cohorts form a cycle, which can be
+    broken in several places. The result is empty if nothing needs a correction, or if patches do not suffice.
     """
-    queue, local_queue = cache.snapshot.queues.get(case.queues.cluster_queue_name), case.queues.local_queue
-    if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not case.budgets):
+    queue, local_queue = (
+        cache.snapshot.queues.get(blocked_workload.queues.cluster_queue_name),
+        blocked_workload.queues.local_queue,
+    )
+    if queue is None or local_queue is None or (holding_budgets_suffix(local_queue) and not blocked_workload.budgets):
         return ()
-    corrections = list(_corrections(case, cache))
+    corrections = list(_corrections(blocked_workload, cache))
     if not queue.is_in_cohort_cycle:
         alternatives = [corrections] if corrections else []
     else:
         alternatives = [[*corrections, each] for each in _cycle_corrections(queue.view.cohort, cache.snapshot)]
-    queue_corrections = [_apply_corrections(case.workload, queue.view, each) for each in alternatives]
+    queue_corrections = [_apply_corrections(blocked_workload.workload, queue.view, each) for each in alternatives]
     return [each for each in queue_corrections if _is_ready(each.objects, cache)]
 
 
 def _is_ready(objects: CorrectedObjects, cache: SchedulerCache) -> bool:
-    return cache.readiness_of_view(objects.queue, objects.flavors).active
+    return cache.active_status_of_view(objects.queue, objects.flavors).active
 
 
 def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Sequence[_Correction]) -> QueueCorrection:
@@ -109,42 +112,41 @@ def _apply_corrections(workload: Obj, view: ClusterQueueView, corrections: Seque
     return QueueCorrection(workload, objects, text, [each.patch for each in corrections])
 
 
-def remedy_of(case: WaitingCase, cache: SchedulerCache) -> str:
+def remedy_of(blocked_workload: BlockedWorkload, cache: SchedulerCache) -> str:
     """Return what the user can change if no patch helps, or when the wait ends by itself; '' if neither is known."""
-    if case.limit.limit == blockers.BACKOFF and case.limit.until is not None:
-        return f"it is queued again without a change at {format_second(case.limit.until)}, when its backoff ends"
-    local_queue, queue_name = case.view.queue.partition("/")[2], case.queues.cluster_queue_name
+    view, limit, queues = blocked_workload.view, blocked_workload.limit, blocked_workload.queues
+    if limit.limit == blockers.BACKOFF and limit.until is not None:
+        return f"it is queued again without a change at {format_second(limit.until)}, when its backoff ends"
+    local_queue, queue_name = view.queue.partition("/")[2], queues.cluster_queue_name
     queue = cache.snapshot.queues.get(queue_name)
-    if case.queues.local_queue is None:
+    if queues.local_queue is None:
         label = well_known.QUEUE_NAME
-        return (
-            f"create LocalQueue {local_queue} in namespace {case.view.namespace}, or set the label {label} to another"
-        )
+        return f"create LocalQueue {local_queue} in namespace {view.namespace}, or set the label {label} to another"
     if queue is None:
         return f"create ClusterQueue {queue_name}, or a LocalQueue of a ClusterQueue that exists"
-    if holding_budgets_suffix(case.queues.local_queue):
-        end = "" if case.limit.until is None else f", or wait for its next period at {format_second(case.limit.until)}"
+    if holding_budgets_suffix(queues.local_queue):
+        end = "" if limit.until is None else f", or wait for its next period at {format_second(limit.until)}"
         return f"raise the amount of the Budget that holds the LocalQueue{end}"
     if queue.is_in_cohort_cycle:
         return "correct spec.parentName of one of the Cohorts in the cycle"
-    readiness = cache.readiness_of_view(replace(queue.view, stop_policy="None"))
-    if not readiness.active:
-        return f"create or correct the objects that ClusterQueue {queue_name} references: {readiness.message}"
-    return _REMEDY_BY_LIMIT.get(case.limit.limit, "")
+    active_status = cache.active_status_of_view(replace(queue.view, stop_policy="None"))
+    if not active_status.active:
+        return f"create or correct the objects that ClusterQueue {queue_name} references: {active_status.message}"
+    return _REMEDY_BY_LIMIT.get(blocked_workload.limit.limit, "")
 
 
-def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correction]:
-    view, queue = case.view, cache.snapshot.queues[case.queues.cluster_queue_name]
-    if not lifecycle.is_active(case.workload):
+def _corrections(blocked_workload: BlockedWorkload, cache: SchedulerCache) -> Iterator[_Correction]:
+    view, queue = blocked_workload.view, cache.snapshot.queues[blocked_workload.queues.cluster_queue_name]
+    if not lifecycle.is_active(blocked_workload.workload):
         patch = merge_patch("Workload", view.name, {"spec": {"active": True}}, view.namespace)
         yield _Correction("set spec.active of the Workload to true", patch)
-    if lifecycle.has_admission_gate(case.workload):
-        yield _gate_correction(case)
-    yield from _limit_corrections(case)
+    if lifecycle.has_admission_gate(blocked_workload.workload):
+        yield _gate_correction(blocked_workload)
+    yield from _limit_corrections(blocked_workload)
     local_queue = cache.workload_cache.local_queues.get(view.queue)
-    for budget_raise in map(raise_of_budget, case.budgets):
+    for budget_raise in map(raise_of_budget, blocked_workload.budgets):
         yield _Correction(budget_raise.text, budget_raise.patch)
-    if local_queue is not None and local_queue.stop_policy != "None" and not case.budgets:
+    if local_queue is not None and local_queue.stop_policy != "None" and not blocked_workload.budgets:
         name = view.queue.partition("/")[2]
         patch = merge_patch("LocalQueue", name, _STOP_POLICY_NONE, view.namespace)
         yield _Correction(f"LocalQueue {name}: set stopPolicy to None", patch)
@@ -160,7 +162,7 @@ def _corrections(case: WaitingCase, cache: SchedulerCache) -> Iterator[_Correcti
         patch = json_patch("ClusterQueue", queue.name, [selector_operation])
         yield _Correction(text, patch, lambda each: _with_queue(each, namespaces=parse_selector({})))
     yield from _flavor_corrections(queue.view, cache)
-    yield from _check_corrections(case, queue.view, cache)
+    yield from _check_corrections(blocked_workload, queue.view, cache)
 
 
 def _with_queue(objects: CorrectedObjects, **fields: Any) -> CorrectedObjects:
@@ -200,14 +202,14 @@ def _cycle_corrections(cohort: str, snapshot: Snapshot) -> Iterator[_Correction]
         )
 
 
-def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
+def _limit_corrections(blocked_workload: BlockedWorkload) -> Iterator[_Correction]:
     """Yield a correction that raises all container limits that are below the requests, for a Workload without a job.
 
     Kubernetes rejects a job with such containers.
     """
-    if case.owner_job is not None or not case.view.over_limit:
+    if blocked_workload.owner_job is not None or not blocked_workload.view.over_limit:
         return
-    operations, texts, pod_sets = list[Patch](), list[str](), deepcopy(case.workload["spec"]["podSets"])
+    operations, texts, pod_sets = list[Patch](), list[str](), deepcopy(blocked_workload.workload["spec"]["podSets"])
     for path, container in _containers_with_paths(pod_sets):
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
@@ -222,8 +224,8 @@ def _limit_corrections(case: WaitingCase) -> Iterator[_Correction]:
                 )
                 limits[resource] = request
     if operations:
-        patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
-        workload = with_path(case.workload, ("spec", "podSets"), pod_sets)
+        patch = json_patch("Workload", blocked_workload.view.name, operations, blocked_workload.view.namespace)
+        workload = with_path(blocked_workload.workload, ("spec", "podSets"), pod_sets)
         yield _Correction("; ".join(texts), patch, workload=workload)
 
 
@@ -234,20 +236,24 @@ def _containers_with_paths(pod_sets: Sequence[Obj]) -> Iterator[tuple[str, Obj]]
                 yield f"/spec/podSets/{number}/template/spec/{field}/{index}", container
 
 
-def _gate_correction(case: WaitingCase) -> _Correction:
-    name, job = well_known.ADMISSION_GATED_BY, case.owner_job
-    gated_object = case.workload if job is None or annotation(job, name) is None else job
+def _gate_correction(blocked_workload: BlockedWorkload) -> _Correction:
+    name, job = well_known.ADMISSION_GATED_BY, blocked_workload.owner_job
+    gated_object = blocked_workload.workload if job is None or annotation(job, name) is None else job
     kind, metadata = gated_object["kind"], gated_object["metadata"]
     gates = annotation(gated_object, name)
-    patch = merge_patch(kind, metadata["name"], {"metadata": {"annotations": {name: None}}}, case.view.namespace)
+    patch = merge_patch(
+        kind, metadata["name"], {"metadata": {"annotations": {name: None}}}, blocked_workload.view.namespace
+    )
     return _Correction(f"{kind} {metadata['name']}: remove gate {gates} from the annotation {name}", patch)
 
 
-def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: SchedulerCache) -> Iterator[_Correction]:
+def _check_corrections(
+    blocked_workload: BlockedWorkload, view: ClusterQueueView, cache: SchedulerCache
+) -> Iterator[_Correction]:
     missing_names = [name for name in view.admission_checks if not cache.has_admission_check(name)]
-    if not missing_names or case.queues.cluster_queue is None:
+    if not missing_names or blocked_workload.queues.cluster_queue is None:
         return
-    patch = check_removal_patch(case.queues.cluster_queue, missing_names)
+    patch = check_removal_patch(blocked_workload.queues.cluster_queue, missing_names)
     text = f"ClusterQueue {view.name}: remove AdmissionCheck {', '.join(missing_names)}, which does not exist"
 
     def remove_checks(objects: CorrectedObjects) -> CorrectedObjects:
@@ -260,38 +266,45 @@ def _check_corrections(case: WaitingCase, view: ClusterQueueView, cache: Schedul
 # Another LocalQueue, if that of the Workload or its ClusterQueue does not exist.
 
 
-def propose_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+def propose_local_queues(
+    blocked_workload: BlockedWorkload, cache: SchedulerCache, policy: SchedulingPolicy
+) -> Iterator[Proposal]:
     """Yield moves of the Workload to other LocalQueues of its namespace that would admit it, similar names first.
 
     At most four are tried. Nothing is yielded for limits other than MISCONFIGURED and STOPPED.
     """
-    if case.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
+    if blocked_workload.limit.limit not in {blockers.MISCONFIGURED, blockers.STOPPED}:
         return
-    for local_queue in _similar_local_queues(case.view, cache):
+    for local_queue in _similar_local_queues(blocked_workload.view, cache):
         queue, name = cache.snapshot.queues[local_queue.cluster_queue], local_queue.key.partition("/")[2]
-        if queue.active and _is_admitted(case.view, queue, cache, policy):
+        if queue.active and _is_admitted(blocked_workload.view, queue, cache, policy):
             text = f"set the label {well_known.QUEUE_NAME} to LocalQueue {name}"
-            yield Proposal(FIX, text, [_queue_name_patch(case, name)])
+            yield Proposal(FIX, text, [_queue_name_patch(blocked_workload, name)])
 
 
-def propose_new_local_queues(case: WaitingCase, cache: SchedulerCache, policy: SchedulingPolicy) -> Iterator[Proposal]:
+def propose_new_local_queues(
+    blocked_workload: BlockedWorkload, cache: SchedulerCache, policy: SchedulingPolicy
+) -> Iterator[Proposal]:
     """Yield the creation of LocalQueues of existing ClusterQueues that would admit the Workload, similar names first.
 
     At most four ClusterQueues are tried. The new LocalQueue replaces one that does not exist, or whose ClusterQueue
     does not exist: the field `clusterQueue` is immutable.
     """
-    if case.limit.limit != blockers.MISCONFIGURED or case.queues.cluster_queue_name in cache.snapshot.queues:
+    if (
+        blocked_workload.limit.limit != blockers.MISCONFIGURED
+        or blocked_workload.queues.cluster_queue_name in cache.snapshot.queues
+    ):
         return
-    wanted_name = case.queues.cluster_queue_name or case.view.queue.partition("/")[2]
+    wanted_name = blocked_workload.queues.cluster_queue_name or blocked_workload.view.queue.partition("/")[2]
     queues = {name: queue for name, queue in cache.snapshot.queues.items() if queue.active}
     for name in _most_similar_names(wanted_name, queues):
-        if _is_admitted(case.view, queues[name], cache, policy):
-            yield _new_local_queue(case, name, cache)
+        if _is_admitted(blocked_workload.view, queues[name], cache, policy):
+            yield _new_local_queue(blocked_workload, name, cache)
 
 
-def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCache) -> Proposal:
-    namespace, _, name = case.view.queue.partition("/")
-    is_new_name_needed = case.queues.local_queue is not None or not name
+def _new_local_queue(blocked_workload: BlockedWorkload, cluster_queue: str, cache: SchedulerCache) -> Proposal:
+    namespace, _, name = blocked_workload.view.queue.partition("/")
+    is_new_name_needed = blocked_workload.queues.local_queue is not None or not name
     if is_new_name_needed:
         # One name more than there are LocalQueues, so that one is free.
         local_queues = cache.workload_cache.local_queues
@@ -299,7 +312,9 @@ def _new_local_queue(case: WaitingCase, cluster_queue: str, cache: SchedulerCach
         name = next(each for each in candidates if f"{namespace}/{each}" not in local_queues)
     metadata, spec = {"name": name, "namespace": namespace}, {"clusterQueue": cluster_queue}
     local_queue = {**_KUEUE_OBJECT, "kind": "LocalQueue", "metadata": metadata, "spec": spec}
-    patches = [creation_patch(local_queue)] + ([_queue_name_patch(case, name)] if is_new_name_needed else [])
+    patches = [creation_patch(local_queue)] + (
+        [_queue_name_patch(blocked_workload, name)] if is_new_name_needed else []
+    )
     label_text = f", and set the label {well_known.QUEUE_NAME} to {name}" if is_new_name_needed else ""
     return Proposal(FIX, f"create LocalQueue {name} of ClusterQueue {cluster_queue}{label_text}", patches)
 
@@ -322,12 +337,17 @@ def _similar_local_queues(view: WorkloadView, cache: SchedulerCache) -> Sequence
     return [usable_queues[name] for name in _most_similar_names(view.queue.removeprefix(prefix), usable_queues)]
 
 
-def _queue_name_patch(case: WaitingCase, local_queue: str) -> Patch:
-    if case.owner_job is None:
-        return merge_patch("Workload", case.view.name, {"spec": {"queueName": local_queue}}, case.view.namespace)
+def _queue_name_patch(blocked_workload: BlockedWorkload, local_queue: str) -> Patch:
+    if blocked_workload.owner_job is None:
+        return merge_patch(
+            "Workload",
+            blocked_workload.view.name,
+            {"spec": {"queueName": local_queue}},
+            blocked_workload.view.namespace,
+        )
     metadata = {"labels": {well_known.QUEUE_NAME: local_queue}}
-    name, namespace = case.owner_job["metadata"]["name"], case.view.namespace
-    return merge_patch(case.owner_job["kind"], name, {"metadata": metadata}, namespace)
+    name, namespace = blocked_workload.owner_job["metadata"]["name"], blocked_workload.view.namespace
+    return merge_patch(blocked_workload.owner_job["kind"], name, {"metadata": metadata}, namespace)
 
 
 def _is_admitted(view: WorkloadView, queue: ClusterQueue, cache: SchedulerCache, policy: SchedulingPolicy) -> bool:

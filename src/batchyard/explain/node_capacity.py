@@ -45,7 +45,7 @@ class NodeCapacityView:
         self._autoscaler = autoscaler
         self.has_room_for = placement.has_room_for
 
-    def groups(self) -> Sequence[NodeGroup]:
+    def one_group_per_pool(self) -> Sequence[NodeGroup]:
         """Return one node group for each NodePool, because the groups of a pool differ only by zone."""
         return [groups[0] for groups in self._scaling_index.groups.values() if groups]
 
@@ -57,13 +57,13 @@ class NodeCapacityView:
         """Return the cluster autoscaler's last message about a pod; '' if there is none."""
         return self._autoscaler.last_message_for(pod_uid)
 
-    def limit_of(self, message: str, now: Instant) -> tuple[str, str]:
+    def limit_in_message(self, message: str, now: Instant) -> tuple[str, str]:
         """Return the limit in an autoscaler message (such as STOCK_OUT), and the NodePool's name ('' if unknown)."""
         if message.startswith(_SCALE_UP_TRIGGERED):
             booting_machines = self._scaling_index.machines.upcoming_machines.values()
             return BOOTING, next((machine.group.pool for machine in booting_machines), "")
         if IN_BACKOFF in message:
-            backoffs = self._unretried_backoffs(now)
+            backoffs = self._relevant_backoffs(now)
             backoff_codes = {each.code for _, each in backoffs}
             pool = backoffs[0][0].partition("/")[0] if backoffs else ""
             return (CLOUD_QUOTA if backoff_codes == {_QUOTA_EXCEEDED} else STOCK_OUT), pool
@@ -87,7 +87,7 @@ class NodeCapacityView:
             f"{count_with_noun(len(times), 'machine')} of {zone}, the first requested at {format_second(min(times))}"
             for zone, times in sorted(created_by_zone.items())
         ]
-        for location, each in self._unretried_backoffs(now):
+        for location, each in self._relevant_backoffs(now):
             awaited_texts.append(f"pool {location}: {each.code}; {_retry_text(each, now)}")
         return awaited_texts[:_SHOWN_MAX]
 
@@ -98,17 +98,17 @@ class NodeCapacityView:
         """
         ends = [
             each.end
-            for _, each in self._unretried_backoffs(now)
+            for _, each in self._relevant_backoffs(now)
             if each.end > now and not each.needs_configuration_change
         ]
         return min(ends, default=None)
 
     def pools_in_backoff(self, now: Instant) -> frozenset[str]:
-        """Return the NodePools with a running backoff; if there is none, those not retried after their last backoff."""
-        return frozenset(location.partition("/")[0] for location, _ in self._unretried_backoffs(now))
+        """Return the NodePools with a running backoff; if there is none, those with an ended, recorded backoff."""
+        return frozenset(location.partition("/")[0] for location, _ in self._relevant_backoffs(now))
 
-    def _unretried_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
-        """Return the running backoffs of node groups; if none runs, the ended ones that were not retried yet."""
+    def _relevant_backoffs(self, now: Instant) -> Sequence[tuple[str, Backoff]]:
+        """Return (key, backoff) pairs of the running backoffs, sorted by key; if none runs, of all recorded ones."""
         all_backoffs = sorted(self._scaling_index.backoffs.items())
         return [(location, each) for location, each in all_backoffs if each.end > now] or all_backoffs
 
@@ -147,7 +147,7 @@ def propose_node_changes(
 def _machine_proposals(
     pods: Sequence[PodView], node_capacity: NodeCapacityView, unavailable_pools: frozenset[str]
 ) -> Iterator[Proposal]:
-    for group in node_capacity.groups():
+    for group in node_capacity.one_group_per_pool():
         if group.name.pool in unavailable_pools:
             continue
         if group.hosts > 1 or not node_capacity.has_room_for(pods[:1], with_nodes=_hypothetical_nodes(group, 1)):

@@ -15,7 +15,7 @@ from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, Quo
 from batchyard.explain.budget_raises import end_of_hold, holding_budgets
 from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
-from batchyard.explain.fixes import WaitingCase
+from batchyard.explain.fixes import BlockedWorkload
 from batchyard.explain.proposals import ProposalCase
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
@@ -76,8 +76,9 @@ class PendingExplainer:
             blocker = document.BindingLimit(blockers.MISCONFIGURED, message, "LocalQueue", view.queue)
         if blocker is not None or queue is None:
             assert blocker is not None
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), workload_queues, blocker)
-            return {"binding": blocker.document(), **self._changes.fixes_part(case, user)}
+            owner_job = self._changes.owner_job(workload)
+            blocked_workload = BlockedWorkload(workload, view, owner_job, workload_queues, blocker)
+            return {"binding": blocker.document(), **self._changes.fixes_part(blocked_workload, user)}
         return self._explain_in_queue(workload, view, queue, workload_queues, now, user)
 
     def binding_limit_of_pending(
@@ -92,7 +93,9 @@ class PendingExplainer:
         if workload is None:
             return None
         analysis = self._analyze_pending(workload, self._pending_view(workload, queue.name), queue)
-        return blockers.binding_of_refusal(analysis.decision, self._cache) or self._shortage_binding(analysis, user)
+        return blockers.binding_limit_of_refusal(analysis.decision, self._cache) or self._shortage_binding_limit(
+            analysis, user
+        )
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         view = workload_view(workload)
@@ -111,21 +114,20 @@ class PendingExplainer:
     ) -> document.DocumentPart:
         self._cache.snapshot.rebuild_if_changed()
         analysis = self._analyze_pending(workload, view, queue)
-        part: document.DocumentPart = {
-            "clusterQueue": queue.name,
-            "cohort": queue.view.cohort,
-            "priority": view.priority,
-        }
+        part: document.DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort}
+        part["priority"] = view.priority
         part["podSets"] = document.pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             part["shares"] = self._fair_shares_part(queue, analysis.holders)
-        limit = blockers.binding_of_refusal(analysis.decision, self._cache) or blockers.failed_check_binding(workload)
-        limit = limit or blockers.requeue_binding(view, now)
+        limit = blockers.binding_limit_of_refusal(
+            analysis.decision, self._cache
+        ) or blockers.failed_check_binding_limit(workload)
+        limit = limit or blockers.requeue_binding_limit(view, now)
         limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
-            return {**part, "binding": limit.document(), **self._changes.fixes_part(case, user)}
+            blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
+            return {**part, "binding": limit.document(), **self._changes.fixes_part(blocked_workload, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
             part |= self._simulate(analysis, simulation, user)
@@ -133,17 +135,19 @@ class PendingExplainer:
             simulation.close()
         if part["binding"]["limit"] == blockers.PODS_READY:
             limit = document.BindingLimit(blockers.PODS_READY, part["binding"]["message"])
-            case = WaitingCase(workload, view, self._changes.owner_job(workload), queues, limit)
-            part |= self._changes.unready_part(case, user)
+            blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
+            part |= self._changes.unready_part(blocked_workload, user)
         return part
 
     def _simulate(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
     ) -> document.DocumentPart:
         baseline = simulation.run_trial_within_limit()
-        binding = self._head_of_line_binding(analysis, user) or self._preemption_binding(analysis, baseline, user)
-        binding = binding or self._shortage_binding(analysis, user)
-        binding = binding or self._queue_order_binding(analysis, baseline, user)
+        binding = self._head_of_line_binding_limit(analysis, user) or self._preemption_binding_limit(
+            analysis, baseline, user
+        )
+        binding = binding or self._shortage_binding_limit(analysis, user)
+        binding = binding or self._queue_order_binding_limit(analysis, baseline, user)
         document_part: document.DocumentPart = {
             "binding": binding.document(),
             **self._holders_part(analysis, binding, user),
@@ -152,8 +156,10 @@ class PendingExplainer:
         if binding.limit != PREEMPTION and not baseline.is_admitted:
             limit_kind = analysis.shortage.limit if analysis.shortage is not None else ""
             owner_job = self._changes.owner_job(analysis.workload)
-            case = ProposalCase(analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind)
-            document_part |= self._changes.changes_part(case, analysis.holders, user)
+            proposal_case = ProposalCase(
+                analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind
+            )
+            document_part |= self._changes.changes_part(proposal_case, analysis.holders, user)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
@@ -174,14 +180,14 @@ class PendingExplainer:
 
     # --- binding limits ---
 
-    def _head_of_line_binding(
+    def _head_of_line_binding_limit(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         queue, pending_queue = analysis.queue, self._cache.queue_manager.pending[analysis.queue.name]
         if pending_queue.get(analysis.view.key) is None:
             return None
         if not queue.view.strict_fifo:
-            return self._preemptor_binding(analysis, pending_queue.preemptor, user)
+            return self._preemptor_binding_limit(analysis, pending_queue.preemptor, user)
         front_views = pending_queue.first_not_held_back(1)
         if not front_views or front_views[0].key == analysis.view.key:
             return None
@@ -192,7 +198,7 @@ class PendingExplainer:
         text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
-    def _preemptor_binding(
+    def _preemptor_binding_limit(
         self, analysis: PendingAnalysis, preemptor: str, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         if not preemptor or preemptor == analysis.view.key or not isinstance(analysis.decision, Admit):
@@ -201,12 +207,12 @@ class PendingExplainer:
         text = f"{name} stays at the head of ClusterQueue {analysis.queue.name} until its victims release their quota"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
-    def _queue_order_binding(
+    def _queue_order_binding_limit(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit:
         queue = analysis.queue.name
         if baseline_outcome.is_admitted:
-            blocked_binding = blockers.blocked_entry_binding(self._cache, user)
+            blocked_binding = blockers.blocked_entry_binding_limit(self._cache, user)
             return blocked_binding or document.BindingLimit(TURN, "it fits and is admitted next", "ClusterQueue", queue)
         pending_queues = self._cache.queue_manager.pending
         head_keys = [
@@ -218,7 +224,7 @@ class PendingExplainer:
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
         return document.BindingLimit(TURN, text, "ClusterQueue", queue)
 
-    def _preemption_binding(
+    def _preemption_binding_limit(
         self, analysis: PendingAnalysis, baseline_outcome: TrialOutcome, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         decision = analysis.decision
@@ -237,7 +243,7 @@ class PendingExplainer:
     def _queues_of_tree(self, analysis: PendingAnalysis) -> list[ClusterQueue]:
         return self._cache.snapshot.queues_below(analysis.queue.node.path[0])
 
-    def _shortage_binding(
+    def _shortage_binding_limit(
         self, analysis: PendingAnalysis, user: document.ExplanationUser
     ) -> document.BindingLimit | None:
         shortage, queue = analysis.shortage, analysis.queue
@@ -253,15 +259,15 @@ class PendingExplainer:
         if request is None or limiting_node is None:
             message = _join_obstacles(analysis)
             return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
-        limit_kind = self._limit_or_priority(analysis, limiting_node.limit)
+        limit_kind = self._limit_kind_or_priority(analysis, limiting_node.limit)
         node, missing_amount = limiting_node.node, format_amount(request.resource, request.shortfall)
-        kind = document.kind_of(self._cache.snapshot, node)
+        kind = document.quota_node_kind(self._cache.snapshot, node)
         text = _describe_shortage(analysis, limit_kind, f"{kind} {node.name}")
         return document.BindingLimit(
             limit_kind, text, kind, node.name, outcome.flavor, request.resource, missing_amount
         )
 
-    def _limit_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
+    def _limit_kind_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
         if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
@@ -316,7 +322,7 @@ class PendingExplainer:
         queues = dict.fromkeys([queue, *[holder.workload.queue for holder in holders]])
         share_parts = []
         for each in list(queues)[: HOLDERS_SHOWN + 1]:
-            share = weighted_share(each.node, self._cache.snapshot.names)
+            share = weighted_share(each.node, self._cache.snapshot.flavor_resource_names)
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             share_parts.append(document.nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts

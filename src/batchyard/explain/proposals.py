@@ -77,12 +77,12 @@ _PREEMPTION_POLICIES: Final = (
 )
 
 
-def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Search:
+def propose_priority(proposal_case: ProposalCase, build_view: ViewBuilder, classes: Mapping[str, int]) -> Search:
     """Search for the lowest priority at which the Workload preempts others, or is ahead in the queue, and is admitted.
 
     `classes` are the values of the WorkloadPriorityClasses by name.
     """
-    simulation, current_priority = case.simulation, case.view.priority
+    simulation, current_priority = proposal_case.simulation, proposal_case.view.priority
     pending_priorities = [view.priority for view in simulation.other_pending_views()]
     held_priorities = [
         each.priority for queue in simulation.snapshot.queues.values() for each in queue.workloads.values()
@@ -91,8 +91,8 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
     priorities = sorted(value for value in thresholds if current_priority < value <= _PRIORITY_MAX)[:_PRIORITIES_MAX]
 
     def with_priority(value: int) -> HypotheticalChange:
-        obj = with_path(case.workload, ("spec", "priority"), value)
-        return HypotheticalChange(workload=build_view(obj, case.view))
+        obj = with_path(proposal_case.workload, ("spec", "priority"), value)
+        return HypotheticalChange(workload=build_view(obj, proposal_case.view))
 
     if not priorities or not (yield with_priority(priorities[-1])):
         return
@@ -105,24 +105,28 @@ def propose_priority(case: ProposalCase, build_view: ViewBuilder, classes: Mappi
     priority_class = min(((value, name) for name, value in classes.items() if value >= new_priority), default=None)
     hint = "" if priority_class is None else f"; WorkloadPriorityClass {priority_class[1]} has {priority_class[0]}"
     text = f"raise its priority from {current_priority} to {new_priority}{hint}"
-    patch = merge_patch("Workload", case.view.name, {"spec": {"priority": new_priority}}, case.view.namespace)
+    patch = merge_patch(
+        "Workload", proposal_case.view.name, {"spec": {"priority": new_priority}}, proposal_case.view.namespace
+    )
     yield Proposal(PRIORITY, text, (patch,), smallest_index.is_minimal)
 
 
-def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
+def propose_size(proposal_case: ProposalCase, build_view: ViewBuilder) -> Search:
     """Search for the highest reduced count of the largest pod set with which the Workload would be admitted."""
-    pod_sets = case.workload["spec"]["podSets"]
+    pod_sets = proposal_case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
     pod_count: int = pod_set.get("count", 1)
-    pods_per_step = _pod_count_step(case.owner_job, pod_set["name"])
+    pods_per_step = _pod_count_step(proposal_case.owner_job, pod_set["name"])
     steps_max = pod_count // pods_per_step
 
     def without_steps(omitted_steps: int) -> HypotheticalChange:
         smaller_set = {**pod_set, "count": (steps_max - omitted_steps) * pods_per_step}
         smaller_set.pop("minCount", None)
-        obj = with_path(case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]])
-        return HypotheticalChange(workload=build_view(obj, case.view))
+        obj = with_path(
+            proposal_case.workload, ("spec", "podSets"), [*pod_sets[:index], smaller_set, *pod_sets[index + 1 :]]
+        )
+        return HypotheticalChange(workload=build_view(obj, proposal_case.view))
 
     if steps_max < 2 or not (yield without_steps(steps_max - 1)):
         return
@@ -130,7 +134,7 @@ def propose_size(case: ProposalCase, build_view: ViewBuilder) -> Search:
     new_count = (steps_max - omitted_step_count.amount) * pods_per_step
     pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
     text = f"request {count_with_noun(new_count, 'pod')}{pod_set_suffix} instead of {pod_count}"
-    yield Proposal(SIZE, text, _count_patches(case, index, new_count), omitted_step_count.is_minimal)
+    yield Proposal(SIZE, text, _count_patches(proposal_case, index, new_count), omitted_step_count.is_minimal)
 
 
 def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
@@ -145,16 +149,19 @@ def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
     return max(1, min(parallelism, int(spec.get("completions") or parallelism)))
 
 
-def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Sequence[Patch]:
+def _count_patches(proposal_case: ProposalCase, pod_set_index: int, pod_count: int) -> Sequence[Patch]:
     """Return the patches that set the pod count of the Job, or of the Workload without a job; () for a JobSet.
 
     A minimum count is removed, because it must not exceed the new count.
     """
-    if case.owner_job is not None and case.owner_job["kind"] == "JobSet":
+    if proposal_case.owner_job is not None and proposal_case.owner_job["kind"] == "JobSet":
         return ()
-    has_minimum = case.workload["spec"]["podSets"][pod_set_index].get("minCount") is not None
-    if case.owner_job is not None and case.owner_job["kind"] == "Job":
-        name, namespace = case.owner_job["metadata"]["name"], case.owner_job["metadata"].get("namespace", "")
+    has_minimum = proposal_case.workload["spec"]["podSets"][pod_set_index].get("minCount") is not None
+    if proposal_case.owner_job is not None and proposal_case.owner_job["kind"] == "Job":
+        name, namespace = (
+            proposal_case.owner_job["metadata"]["name"],
+            proposal_case.owner_job["metadata"].get("namespace", ""),
+        )
         fields: dict[str, Any] = {"spec": {"parallelism": pod_count}}
         if has_minimum:
             fields["metadata"] = {"annotations": {well_known.MIN_PARALLELISM: None}}
@@ -163,26 +170,28 @@ def _count_patches(case: ProposalCase, pod_set_index: int, pod_count: int) -> Se
     operations: list[Mapping[str, Any]] = [{"op": "replace", "path": f"{path}/count", "value": pod_count}]
     if has_minimum:
         operations.append({"op": "remove", "path": f"{path}/minCount"})
-    return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
+    return (json_patch("Workload", proposal_case.view.name, operations, proposal_case.view.namespace),)
 
 
-def propose_flavors(case: ProposalCase, build_view: ViewBuilder) -> Search:
+def propose_flavors(proposal_case: ProposalCase, build_view: ViewBuilder) -> Search:
     """Search for changes of the pod templates with which the Workload could use an excluded flavor and be admitted."""
-    for name in _excluded_flavors(case):
-        flavor = case.simulation.snapshot.flavors.get(name)
+    for name in _excluded_flavors(proposal_case):
+        flavor = proposal_case.simulation.snapshot.flavors.get(name)
         if flavor is None:
             continue
-        pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in case.workload["spec"]["podSets"]]
-        obj = with_path(case.workload, ("spec", "podSets"), pod_sets)
-        if (yield HypotheticalChange(workload=build_view(obj, case.view))):
-            patches = _pod_patches(case, pod_sets)
+        pod_sets = [_fit_pod_set_to_flavor(pod_set, flavor) for pod_set in proposal_case.workload["spec"]["podSets"]]
+        obj = with_path(proposal_case.workload, ("spec", "podSets"), pod_sets)
+        if (yield HypotheticalChange(workload=build_view(obj, proposal_case.view))):
+            patches = _pod_patches(proposal_case, pod_sets)
             suffix = "" if patches else "; submit the job again with this change"
-            text = f"let its pods use flavor {name}: {_describe_pod_changes(case, flavor)}{suffix}"
+            text = f"let its pods use flavor {name}: {_describe_pod_changes(proposal_case, flavor)}{suffix}"
             yield Proposal(FLAVOR, text, patches)
 
 
-def _excluded_flavors(case: ProposalCase) -> list[str]:
-    flavor_names = [outcome.flavor for pod_set in case.outcomes for outcome in pod_set.outcomes if outcome.obstacle]
+def _excluded_flavors(proposal_case: ProposalCase) -> list[str]:
+    flavor_names = [
+        outcome.flavor for pod_set in proposal_case.outcomes for outcome in pod_set.outcomes if outcome.obstacle
+    ]
     return list(dict.fromkeys(flavor_names))
 
 
@@ -217,9 +226,9 @@ def _fit_spec_to_flavor(spec: Mapping[str, Any], flavor: FlavorView) -> dict[str
     return new_spec
 
 
-def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
+def _describe_pod_changes(proposal_case: ProposalCase, flavor: FlavorView) -> str:
     changes = []
-    old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
+    old_specs = [pod_set["template"]["spec"] for pod_set in proposal_case.workload["spec"]["podSets"]]
     new_specs = [_fit_spec_to_flavor(spec, flavor) for spec in old_specs]
     new_and_old_specs = list(zip(new_specs, old_specs, strict=True))
     if any(new.get("tolerations") != list(old.get("tolerations") or ()) for new, old in new_and_old_specs):
@@ -232,31 +241,33 @@ def _describe_pod_changes(case: ProposalCase, flavor: FlavorView) -> str:
     return ", ".join(changes)
 
 
-def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
+def _pod_patches(proposal_case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> Sequence[Patch]:
     """Return the patches of the pod templates in the job, or in a Workload without a job.
 
     The affinity in a JobSet is immutable: () is returned if it would change.
 
     If a job's tolerations change, its Workload is replaced. Otherwise the Workload stays, and needs its own patch.
     """
-    old_specs = [pod_set["template"]["spec"] for pod_set in case.workload["spec"]["podSets"]]
+    old_specs = [pod_set["template"]["spec"] for pod_set in proposal_case.workload["spec"]["podSets"]]
     new_specs = {pod_set["name"]: pod_set["template"]["spec"] for pod_set in pod_sets}
-    owner_job = case.owner_job
+    owner_job = proposal_case.owner_job
     changes_affinity = any(
         new.get("affinity") != old.get("affinity") for new, old in zip(new_specs.values(), old_specs, strict=True)
     )
     if changes_affinity and owner_job is not None and owner_job["kind"] == "JobSet":
         return ()
-    operations = _add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
-    workload_patch = json_patch("Workload", case.view.name, operations, case.view.namespace)
+    operations = _json_patch_add_operations(new_specs, list(new_specs), "/spec/podSets/{}/template/spec")
+    workload_patch = json_patch("Workload", proposal_case.view.name, operations, proposal_case.view.namespace)
     if owner_job is None:
         return (workload_patch,)
     name, namespace = owner_job["metadata"]["name"], owner_job["metadata"].get("namespace", "")
     if owner_job["kind"] == "Job":
-        operations = _add_operations(new_specs, list(new_specs), "/spec/template/spec")
+        operations = _json_patch_add_operations(new_specs, list(new_specs), "/spec/template/spec")
     else:
         pod_set_names = [each["name"] for each in owner_job["spec"].get("replicatedJobs") or ()]
-        operations = _add_operations(new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec")
+        operations = _json_patch_add_operations(
+            new_specs, pod_set_names, "/spec/replicatedJobs/{}/template/spec/template/spec"
+        )
     job_patch = json_patch(owner_job["kind"], name, operations, namespace)
     are_tolerations_new = any(
         list(new["tolerations"]) != (old.get("tolerations") or [])
@@ -265,7 +276,7 @@ def _pod_patches(case: ProposalCase, pod_sets: Sequence[Mapping[str, Any]]) -> S
     return (job_patch,) if are_tolerations_new else (job_patch, workload_patch)
 
 
-def _add_operations(
+def _json_patch_add_operations(
     pod_specs: Mapping[str, Mapping[str, Any]], pod_set_names: Sequence[str], path_format: str
 ) -> list[Mapping[str, Any]]:
     return [
@@ -288,12 +299,12 @@ def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callab
     )
 
 
-def propose_withdrawals(case: ProposalCase, name_of: Callable[[str], str]) -> Search:
+def propose_withdrawals(proposal_case: ProposalCase, name_of: Callable[[str], str]) -> Search:
     """Search for a minimal set of pending Workloads whose withdrawal would admit the explained Workload.
 
     Only the first ENDED_WORKLOADS_MAX Workloads ahead of it are candidates.
     """
-    keys = [view.key for view in case.simulation.views_ahead()[:ENDED_WORKLOADS_MAX]]
+    keys = [view.key for view in proposal_case.simulation.workloads_ahead()[:ENDED_WORKLOADS_MAX]]
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(withdrawn_workloads=each), "withdraw or suspend pending", name_of
     )
@@ -337,17 +348,17 @@ def deactivation_proposal(
     return Proposal(END, f"{verb} {', '.join(dict.fromkeys(names))}", visible_patches, is_minimal)
 
 
-def propose_queueing_strategy(case: ProposalCase) -> Search:
+def propose_queueing_strategy(proposal_case: ProposalCase) -> Search:
     """Try BestEffortFIFO for a StrictFIFO ClusterQueue; propose it if the Workload would then be admitted."""
-    view = case.simulation.queue.view
+    view = proposal_case.simulation.queue.view
     if view.strict_fifo and (yield HypotheticalChange(queues={view.name: replace(view, strict_fifo=False)})):
         patch = merge_patch("ClusterQueue", view.name, {"spec": {"queueingStrategy": "BestEffortFIFO"}})
         yield Proposal(STRATEGY, f"ClusterQueue {view.name}: set queueingStrategy to BestEffortFIFO", (patch,))
 
 
-def propose_preemption_rules(case: ProposalCase) -> Search:
+def propose_preemption_rules(proposal_case: ProposalCase) -> Search:
     """Search for the weakest sufficient `withinClusterQueue`, and separately for the weakest `reclaimWithinCohort`."""
-    view = case.simulation.queue.view
+    view = proposal_case.simulation.queue.view
     for field, view_field, policies in _PREEMPTION_POLICIES:
         current_policy = getattr(view.preemption, view_field)
         for policy in policies[policies.index(current_policy) + 1 :]:
@@ -360,12 +371,12 @@ def propose_preemption_rules(case: ProposalCase) -> Search:
                 break
 
 
-def propose_borrowing_preemption(case: ProposalCase) -> Search:
+def propose_borrowing_preemption(proposal_case: ProposalCase) -> Search:
     """Search for a change of `borrowWithinCohort` that suffices: its policy, or the lowest maxPriorityThreshold.
 
     Nothing is proposed if `reclaimWithinCohort` is Never, because Kueue's validation then rejects the policy.
     """
-    view, priority = case.simulation.queue.view, case.view.priority
+    view, priority = proposal_case.simulation.queue.view, proposal_case.view.priority
     if view.preemption.reclaim_within_cohort == "Never":
         return
 
@@ -383,7 +394,9 @@ def propose_borrowing_preemption(case: ProposalCase) -> Search:
     if not view.preemption.borrow_within_cohort or threshold is None:
         return
     held_priorities = {
-        each.priority for queue in case.simulation.snapshot.queues.values() for each in queue.workloads.values()
+        each.priority
+        for queue in proposal_case.simulation.snapshot.queues.values()
+        for each in queue.workloads.values()
     }
     thresholds = sorted(each for each in held_priorities if threshold < each < priority)[:_PRIORITIES_MAX]
     if not thresholds or not (yield with_rules(priority_threshold_max=thresholds[-1])):

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import format_amount, is_unlimited
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorResourceQuota, ResourceGroup
-from batchyard.explain.blockers import BORROWING, LENDING, retained_quota
+from batchyard.explain.blockers import BORROWING, LENDING, find_retained_quotas
 from batchyard.explain.cohort_simulation import CohortSimulation, HypotheticalChange
 from batchyard.explain.document import FlavorOutcome
 from batchyard.explain.proposals import QUOTA, ProposalCase, json_patch
@@ -62,33 +62,35 @@ class _QuotaField(NamedTuple):
         return replace(group, quotas=tuple(quotas))
 
 
-def propose_quota_raises(case: ProposalCase) -> Search:
+def propose_quota_raises(proposal_case: ProposalCase) -> Search:
     """Search for the smallest quota raises in the ClusterQueue or its cohort tree that would admit the Workload."""
-    for number, amounts in enumerate(islice(_flavor_combinations(case), _COMBINATIONS_MAX)):
+    for number, amounts in enumerate(islice(_flavor_combinations(proposal_case), _COMBINATIONS_MAX)):
         shortfall_by_key = {quota_key: shortfall for quota_key, (_, shortfall) in amounts.items() if shortfall}
         if not shortfall_by_key:
             continue
-        case.simulation.restore_quota_objects()
-        quota_fields = list(_raisable_fields(case.simulation, list(shortfall_by_key), case.limit_kind))
-        own_quota_fields = [each for each in quota_fields if each.node is case.simulation.queue.node]
+        proposal_case.simulation.restore_quota_objects()
+        quota_fields = list(
+            _raisable_fields(proposal_case.simulation, list(shortfall_by_key), proposal_case.limit_kind)
+        )
+        own_quota_fields = [each for each in quota_fields if each.node is proposal_case.simulation.queue.node]
         for quota_field in quota_fields if number == 0 else own_quota_fields[:1]:
-            proposal = yield from _minimal_raise(case, quota_field, shortfall_by_key)
+            proposal = yield from _minimal_raise(proposal_case, quota_field, shortfall_by_key)
             if (
                 proposal is None
-                and quota_field.node is case.simulation.queue.node
+                and quota_field.node is proposal_case.simulation.queue.node
                 and len(amounts) > len(shortfall_by_key)
             ):
                 # The currently missing amount may not suffice after Workloads ahead of it have taken quota.
                 shortfalls = {quota_key: shortfall for quota_key, (amount, shortfall) in amounts.items() if amount}
                 if all(quota_field.value(quota_key) is not None for quota_key in shortfalls):
-                    proposal = yield from _minimal_raise(case, quota_field, shortfalls)
+                    proposal = yield from _minimal_raise(proposal_case, quota_field, shortfalls)
             if proposal is not None:
                 yield proposal
 
 
-def _flavor_combinations(case: ProposalCase) -> Iterator[RequestedAmounts]:
+def _flavor_combinations(proposal_case: ProposalCase) -> Iterator[RequestedAmounts]:
     outcomes_by_group: dict[int, dict[str, list[FlavorOutcome]]] = {}
-    for pod_set in case.outcomes:
+    for pod_set in proposal_case.outcomes:
         for outcome in pod_set.outcomes:
             outcomes_by_group.setdefault(outcome.group_index, {}).setdefault(outcome.flavor, []).append(outcome)
     usable_by_group = []
@@ -130,8 +132,8 @@ def _raisable_fields(
     for ancestor in node.path[-2::-1]:
         if ancestor.name in views:
             quota_fields.append(_QuotaField(views[ancestor.name], ancestor, _BORROWING))  # noqa: PERF401 - consistent with the other cases
-    flavor_resource = snapshot.id_of(*quota_keys[0])
-    for retained in retained_quota(node, flavor_resource)[:_LENDERS_MAX]:
+    flavor_resource = snapshot.flavor_resource_id(*quota_keys[0])
+    for retained in find_retained_quotas(node, flavor_resource)[:_LENDERS_MAX]:
         lender = snapshot.queue_of.get(retained.node)
         view = lender.view if lender is not None else views[retained.node.name]
         quota_fields.append(_QuotaField(view, retained.node, _LENDING))
@@ -143,10 +145,12 @@ def _raisable_fields(
 
 
 def _minimal_raise(
-    case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
+    proposal_case: ProposalCase, quota_field: _QuotaField, shortfall_by_key: Mapping[tuple[str, str], int]
 ) -> Generator[HypotheticalChange, bool, Proposal | None]:
     quota_keys = list(shortfall_by_key)
-    raise_steps = _raise_steps(case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys])
+    raise_steps = _quota_raises_to_try(
+        proposal_case, quota_keys, [shortfall_by_key[quota_key] for quota_key in quota_keys]
+    )
 
     def raise_by(increases: Sequence[int]) -> HypotheticalChange:
         return quota_field.raise_by(dict(zip(quota_keys, increases, strict=True)))
@@ -196,13 +200,15 @@ def _change_in_dimension(
     return change_with([*amounts[:dimension], amount, *amounts[dimension + 1 :]])
 
 
-def _raise_steps(case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]) -> list[list[int]]:
+def _quota_raises_to_try(
+    proposal_case: ProposalCase, quota_keys: Sequence[tuple[str, str]], shortfalls: list[int]
+) -> list[list[int]]:
     """Return the quota raises to try, each as a list of amounts for `quota_keys`, in ascending order.
 
     The first raises are the shortfalls. Each next one adds the requests of another pending Workload.
     """
     raise_steps, total_amounts = [shortfalls], list(shortfalls)
-    for view in case.simulation.other_pending_views():
+    for view in proposal_case.simulation.other_pending_views():
         requests = {PODS: sum(view.counts)}
         for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
             for resource, amount in pod_set.template.requests:
@@ -255,14 +261,14 @@ def _raise_patch(quota_field: _QuotaField, increase_by_key: Mapping[tuple[str, s
 _COVERAGE_FLAVORS_MAX: Final = 4
 
 
-def propose_coverage(case: ProposalCase) -> Search:
+def propose_coverage(proposal_case: ProposalCase) -> Search:
     """Search for the smallest quotas of uncovered resources, in one flavor of the queue, that admit the Workload."""
-    if not any(pod_set.uncovered_resource for pod_set in case.outcomes):
+    if not any(pod_set.uncovered_resource for pod_set in proposal_case.outcomes):
         return
-    view = case.simulation.queue.view
+    view = proposal_case.simulation.queue.view
     covered_resources = {resource for group in view.groups for resource in group.resources}
     amount_by_resource: dict[str, int] = {}
-    for pod_set, count in zip(case.view.pod_sets, case.view.counts, strict=True):
+    for pod_set, count in zip(proposal_case.view.pod_sets, proposal_case.view.counts, strict=True):
         for resource, amount in pod_set.template.requests:
             if resource not in covered_resources and amount:
                 amount_by_resource[resource] = amount_by_resource.get(resource, 0) + amount * count

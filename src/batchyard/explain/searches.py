@@ -32,7 +32,7 @@ class Proposal(NamedTuple):
 
 #: The generator of a search, and of a part of a search that returns the smallest amount found.
 Search: TypeAlias = Generator[HypotheticalChange | Proposal, bool, None]
-Trials: TypeAlias = Generator[HypotheticalChange, bool, "SearchedAmount"]
+SmallestAmountSearch: TypeAlias = Generator[HypotheticalChange, bool, "SearchedAmount"]
 
 
 class SearchedAmount(NamedTuple):
@@ -42,7 +42,9 @@ class SearchedAmount(NamedTuple):
     is_minimal: bool = True
 
 
-def search_smallest_between(change_with: Callable[[int], HypotheticalChange], low: int, high: int) -> Trials:
+def search_smallest_between(
+    change_with: Callable[[int], HypotheticalChange], low: int, high: int
+) -> SmallestAmountSearch:
     """Search for the smallest amount from `low` to `high` that admits the Workload; `high` itself must admit it.
 
     The generator yields each change to simulate and receives whether the change admits the Workload. If it receives a
@@ -60,7 +62,7 @@ def search_smallest_between(change_with: Callable[[int], HypotheticalChange], lo
     return SearchedAmount(high)
 
 
-def search_smallest_amount(change_with: Callable[[int], HypotheticalChange], amount: int) -> Trials:
+def search_smallest_amount(change_with: Callable[[int], HypotheticalChange], amount: int) -> SmallestAmountSearch:
     """Search for the smallest amount that admits the Workload; `amount` itself must admit it.
 
     One unit less is tried first, because the missing amount of quota is most often minimal.

@@ -124,18 +124,24 @@ def _activate_namespace(namespace: meta.Obj) -> ReconcileResult:
 def _terminating_status(namespace: meta.Obj, objects: Mapping[str, Sequence[meta.Obj]], now: Instant) -> dict[str, Any]:
     old = namespace.get("status") or {}
     old_conditions = {condition["type"]: condition for condition in old.get("conditions") or ()}
-    problems = {**dict.fromkeys(_NO_PROBLEM_REASON_BY_CONDITION), **_remaining_problems(objects)}
+    problems = {**dict.fromkeys(_NO_PROBLEM_REASON_BY_CONDITION), **_remaining_content_conditions(objects)}
     conditions = [_condition(kind, problem, old_conditions.pop(kind, None), now) for kind, problem in problems.items()]
     return {**old, "phase": "Terminating", "conditions": [*old_conditions.values(), *conditions]}
 
 
-def _remaining_problems(content: Mapping[str, Sequence[meta.Obj]]) -> Mapping[str, tuple[str, str]]:
+def _remaining_content_conditions(
+    objects_by_resource: Mapping[str, Sequence[meta.Obj]],
+) -> Mapping[str, tuple[str, str]]:
     """Return the conditions of a terminating Namespace about its remaining objects and their finalizers.
 
-    They are pairs (reason, message) by condition type. `content` contains the remaining objects by resource name.
+    They are pairs (reason, message) by condition type. `objects_by_resource` holds the remaining objects.
     """
-    counts = sorted(f"{name} has {len(objects)} resource instances" for name, objects in content.items() if objects)
-    finalizers = Counter(name for objects in content.values() for obj in objects for name in meta.finalizers_of(obj))
+    counts = sorted(
+        f"{name} has {len(objects)} resource instances" for name, objects in objects_by_resource.items() if objects
+    )
+    finalizers = Counter(
+        name for objects in objects_by_resource.values() for obj in objects for name in meta.finalizers_of(obj)
+    )
     finalizer_text = ", ".join(sorted(f"{name} in {count} resource instances" for name, count in finalizers.items()))
     problem_texts: dict[str, tuple[str, str]] = {}
     if counts:
@@ -489,7 +495,7 @@ def definition_status(definition: meta.Obj, reader: client.Reader, now: Instant)
     """Return the new status of a CustomResourceDefinition that is not being deleted."""
     old = definition.get("status") or {}
     spec_names, old_names = definition["spec"]["names"], custom_kinds.accepted_names(definition)
-    conflicts = _conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
+    conflicts = _name_conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
     new_names = {field: old_names.get(field) if field in conflicts else spec_names.get(field) for field in _NAME_FIELDS}
     new_names["categories"] = spec_names.get("categories")
     versions = old.get("storedVersions") or []
@@ -526,10 +532,12 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
     return conditions
 
 
-def _conflicts(spec_names: Mapping[str, Any], old_names: Mapping[str, Any], in_use: "_NamesInUse") -> dict[str, str]:
+def _name_conflicts(
+    spec_names: Mapping[str, Any], old_names: Mapping[str, Any], names_in_use: "_NamesInUse"
+) -> dict[str, str]:
     name_conflicts: dict[str, str] = {}
     for field in _NAME_FIELDS:
-        names = in_use.kinds if field in ("kind", "listKind") else in_use.resources
+        names = names_in_use.kinds if field in ("kind", "listKind") else names_in_use.resources
         current_value = old_names.get(field) or ()
         for name in spec_names.get(field) or () if field == "shortNames" else [spec_names.get(field)]:
             if name in names and (name not in current_value if field == "shortNames" else name != current_value):

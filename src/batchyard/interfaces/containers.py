@@ -43,8 +43,8 @@ class ContainerLog(Protocol):
     def is_behind(self) -> bool:
         """Whether the last `read` left lines unread; `on_new_data` is called when they can be read."""
 
-    def skip_to_last(self, lines: int) -> None:
-        """Skip log lines before the last `lines` ones; call this before the first `read`.
+    def skip_to_last(self, line_count: int) -> None:
+        """Skip log lines before the last `line_count` ones; call this before the first `read`.
 
         An implementation may skip fewer lines or none.
         """
@@ -162,7 +162,7 @@ IMAGE_PULLS: Final = "images"
 class ContainerRuntime(Protocol):
     """The container runtime of one machine. A run is a container start, a pod sandbox or an image pull."""
 
-    def run(self, key: Key) -> Obj | None:
+    def find_run(self, key: Key) -> Obj | None:
         """Return the last known state of a run (container start, sandbox or image pull); None if it does not exist."""
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:

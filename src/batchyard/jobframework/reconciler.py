@@ -200,7 +200,7 @@ class JobReconciler:
             return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
         matching_workload, old_workloads = None, []
         for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
-            if matching_workload is None and workloads.matches(
+            if matching_workload is None and workloads.workload_matches_job(
                 workload, job_pass.job, job_pass.pod_sets, job_pass.suspended
             ):
                 matching_workload = workload
@@ -222,7 +222,7 @@ class JobReconciler:
         if workload is not None and meta.controller_of(workload) is None:
             return ReconcileResult([Update(workloads.with_job_owner(workload, job_pass.job))])
         if workload is not None and workloads.is_created_for(workload, job_pass.job):
-            if workloads.matches(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
+            if workloads.workload_matches_job(workload, job_pass.job, job_pass.pod_sets, job_pass.suspended):
                 return self._sync_job(job_pass, workload)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"

@@ -81,7 +81,7 @@ def flavor_injection(
 
 def original_injections(workload: meta.Obj) -> list[PodSetInfo]:
     """Return the scheduling fields of each pod template in the spec of a Workload."""
-    return [_original_info(pod_set) for pod_set in workload["spec"]["podSets"]]
+    return [_original_pod_set_info(pod_set) for pod_set in workload["spec"]["podSets"]]
 
 
 def _flavor_names(assignment: Mapping[str, Any]) -> list[str]:
@@ -113,12 +113,14 @@ def _with_check_updates(injection: PodSetInfo, workload: meta.Obj) -> PodSetInfo
     for check in workload["status"].get("admissionChecks") or ():
         for update in check.get("podSetUpdates") or ():
             if update["name"] == injection.name:
-                injection = _merge_infos(injection, _info_of_update(update), f'in admission check "{check["name"]}": ')
+                injection = _merge_pod_set_infos(
+                    injection, _pod_set_info_of_update(update), f'in admission check "{check["name"]}": '
+                )
                 break
     return injection
 
 
-def _info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
+def _pod_set_info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
     return PodSetInfo(
         update["name"],
         0,
@@ -129,11 +131,11 @@ def _info_of_update(update: Mapping[str, Any]) -> PodSetInfo:
     )
 
 
-def _original_info(pod_set: Mapping[str, Any]) -> PodSetInfo:
-    return _info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
+def _original_pod_set_info(pod_set: Mapping[str, Any]) -> PodSetInfo:
+    return _pod_set_info_from_template(pod_set["name"], pod_set["count"], pod_set.get("template") or {})
 
 
-def _info_from_template(name: str, count: int, template: PodTemplate) -> PodSetInfo:
+def _pod_set_info_from_template(name: str, count: int, template: PodTemplate) -> PodSetInfo:
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     return PodSetInfo(
         name,
@@ -146,19 +148,19 @@ def _info_from_template(name: str, count: int, template: PodTemplate) -> PodSetI
     )
 
 
-def inject(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
+def inject_pod_set_info(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
-    return restore(template, _merge_infos(_info_from_template("", 0, template), injection))
+    return restore_pod_set_info(template, _merge_pod_set_infos(_pod_set_info_from_template("", 0, template), injection))
 
 
-def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
-    """Return the pod template with its scheduling fields replaced by those of `injection`."""
+def restore_pod_set_info(template: PodTemplate, pod_set_info: PodSetInfo) -> dict[str, Any]:
+    """Return the pod template with its scheduling fields replaced by those of `pod_set_info`."""
     restored_fields = (
-        (("metadata", "labels"), injection.labels),
-        (("metadata", "annotations"), injection.annotations),
-        (("spec", "nodeSelector"), injection.node_selector),
-        (("spec", "tolerations"), injection.tolerations),
-        (("spec", "schedulingGates"), injection.scheduling_gates),
+        (("metadata", "labels"), pod_set_info.labels),
+        (("metadata", "annotations"), pod_set_info.annotations),
+        (("spec", "nodeSelector"), pod_set_info.node_selector),
+        (("spec", "tolerations"), pod_set_info.tolerations),
+        (("spec", "schedulingGates"), pod_set_info.scheduling_gates),
     )
     for path, value in restored_fields:
         if ((template.get(path[0]) or {}).get(path[1]) or None) != (value or None):
@@ -166,7 +168,7 @@ def restore(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     return {part: value for part, value in template.items() if value or part != "metadata"}
 
 
-def _merge_infos(base_info: PodSetInfo, added_info: PodSetInfo, message_prefix: str = "") -> PodSetInfo:
+def _merge_pod_set_infos(base_info: PodSetInfo, added_info: PodSetInfo, message_prefix: str = "") -> PodSetInfo:
     conflict_prefix = f"{message_prefix}invalid admission check PodSetUpdate: conflict for"
     return replace(
         base_info,
@@ -360,7 +362,7 @@ def is_created_for(workload: meta.Obj, job: meta.Obj) -> bool:
     return owner_reference is not None and owner_reference["uid"] == job["metadata"].get("uid")
 
 
-def matches(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
+def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, is_suspended: bool) -> bool:
     """Return whether this job controls the Workload and still has its maximum execution time and its pod sets.
 
     `pod_sets` are those of the job now. If the Workload holds quota, they may have the admitted counts, and must have

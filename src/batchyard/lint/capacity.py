@@ -80,7 +80,7 @@ def quota_above_capacity(linted: LintedManifests) -> Iterator[RuleResult]:
     """
     if not linted.inventory.is_known:
         return
-    for fr, (flavor, resource) in enumerate(linted.snapshot.names):
+    for fr, (flavor, resource) in enumerate(linted.snapshot.flavor_resource_names):
         if flavor not in linted.flavors or resource == "pods":
             continue
         labels = linted.flavors[flavor][1].labels

@@ -54,7 +54,9 @@ def flavor_without_quota(linted: LintedManifests) -> Iterator[RuleResult]:
         potential_quota = snapshot.queues[name].node.potential_quota
         for group_index, group in enumerate(view.groups):
             for index, flavor in enumerate(group.flavors):
-                no_quota_resources = [r for r in group.resources if potential_quota[snapshot.id_of(flavor, r)] <= 0]
+                no_quota_resources = [
+                    r for r in group.resources if potential_quota[snapshot.flavor_resource_id(flavor, r)] <= 0
+                ]
                 if no_quota_resources:
                     location = f"in cohort {view.cohort}" if view.cohort else "in this queue, which has no cohort"
                     problem = (
@@ -340,15 +342,15 @@ def _misplaced_values(job: LintedJob, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _labels_and_annotations(job: LintedJob) -> Iterator[tuple[str, Mapping[str, str]]]:
-    yield from _metadata_mappings("metadata", job.obj["metadata"])
+    yield from _metadata_fields("metadata", job.obj["metadata"])
     for index, replicated_job in enumerate(job.obj["spec"].get("replicatedJobs") or ()):
         metadata = replicated_job["template"].get("metadata") or {}
-        yield from _metadata_mappings(f"spec.replicatedJobs[{index}].template.metadata", metadata)
+        yield from _metadata_fields(f"spec.replicatedJobs[{index}].template.metadata", metadata)
     for path, template in zip(job.paths, job.templates, strict=True):
-        yield from _metadata_mappings(f"{path}.metadata", template.get("metadata") or {})
+        yield from _metadata_fields(f"{path}.metadata", template.get("metadata") or {})
 
 
-def _metadata_mappings(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _metadata_fields(path: str, metadata: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, str]]]:
     for field in ("labels", "annotations"):
         key_value_mapping = metadata.get(field)
         if isinstance(key_value_mapping, Mapping):

@@ -252,7 +252,8 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
     return [
         flavor
         for flavor, obstacle in zip(resource_group.flavors, obstacles, strict=True)
-        if not obstacle and all(amount <= max_quota[snapshot.id_of(flavor, r)] for r, amount in total_requests.items())
+        if not obstacle
+        and all(amount <= max_quota[snapshot.flavor_resource_id(flavor, r)] for r, amount in total_requests.items())
     ]
 
 

@@ -391,7 +391,9 @@ def zero_weight(linted: LintedManifests) -> Iterator[RuleResult]:
         if weight == 0:
             problem = "a fair sharing weight of 0 makes the share infinite: only unrequested quota is borrowed"
             fix = "set a weight above 0, unless this is intended"
-            yield RuleResult(manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _weight_patch("1"))])
+            yield RuleResult(
+                manifest, "spec.fairSharing.weight", problem, fix, [(manifest, _fair_sharing_weight_patch("1"))]
+            )
 
 
 def borrowing_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -418,16 +420,16 @@ def reclaim_without_cohort(linted: LintedManifests) -> Iterator[RuleResult]:
 
 
 def borrowing_without_lender(linted: LintedManifests) -> Iterator[RuleResult]:
-    """Report each borrowingLimit above 0 for a flavor-resource of which no other member of the cohort lends quota.
+    """Report each borrowingLimit above 0 without effect: no other member of the cohort, and no Cohort, lends quota.
 
-    Flavor-resources of which the ClusterQueue itself has no quota either are not reported.
+    Nothing is reported for a flavor and resource of which the ClusterQueue has no quota either.
     """
     snapshot = linted.snapshot
     for name, (manifest, view) in linted.queues.items():
         node = snapshot.queues[name].node
         for group_index, group in enumerate(view.groups):
             for quota in group.quotas:
-                fr = snapshot.id_of(quota.flavor, quota.resource)
+                fr = snapshot.flavor_resource_id(quota.flavor, quota.resource)
                 if quota.borrowing_limit and node.parent and 0 < node.potential_quota[fr] <= node.subtree_quota[fr]:
                     flavor_index = group.flavors.index(quota.flavor)
                     problem = (
@@ -516,5 +518,5 @@ def _first_cohort_member(linted: LintedManifests, cohort: str) -> Manifest | Non
     return next((manifest for manifest, view in linted.queues.values() if view.cohort == cohort), None)
 
 
-def _weight_patch(text: str) -> Mapping[str, Any]:
-    return {"spec": {"fairSharing": {"weight": text}}}
+def _fair_sharing_weight_patch(weight: str) -> Mapping[str, Any]:
+    return {"spec": {"fairSharing": {"weight": weight}}}

@@ -26,7 +26,7 @@ class Exposition:
     def __init__(self, sources: Sequence[tuple[str, TextSource]]) -> None:
         self._sources = sources
 
-    def parts(self, groups: Sequence[str] = ()) -> Iterator[str]:
+    def text_chunks(self, groups: Sequence[str] = ()) -> Iterator[str]:
         """Yield the text of these metric groups (default: all) in chunks. Raises ValueError for an unknown group.
 
         An empty chunk marks a point where the server may do other work.
@@ -67,7 +67,7 @@ class Scrape:
         self._schedule = schedule
         self._is_scheduled = False
 
-    def take(self) -> Sequence[Any]:
+    def take_buffered_data(self) -> Sequence[Any]:
         """Return the next chunk as the only item; () during a pause, before the chunk is due, or after the end."""
         if self._is_scheduled or self.is_over:
             return ()

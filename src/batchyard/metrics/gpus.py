@@ -126,7 +126,7 @@ _FIELD_BY_METRIC: Final = {
 }
 
 
-def gpu_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
+def gpu_metric_texts(gpus: Sequence[GpuState]) -> Iterator[str]:
     """Yield the exposition text of each GPU metric, with a sample for each GPU whose value is known."""
     for name, field in _FIELD_BY_METRIC.items():
         samples = ((gpu.labels(), value) for gpu in gpus if (value := getattr(gpu, field)) is not None)

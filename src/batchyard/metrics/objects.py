@@ -72,7 +72,7 @@ class ObjectMetrics:
             for index, name in enumerate(families):
                 object_texts = [object_lines[index] for object_lines in lines_per_object]
                 if any(object_texts):
-                    yield metric(name).head() + "".join(object_texts)
+                    yield metric(name).header_lines() + "".join(object_texts)
 
 
 def _format_samples(name: str, samples: ObjectSamples) -> str:

@@ -148,7 +148,7 @@ class QueueMetrics:
         yield from self._gauge("finished_workloads", self._finished_samples())
 
     def _pending_requests(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> QueueSamples:
-        names = self._cache.snapshot.names
+        names = self._cache.snapshot.flavor_resource_names
         for name, queue_pending in pending_workloads.items():
             queue = self._cache.snapshot.queues.get(name)
             nominal_quotas = () if queue is None else queue.node.nominal
@@ -203,7 +203,7 @@ class QueueMetrics:
             ("cluster_queue_resource_reservation", [(q, usage_by_queue[q.name].reserved_usage, 0.0) for q in queues]),
             ("cluster_queue_resource_usage", [(q, usage_by_queue[q.name].admitted_usage, 0.0) for q in queues]),
         )
-        names = self._cache.snapshot.names
+        names = self._cache.snapshot.flavor_resource_names
         for name, table in gauge_tables:
             samples = (
                 ((queue.view.cohort, queue.name, *names[fr]), to_metric_unit(names[fr][1], amounts.get(fr, default)))
@@ -233,7 +233,7 @@ class QueueMetrics:
         yield from self._gauge("local_queue_resource_usage", self._local_queue_usage(admitted_usage))
 
     def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
-        names, queues = self._cache.snapshot.names, self._cache.snapshot.queues
+        names, queues = self._cache.snapshot.flavor_resource_names, self._cache.snapshot.queues
         for key, view, amounts in samples:
             queue = queues.get(view.cluster_queue)
             for fr in () if queue is None else queue.node.nominal:
@@ -253,7 +253,7 @@ class QueueMetrics:
     def _cohort_texts(self) -> Iterator[str]:
         cohorts, cohort_sums = self._cache.snapshot.cohorts, _CohortSums(self._cache)
         nodes = [node for name, node in cohorts.items() if name not in self._deleted_cohorts]
-        names = self._cache.snapshot.names
+        names = self._cache.snapshot.flavor_resource_names
         yield from self._gauge("cohort_info", (((node.name, *_cohort_labels(node)), 1) for node in nodes))
         subtree_quotas = {node: enumerate(node.subtree_quota) for node in nodes}
         yield from self._gauge("cohort_subtree_quota", _cohort_amounts(nodes, names, subtree_quotas))
@@ -266,7 +266,7 @@ class QueueMetrics:
             yield from self._gauge("cohort_weighted_share", (((n.name,), self._weighted_share(n)) for n in nodes))
 
     def _weighted_share(self, node: QuotaNode) -> float:
-        share = weighted_share(node, self._cache.snapshot.names).weighted_value
+        share = weighted_share(node, self._cache.snapshot.flavor_resource_names).weighted_value
         return math.nan if math.isinf(share) else share
 
 

@@ -30,7 +30,7 @@ class Metric(NamedTuple):
     labels: Labels = ()
     buckets: tuple[float, ...] = ()
 
-    def head(self) -> str:
+    def header_lines(self) -> str:
         """Return the HELP and TYPE lines of the metric's exposition text."""
         escaped_help = self.help.replace("\\", r"\\").replace("\n", r"\n")
         return f"# HELP {self.name} {escaped_help}\n# TYPE {self.name} {self.kind}\n"
@@ -61,14 +61,14 @@ def format_value(value: float) -> str:
 def gauge_text(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> str:
     """Return the exposition text of a gauge or counter; an empty string if there are no samples."""
     lines = [metric.sample(labels, value) for labels, value in samples]
-    return metric.head() + "".join(lines) if lines else ""
+    return metric.header_lines() + "".join(lines) if lines else ""
 
 
 def gauge_text_chunks(metric: Metric, samples: Iterable[tuple[Labels, float]]) -> Iterator[str]:
     """Yield the exposition text of a gauge in chunks, after collecting all samples; nothing if there are no samples."""
     rows = list(samples)
     if rows:
-        yield metric.head()
+        yield metric.header_lines()
     for start in range(0, len(rows), _SAMPLES_PER_CHUNK):
         yield "".join([metric.sample(labels, value) for labels, value in rows[start : start + _SAMPLES_PER_CHUNK]])
 
@@ -173,7 +173,7 @@ def _yield_chunks(
 ) -> Iterator[str]:
     """Yield a metric's HELP and TYPE lines and its series in chunks, so that the caller may pause between chunks."""
     if series:
-        yield metric.head()
+        yield metric.header_lines()
     series_items = list(series.items())
     for start in range(0, len(series_items), _SERIES_PER_CHUNK):
         yield "".join([format_series(labels, item) for labels, item in series_items[start : start + _SERIES_PER_CHUNK]])

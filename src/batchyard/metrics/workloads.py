@@ -326,11 +326,11 @@ class CycleMetrics:
                 labels = (decision.head.queue, _search_result(decision))
                 self._group.add("kueue_preemption_target_recomputations_total", labels)
 
-    def count_loop(self, _loop: object) -> None:
+    def count_preemption_loop(self, _loop: object) -> None:
         """Count a detected preemption loop, in which Workloads preempt each other endlessly."""
         self._own_group.add("batchyard_preemption_loops_total", ())
 
-    def forget(self, queue: str) -> None:
+    def forget_queue(self, queue: str) -> None:
         """Delete the series of a deleted ClusterQueue."""
         self._group.forget(cluster_queue=queue)
         self._group.forget(preempting_cluster_queue=queue)

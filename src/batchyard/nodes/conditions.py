@@ -130,13 +130,13 @@ def has_unready_taint(node: Obj) -> bool:
     return any(taint["key"] in _NO_EXECUTE_KEYS for taint in no_execute_taints(node))
 
 
-def tainted_at(node: Obj) -> Instant | None:
+def unready_taint_time(node: Obj) -> Instant | None:
     """Return when a node got the NoExecute taint not-ready or unreachable; None without such a taint or its time."""
     taint_times = [t["timeAdded"] for t in no_execute_taints(node) if t["key"] in _NO_EXECUTE_KEYS and "timeAdded" in t]
     return max(map(parse_time, taint_times), default=None)
 
 
-def no_execute_key(node: Obj) -> str | None:
+def required_no_execute_taint_key(node: Obj) -> str | None:
     """Return the key of the NoExecute taint that a node's Ready condition requires.
 
     None if the node is ready or has no Ready condition.

@@ -159,7 +159,7 @@ class Zones:
 
 def _node_record(node: Obj) -> _NodeRecord:
     zone = f"{label(node, well_known.REGION) or ''}:{label(node, well_known.ZONE) or ''}"
-    return _NodeRecord(zone, conditions.readiness(node) == "True", conditions.tainted_at(node))
+    return _NodeRecord(zone, conditions.readiness(node) == "True", conditions.unready_taint_time(node))
 
 
 # Heartbeats of nodes in their Leases, and the time at which a node counts as lost.
@@ -289,7 +289,7 @@ class NodeHealth:
         The other value is None. Both are None if the node must not get the taint in its zone's present state. A new
         taint is recorded for the rate limit of the zone.
         """
-        key, name = conditions.no_execute_key(node), node["metadata"]["name"]
+        key, name = conditions.required_no_execute_taint_key(node), node["metadata"]["name"]
         if key is None or self._zones.are_all_zones_down():
             return None, None
         if conditions.has_unready_taint(node):

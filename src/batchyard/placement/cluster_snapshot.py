@@ -16,6 +16,7 @@ from batchyard.api.meta import Key, Obj, Selector, key_of, parse_selector
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
+from batchyard.base.memory import LruCache
 from batchyard.placement import node_filters
 from batchyard.placement.gpu_policies import DrawBelow, GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeGenerations, NodeInfo
@@ -175,40 +176,34 @@ class CandidateNodesCache:
         self._nodes = nodes
         self._changes = node_changes
         self._property_changes = property_changes
-        self._static_results: dict[NodeRules, StaticFilterResults] = {}
-        self._candidates: dict[tuple[PodShape, NodeScoring], CandidateNodes] = {}
-        self._shortages: dict[PodShape, NodeShortages] = {}
+        self._static_results = LruCache[NodeRules, StaticFilterResults](_CACHED_STATIC_RESULTS_MAX)
+        self._candidates = LruCache[tuple[PodShape, NodeScoring], CandidateNodes](_CACHED_CANDIDATES_MAX)
+        self._shortages = LruCache[PodShape, NodeShortages](_CACHED_CANDIDATES_MAX)
 
     def static_results(self, rules: NodeRules) -> StaticFilterResults:
         """Return the up-to-date static filter results for pods with the node rules `rules`."""
-        static_results = self._static_results.pop(rules, None)
+        static_results = self._static_results.get(rules)
         if static_results is None:
-            if len(self._static_results) >= _CACHED_STATIC_RESULTS_MAX:
-                del self._static_results[next(iter(self._static_results))]
             static_results = StaticFilterResults(rules, self._nodes, self._property_changes)
-        self._static_results[rules] = static_results
+            self._static_results.put(rules, static_results)
         static_results.refresh()
         return static_results
 
     def shortages_for(self, shape: PodShape) -> NodeShortages:
         """Return the shortages of nodes for pods with the requirements `shape`."""
-        shortages = self._shortages.pop(shape, None)
+        shortages = self._shortages.get(shape)
         if shortages is None:
-            if len(self._shortages) >= _CACHED_CANDIDATES_MAX:
-                del self._shortages[next(iter(self._shortages))]
             shortages = NodeShortages(shape, self._changes)
-        self._shortages[shape] = shortages
+            self._shortages.put(shape, shortages)
         return shortages
 
     def candidates_for(self, shape: PodShape, profile: NodeScoring) -> CandidateNodes:
         """Return the up-to-date candidate nodes for pods with the requirements `shape`, scored by `profile`."""
         cache_key = shape, profile
-        candidate_nodes = self._candidates.pop(cache_key, None)
+        candidate_nodes = self._candidates.get(cache_key)
         if candidate_nodes is None:
-            if len(self._candidates) >= _CACHED_CANDIDATES_MAX:
-                del self._candidates[next(iter(self._candidates))]
             candidate_nodes = CandidateNodes(shape, profile, self.static_results(shape.rules), self._changes)
-        self._candidates[cache_key] = candidate_nodes
+            self._candidates.put(cache_key, candidate_nodes)
         candidate_nodes.refresh(self._nodes)
         return candidate_nodes
 
@@ -290,7 +285,7 @@ class RemainingDisruptions:
         """Return whether a budget that selects the pod allows no further disruption."""
         return any(self._remaining_counts[key] < 1 for key in self._budgets_of(pod))
 
-    def take(self, pods: Iterable[PodView]) -> None:
+    def subtract_disruptions(self, pods: Iterable[PodView]) -> None:
         """Subtract one allowed disruption for each pod from the budgets that select the pod."""
         for pod in pods:
             for key in self._budgets_of(pod):
@@ -389,7 +384,7 @@ class ClusterSnapshot:
         node = self._nodes[view.name] = NodeInfo(view)
         insort(self._names, view.name)
         for pod in self._pods_of_missing_nodes.pop(view.name, _NO_PODS).values():
-            node.take(pod)
+            node.add_pod(pod)
         self._record_undo(partial(self.remove_node, view.name))
         self._record_node_change(view.name)
         self.property_changes.record_change(view.name)
@@ -402,7 +397,7 @@ class ClusterSnapshot:
         if node is None:
             self._pods_of_missing_nodes.setdefault(node_name, {})[pod.uid] = pod
         else:
-            node.take(pod, gpu_indices)
+            node.add_pod(pod, gpu_indices)
         self.placed_pods.add(pod, node_name)
         self._pod_counts_by_priority[pod.priority] = self._pod_counts_by_priority.get(pod.priority, 0) + 1
         if pod.deleting:

@@ -104,7 +104,7 @@ class _PlacementPass:
         equivalence_key = self._index.pending_units.equivalence_key(pods)
         known_messages = self._failures.get(equivalence_key)
         if known_messages is not None:
-            self._park(
+            self._park_as_unschedulable(
                 pods, [pod.unschedulable_message or message for pod, message in zip(pods, known_messages, strict=True)]
             )
             return
@@ -125,13 +125,17 @@ class _PlacementPass:
         if isinstance(preemption, PodPreemption):
             self._execute_preemption(pod, placement, preemption)
             return ()
-        return self._park((pod,), [_failure_message(placement, preemption)], keeps_room=preemption.is_under_way)
+        return self._park_as_unschedulable(
+            (pod,), [_failure_message(placement, preemption)], keeps_nomination=preemption.is_under_way
+        )
 
     def _try_gang(self, pods: Sequence[PodView]) -> Sequence[str]:
         profile = self._index.profile_of(pods[0])
         if self._still_lacks_capacity(pods, profile):
-            keeps_room = any(awaits_victims(pod, self._nodes) for pod in pods)
-            return self._park(pods, [pod.unschedulable_message for pod in pods], keeps_room=keeps_room)
+            keeps_nomination = any(awaits_victims(pod, self._nodes) for pod in pods)
+            return self._park_as_unschedulable(
+                pods, [pod.unschedulable_message for pod in pods], keeps_nomination=keeps_nomination
+            )
         placement = gang.place_gang(pods, self._nodes, profile)
         if isinstance(placement, gang.GangPlacement):
             self._bind_all(pods, placement.nodes)
@@ -147,7 +151,7 @@ class _PlacementPass:
             return ()
         message = _failure_message(reason, preemption)
         failure_messages = [_gang_message(pod, unplaced_pod, message) for pod in pods]
-        return self._park(pods, failure_messages, keeps_room=preemption.is_under_way)
+        return self._park_as_unschedulable(pods, failure_messages, keeps_nomination=preemption.is_under_way)
 
     def _try_with_hotswap(self, pods: Sequence[PodView], hotswap_pass: HotswapPass) -> Sequence[str]:
         profile = self._index.profile_of(pods[0])
@@ -170,7 +174,7 @@ class _PlacementPass:
         if hotswap_plan is None:
             hotswap_pass.reserve_nodes(claims, {})
             message = _failure_message(fit_error, self._preemption_failure(stuck_pod, fit_error))
-            return self._park(pods, [_gang_message(pod, stuck_pod, message) for pod in pods])
+            return self._park_as_unschedulable(pods, [_gang_message(pod, stuck_pod, message) for pod in pods])
         for pod in pods:
             self._reserve_node(pod, hotswap_plan.nodes[pod.uid], _gang_message(pod, stuck_pod, fit_error.message()))
         hotswap_pass.reserve_nodes(claims, hotswap_plan.nodes)
@@ -261,9 +265,11 @@ class _PlacementPass:
         deletion = Delete(pod_key(victim), uid=victim.uid)
         self.outcome.add(deletion, [EventRecord(pod_key(victim), "Normal", "Preempted", message)])
 
-    def _park(self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_room: bool = False) -> Sequence[str]:
+    def _park_as_unschedulable(
+        self, pods: Sequence[PodView], messages: Sequence[str], *, keeps_nomination: bool = False
+    ) -> Sequence[str]:
         for pod, message in zip(pods, messages, strict=True):
-            if not keeps_room:
+            if not keeps_nomination:
                 self._nodes.withdraw_nomination(pod.uid)
             self._set_unschedulable(pod, message, self._nodes.nominated_node_of(pod.uid))
         self._index.pending_units.park(pods)

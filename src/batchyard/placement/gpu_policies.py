@@ -42,7 +42,7 @@ class ExpectedPod(NamedTuple):
     models: tuple[str, ...] = ()
 
 
-class LargestNode(NamedTuple):
+class LargestAllocatable(NamedTuple):
     """The largest allocatable amounts of cpu and GPUs on any node, in thousandths; scores are relative to them."""
 
     cpu: int
@@ -55,7 +55,7 @@ class GpuPlacement:
 
     policy: GpuPolicyName
     expected_pods: Sequence[ExpectedPod]
-    largest_node: LargestNode
+    largest_allocatable: LargestAllocatable
     #: The node label with the GPU model.
     model_label: str
 
@@ -81,18 +81,18 @@ NodeScoring: TypeAlias = AutoscalingProfile | GpuPolicy
 
 def make_gpu_policy(placement: GpuPlacement, draw_below: DrawBelow) -> GpuPolicy:
     """Return the GPU placement policy that `placement` names; only GpuPolicyName.RANDOM uses `draw_below`."""
-    largest_node = placement.largest_node
+    largest_allocatable = placement.largest_allocatable
     match placement.policy:
         case GpuPolicyName.RANDOM:
             return GpuPolicy(_equal_score, partial(_random_gpus, draw_below), draw_below)
         case GpuPolicyName.DOT_PRODUCT:
-            return GpuPolicy(partial(_dot_product_score, largest_node), _fullest_gpus)
+            return GpuPolicy(partial(_dot_product_score, largest_allocatable), _fullest_gpus)
         case GpuPolicyName.GPU_CLUSTERING:
-            return GpuPolicy(partial(_clustering_score, largest_node), _fullest_gpus)
+            return GpuPolicy(partial(_clustering_score, largest_allocatable), _fullest_gpus)
         case GpuPolicyName.GPU_PACKING:
             return GpuPolicy(_packing_score, _fullest_gpus)
         case GpuPolicyName.BEST_FIT:
-            return GpuPolicy(partial(_best_fit_score, largest_node), _fullest_gpus)
+            return GpuPolicy(partial(_best_fit_score, largest_allocatable), _fullest_gpus)
         case GpuPolicyName.FGD:
             fragmentation = _Fragmentation(placement.expected_pods, placement.model_label)
             return GpuPolicy(fragmentation.score, fragmentation.choose_gpus)
@@ -117,13 +117,13 @@ def _random_gpus(draw_below: DrawBelow, shape: PodShape, node: NodeInfo) -> Sequ
     return (fitting_gpus[draw_below(len(fitting_gpus))],)
 
 
-def _dot_product_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> int:
+def _dot_product_score(largest: LargestAllocatable, shape: PodShape, node: NodeInfo) -> int:
     cpu_product = node.free_amounts["cpu"] / largest.cpu * (shape.cpu / largest.cpu)
     gpu_product = sum(node.gpu_shares.free_shares) / largest.gpu_milli * (shape.gpu_milli / largest.gpu_milli)
     return int((1 - (cpu_product + gpu_product) / 2) * _MAX_SCORE)
 
 
-def _best_fit_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> int:
+def _best_fit_score(largest: LargestAllocatable, shape: PodShape, node: NodeInfo) -> int:
     cpu_left = (node.free_amounts["cpu"] - shape.cpu) / largest.cpu
     gpu_left = (sum(node.gpu_shares.free_shares) - shape.gpu_milli) / largest.gpu_milli
     return int((1 - (cpu_left + gpu_left) / 2) * _MAX_SCORE)
@@ -149,7 +149,7 @@ def _packing_score(shape: PodShape, node: NodeInfo) -> int:
     return max(_MAX_SCORE - free_percent // 10, _MAX_SCORE // 2)
 
 
-def _clustering_score(largest: LargestNode, shape: PodShape, node: NodeInfo) -> int:
+def _clustering_score(largest: LargestAllocatable, shape: PodShape, node: NodeInfo) -> int:
     """Return a high score for a node whose pods request as many GPUs as this pod, higher the fewer GPUs are free."""
     if not shape.gpu_milli:
         return 0

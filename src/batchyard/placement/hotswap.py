@@ -264,7 +264,7 @@ class _HotswapSearch:
     def _cheapest_after_eviction(self, claim: gang.PlacementClaim) -> _ClaimNodes | None:
         candidate_claim_nodes: list[_ClaimNodes] = []
         for domain in gang.domains_of(claim, self._nodes):
-            option = self._clear_domain(claim, domain)
+            option = self._find_nodes_by_eviction(claim, domain)
             if option is not None:
                 candidate_claim_nodes.append(option)
                 self.single_victims.update(
@@ -278,7 +278,7 @@ class _HotswapSearch:
                 break
         return min(candidate_claim_nodes, key=lambda option: eviction_cost(option.eviction_units), default=None)
 
-    def _clear_domain(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
+    def _find_nodes_by_eviction(self, claim: gang.PlacementClaim, domain: Sequence[NodeInfo]) -> _ClaimNodes | None:
         """Return nodes of a topology domain for a claim, and the evictions that this requires; None if impossible.
 
         First, all pods are evicted tentatively that may be evicted for the claim. Then each eviction that is not needed

@@ -52,7 +52,7 @@ class PlacementIndex:
             scheme.POD: self._on_pod,
             scheme.NODE: self._on_node,
             scheme.NAMESPACE: self._on_namespace,
-            scheme.POD_DISRUPTION_BUDGET: self._on_budget,
+            scheme.POD_DISRUPTION_BUDGET: self._on_disruption_budget,
         }
 
     def observe(self, event: WatchEvent) -> bool:
@@ -121,7 +121,7 @@ class PlacementIndex:
         else:
             self.nodes.set_node(node_view(event.obj))
 
-    def _on_budget(self, event: WatchEvent) -> None:
+    def _on_disruption_budget(self, event: WatchEvent) -> None:
         if event.type is _DELETED:
             self.nodes.budgets.remove(event.key)
         else:

@@ -47,7 +47,7 @@ class GpuShares:
         """Return the indices of the GPUs that a pod uses, a GPU used in part last; () if the pod uses none."""
         return self._shares_by_pod.get(uid, (0, ()))[1]
 
-    def take(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
+    def assign_gpus(self, uid: str, gpu_milli: int, gpus: Sequence[int]) -> None:
         """Assign `gpus` to a pod; if these indices are empty or invalid, choose GPUs with enough free capacity."""
         is_right_gpu_count = len(gpus) == -(-gpu_milli // WHOLE_GPU) == len(dict.fromkeys(gpus))
         are_valid = all(0 <= number < len(self.free_shares) for number in gpus)
@@ -67,7 +67,7 @@ class GpuShares:
         """Return the GPU usage of the same pods for a new capacity of the node, in thousandths of a GPU."""
         new = GpuShares(total_milli)
         for uid, (gpu_milli, chosen_gpus) in self._shares_by_pod.items():
-            new.take(uid, gpu_milli, chosen_gpus)
+            new.assign_gpus(uid, gpu_milli, chosen_gpus)
         return new
 
     def _change_free(self, gpu_milli: int, gpus: Sequence[int], sign: int) -> None:
@@ -138,7 +138,7 @@ class NodeInfo:
         used = {r: old_view.allocatable.get(r, 0) - n for r, n in self.free_amounts.items()}
         self.free_amounts = {r: view.allocatable.get(r, 0) - used.get(r, 0) for r in {**view.allocatable, **used}}
 
-    def take(self, pod: PodView, previous_gpus: Sequence[int] = ()) -> None:
+    def add_pod(self, pod: PodView, previous_gpus: Sequence[int] = ()) -> None:
         """Add a pod to the node; `previous_gpus` are the GPUs that it used on this node before, if any."""
         self.pods[pod.uid] = pod
         self._priority_requests.clear()
@@ -148,7 +148,7 @@ class NodeInfo:
         self.scored_cpu += pod.shape.scored_cpu
         self.scored_memory += pod.shape.scored_memory
         if pod.shape.gpu_milli:
-            self.gpu_shares.take(pod.uid, pod.shape.gpu_milli, previous_gpus or pod.gpus)
+            self.gpu_shares.assign_gpus(pod.uid, pod.shape.gpu_milli, previous_gpus or pod.gpus)
         for port in pod.shape.host_ports:
             self.ports[port] = self.ports.get(port, 0) + 1
 

@@ -184,8 +184,8 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
         name=name,
         namespace=namespace,
         cohort=row.get("cohortName", ""),
-        members=_parse_people(row.get("members") or _NO_FIELDS),
-        admins=_parse_people(row.get("admins") or _NO_FIELDS),
+        members=_parse_users_and_groups(row.get("members") or _NO_FIELDS),
+        admins=_parse_users_and_groups(row.get("admins") or _NO_FIELDS),
         identity=model.Identity(
             name=account_row.get("name", f"{name}-ksa"),
             google_name=account_row.get("googleName", f"wi-{name}"),
@@ -200,8 +200,8 @@ def _team(path: str, row: model.Part, spec: model.Part) -> model.PlatformTeam:
     )
 
 
-def _parse_people(row: model.Part) -> model.People:
-    return model.People(row.get("users") or (), row.get("groups") or ())
+def _parse_users_and_groups(row: model.Part) -> model.UsersAndGroups:
+    return model.UsersAndGroups(row.get("users") or (), row.get("groups") or ())
 
 
 def _queue_of_class(path: str, team: model.Part, queue_row: model.Part, class_row: model.Part) -> model.Queue:
@@ -286,7 +286,7 @@ def locate_error(rendered_object: RenderedObject, fault: FieldError, spec: model
 
 
 def _platform_path(rendered_object: RenderedObject, object_path: str, spec: model.Part) -> str | None:
-    group_match, sections = _GROUP_PATTERN.fullmatch(object_path), list(_sections(rendered_object, spec))
+    group_match, sections = _GROUP_PATTERN.fullmatch(object_path), list(_source_sections(rendered_object, spec))
     if object_path == "metadata.name":
         section_path, row = sections[0]
         fields = _NAME_FIELDS.get(rendered_object.obj["kind"], ("name",))
@@ -305,7 +305,7 @@ def _platform_path(rendered_object: RenderedObject, object_path: str, spec: mode
     return None
 
 
-def _sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
+def _source_sections(rendered_object: RenderedObject, spec: model.Part) -> Iterator[tuple[str, model.Part]]:
     path = rendered_object.path
     section = _section_at({"spec": spec}, path)
     field = _SPEC_FIELDS.get(rendered_object.obj["kind"])
@@ -386,7 +386,7 @@ def read_platform(source: PlatformSource, project: str = "") -> model.PlatformMo
     document = documents[0]
     platform, errors = _read_platform(document, project)
     if platform is None or errors:
-        raise InvalidPlatformError([_locate_line(source.name, document, error) for error in errors])
+        raise InvalidPlatformError([_fault_at_line(source.name, document, error) for error in errors])
     return platform
 
 
@@ -444,7 +444,7 @@ def _relocate_cluster_error(field_error: FieldError) -> FieldError:
     return field_error._replace(path=path, remedy=remedy)
 
 
-def _locate_line(file_name: str, document: Document | None, error: FieldError) -> PlatformFault:
+def _fault_at_line(file_name: str, document: Document | None, error: FieldError) -> PlatformFault:
     if document is None or not (error.path or error.line):
         return PlatformFault(file_name, 0, error)
     return PlatformFault(file_name, *DocumentLines(document.text, document.line).locate(error))

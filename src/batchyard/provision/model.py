@@ -196,7 +196,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class People:
+class UsersAndGroups:
     """Names of users and groups, as API server authentication returns them."""
 
     users: Sequence[str] = ()
@@ -225,8 +225,8 @@ class PlatformTeam:
     name: str
     namespace: str
     cohort: str
-    members: People
-    admins: People
+    members: UsersAndGroups
+    admins: UsersAndGroups
     identity: Identity
     queues: Sequence[Queue]
     #: The specs of the ResourceQuota, LimitRange and Budget; None: the team has none.

@@ -14,7 +14,7 @@ from batchyard.cloud.catalog.machine_types import Catalog, MachineType, MicroDol
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import hourly_price, machine_of, pool_price, zones_of
 from batchyard.provision.engine import settings_of
-from batchyard.provision.manifests.stack import stack_requests
+from batchyard.provision.manifests.stack import monitoring_stack_requests
 from batchyard.provision.model import Part, PlatformEngine, PlatformFlavor, PlatformModel
 from batchyard.provision.terraform.pools import HYPERDISK, needs_hyperdisk
 
@@ -198,7 +198,7 @@ class _PodRequests(NamedTuple):
 
 def system_pods(platform: PlatformModel) -> Sequence[SystemPod]:
     """Return the pods of the engine (batchyard or Kueue), then the pods of the monitoring stack."""
-    stack_pods = [SystemPod(name, 1, requests) for name, requests in stack_requests(platform).items()]
+    stack_pods = [SystemPod(name, 1, requests) for name, requests in monitoring_stack_requests(platform).items()]
     if platform.engine is PlatformEngine.KUEUE:
         kueue_pod = SystemPod("kueue-controller-manager", 1, _KUEUE_REQUESTS)
         job_set_pod = SystemPod("jobset-controller-manager", 1, _JOB_SET_REQUESTS)
@@ -219,7 +219,7 @@ def system_pod_errors(platform: PlatformModel) -> Iterator[FieldError]:
     all_requests = [_parse_requests(requests) for requests in _GKE_POD_REQUESTS]
     all_requests += [_parse_requests(pod.requests) for pod in system_pod_list for _ in range(pod.replicas)]
     nodes = _free_nodes(platform, cluster, len(all_requests))
-    placed_count = sum(_place_on_any(pod_requests, nodes) for pod_requests in sorted(all_requests, reverse=True))
+    placed_count = sum(_place_on_any_node(pod_requests, nodes) for pod_requests in sorted(all_requests, reverse=True))
     if placed_count < len(all_requests):
         pools = _describe_pools(platform, cluster)
         problem = f"{_describe_pods(system_pod_list)} do not fit on the nodes without taints ({pools})"
@@ -231,12 +231,12 @@ def _provisions_nodes(cluster: Part) -> bool:
     return {row["resource"] for row in limits} >= _AUTO_PROVISIONED_RESOURCES
 
 
-def _free_nodes(platform: PlatformModel, cluster: Part, count_max: int) -> list[_FreeNode]:
+def _free_nodes(platform: PlatformModel, cluster: Part, nodes_per_pool_max: int) -> list[_FreeNode]:
     overhead = _parse_requests(_DAEMON_SET_REQUESTS)
     nodes = []
     for pool, node in _untainted_pools(platform, cluster):
         allocatable = _parse_requests(node["status"]["allocatable"])
-        count = min(pool_bounds(pool, cluster)[1], count_max)
+        count = min(pool_bounds(pool, cluster)[1], nodes_per_pool_max)
         nodes += [_FreeNode(allocatable.cpu - overhead.cpu, allocatable.memory - overhead.memory) for _ in range(count)]
     return nodes
 
@@ -249,7 +249,7 @@ def _untainted_pools(platform: PlatformModel, cluster: Part) -> Iterator[tuple[P
             yield pool, node
 
 
-def _place_on_any(requests: _PodRequests, nodes: Sequence[_FreeNode]) -> bool:
+def _place_on_any_node(requests: _PodRequests, nodes: Sequence[_FreeNode]) -> bool:
     return any(node.try_place(requests) for node in nodes)
 
 

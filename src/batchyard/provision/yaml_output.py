@@ -49,7 +49,9 @@ class RenderedObject(NamedTuple):
     path: str
 
 
-def obj_of(kind: str, platform_name: str, name: str, namespace: str = "", **fields: Any) -> dict[str, Any]:
+def make_platform_object(
+    kind: str, platform_name: str, name: str, namespace: str = "", **fields: Any
+) -> dict[str, Any]:
     """Return an object of a kind, in the kind's storage version, with these fields and the labels of the platform."""
     served_kind = scheme.kind_info(kind)
     metadata: dict[str, Any] = {"name": name, "labels": labels_of(platform_name)}

@@ -294,7 +294,7 @@ class QuotaTally:
             if name in self.used_amounts
         }
 
-    def count(self, key: meta.Key, obj: meta.Obj | None) -> bool:
+    def update_object(self, key: meta.Key, obj: meta.Obj | None) -> bool:
         """Count an object (None: deleted); return whether the usage changes, now or at the end of a grace period."""
         previous_grace_end = self._grace_period_ends.pop(key, None)
         if obj is not None and "deletionTimestamp" in obj["metadata"] and key.kind == scheme.POD:
@@ -368,7 +368,9 @@ class QuotaTallies:
             tallies.pop(key, None)
         obj = None if event.type is _DELETED else event.obj
         return [
-            quota for quota, tally in tallies.items() if key.kind in tally.count_names_by_kind and tally.count(key, obj)
+            quota
+            for quota, tally in tallies.items()
+            if key.kind in tally.count_names_by_kind and tally.update_object(key, obj)
         ]
 
     def tally(self, quota: meta.Obj, reader: Reader) -> QuotaTally:
@@ -381,7 +383,7 @@ class QuotaTallies:
         tally = tallies[key] = QuotaTally(spec, reader)
         for kind in tally.count_names_by_kind:
             for obj in reader.list(kind, key.namespace):
-                tally.count(meta.key_of(obj), obj)
+                tally.update_object(meta.key_of(obj), obj)
         return tally
 
     def _delete_incomplete_tallies(self) -> Sequence[meta.Key]:

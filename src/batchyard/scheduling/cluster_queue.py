@@ -21,7 +21,7 @@ from batchyard.scheduling.quota import (
     Usage,
     assignment_mode_of,
     borrowing_height_of,
-    possibility_of,
+    preemption_possibility_of,
     worst_quality,
 )
 
@@ -326,7 +326,7 @@ class FlavorScan(NamedTuple):
     def _flavor_attempt(self, index: int, qualities: Sequence[GranularMode]) -> FlavorAttempt:
         group, reasons = self.group_request.group, self._rejection_reasons(index, qualities)
         possibility, borrow = (
-            possibility_of(worst_quality(qualities, self.fungibility)),
+            preemption_possibility_of(worst_quality(qualities, self.fungibility)),
             max(map(borrowing_height_of, qualities)),
         )
         main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
@@ -341,7 +341,7 @@ class FlavorScan(NamedTuple):
         return [
             self._rejection_reason(resource, flavor, request)
             for resource, request, quality in resource_requests
-            if possibility_of(quality) is not _FIT
+            if preemption_possibility_of(quality) is not _FIT
         ]
 
     def _rejection_reason(
@@ -356,9 +356,9 @@ class FlavorScan(NamedTuple):
 
 def _no_fit_reason(qualities: Sequence[GranularMode], reasons: Sequence[messages.RejectionReason]) -> str:
     most_severe_reason = ""
-    rejecting_qualities = [quality for quality in qualities if possibility_of(quality) is not _FIT]
+    rejecting_qualities = [quality for quality in qualities if preemption_possibility_of(quality) is not _FIT]
     for quality, rejection in zip(rejecting_qualities, reasons, strict=True):
-        if possibility_of(quality) is PreemptionPossibility.NO_FIT:
+        if preemption_possibility_of(quality) is PreemptionPossibility.NO_FIT:
             most_severe_reason = messages.more_severe_reason(
                 most_severe_reason,
                 messages.EXCEEDS_MAX_QUOTA

@@ -175,7 +175,7 @@ class Scheduler:
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
         self._get_in_flight_max = int if gate is not None else self._settings.pacing.in_flight_max
         self._in_flight = WritesInFlight()
-        self._on_loop = on_preemption_loop
+        self._on_preemption_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
         self._number = 0
@@ -266,7 +266,7 @@ class Scheduler:
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
         for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
-            self._on_loop(loop)
+            self._on_preemption_loop(loop)
 
     def _postpone_preemption(self, decision: Decision) -> Decision:
         if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):
@@ -402,7 +402,7 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
     }
 
 
-def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant) -> Obj | None:
+def _with_pending_reason(obj: Obj | None, inadmissible_reason: InadmissibleReason, now: Instant) -> Obj | None:
     if obj is None:
         return None
     view = workload_view(obj)
@@ -412,7 +412,9 @@ def _with_pending_reason(obj: Obj | None, why: InadmissibleReason, now: Instant)
     for pod_set, count in zip(view.pod_sets, view.counts, strict=True):
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
         reported_requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
-    reported_workload = with_resource_requests(set_pending(obj, why.reason, why.message, now), reported_requests)
+    reported_workload = with_resource_requests(
+        set_pending(obj, inadmissible_reason.reason, inadmissible_reason.message, now), reported_requests
+    )
     return None if reported_workload is obj else reported_workload
 
 

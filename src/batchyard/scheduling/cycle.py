@@ -96,7 +96,7 @@ class _Tournament(Generic[EntryT]):
         snapshot = self._snapshot
         with snapshot.what_if():
             snapshot.add_usage(entry.queue, entry.usage)
-            return tuple(quota.weighted_share(node, snapshot.names) for node in entry.queue.node.path)
+            return tuple(quota.weighted_share(node, snapshot.flavor_resource_names) for node in entry.queue.node.path)
 
     def _forget_shares_in_branch(self, node: quota.QuotaNode) -> None:
         branch = node.path[min(1, len(node.path) - 1)]
@@ -290,11 +290,11 @@ class Cycle:
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
             why = InadmissibleReason("", assignment)
-            return StayPending(head, why, _REQUEUE_NO_FIT, self._search_position(entry))
+            return StayPending(head, why, _REQUEUE_NO_FIT, self._last_assignment(entry))
         if assignment.mode is _MODE_PREEMPT and not entry.targets:
             self._reserve_quota(entry)
             why = InadmissibleReason(messages.WAITING_FOR_QUOTA, assignment)
-            return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._search_position(entry))
+            return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._last_assignment(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
             self.snapshot.add_usage(entry.queue, entry.usage)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
@@ -313,10 +313,10 @@ class Cycle:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
         why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
-        last_assignment = self._search_position(entry)
+        last_assignment = self._last_assignment(entry)
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, last_assignment)
 
-    def _search_position(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
+    def _last_assignment(self, entry: NominatedEntry) -> flavor_assigner.LastAssignment | None:
         pod_sets = entry.assignment.pod_sets
         for pod_set in pod_sets:
             if pod_set.assigned_flavors.has_flavors_left:

@@ -28,7 +28,7 @@ from batchyard.scheduling.quota import (
     PreemptionPossibility,
     Usage,
     available,
-    available_cache,
+    cached_available_amounts,
     is_better,
     lowest_fitting_height,
     should_try_next_flavor,
@@ -212,7 +212,9 @@ class FlavorAssigner:
             if usage
             else group_request.usages
         )
-        return list(self._iterate_qualities(total_usages, group_request.obstacles, 0, available_cache(self.queue.node)))
+        return list(
+            self._iterate_qualities(total_usages, group_request.obstacles, 0, cached_available_amounts(self.queue.node))
+        )
 
     def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
         pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
@@ -278,7 +280,7 @@ class FlavorAssigner:
             if base_usage
             else group_request.usages
         )
-        available = available_cache(node)
+        available = cached_available_amounts(node)
         obstacles = (
             self._flavor_obstacles(group_request, pod_set_indexes)
             if self.nominated_flavors
@@ -371,9 +373,9 @@ class FlavorAssigner:
 
 
 def _start_index(
-    state: LastAssignment, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]
+    last_assignment: LastAssignment, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]
 ) -> int:
-    start_index = state.next_flavor_index(indexes[0], group_request.resource)
+    start_index = last_assignment.next_flavor_index(indexes[0], group_request.resource)
     return start_index if start_index < len(group_request.group.flavors) else 0
 
 

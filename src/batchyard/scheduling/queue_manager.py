@@ -167,7 +167,7 @@ class PendingQueue(PendingQueueReader):
 
     def has_heads(self) -> bool:
         """Return whether this queue has a Workload that a scheduling cycle may try."""
-        return self._first_in_line() is not None
+        return self._first_pending_entry() is not None
 
     def put(self, view: WorkloadView, now: Instant) -> bool:
         """Add or update a pending Workload; return whether it was put in line.
@@ -209,7 +209,7 @@ class PendingQueue(PendingQueueReader):
 
     def head(self) -> Head | None:
         """Return the first Workload that a scheduling cycle may try; None if there is none. It stays in the queue."""
-        entry = self._first_in_line()
+        entry = self._first_pending_entry()
         return None if entry is None else Head(entry.view, self.name, entry.last_assignment)
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -345,7 +345,7 @@ class PendingQueue(PendingQueueReader):
         if first_entry is not None:
             heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
 
-    def _first_in_line(self) -> pending_heap.PendingEntry | None:
+    def _first_pending_entry(self) -> pending_heap.PendingEntry | None:
         if self._preemptor:
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
@@ -406,7 +406,7 @@ class QueueManager:
         #: Marked ClusterQueues, each with the time of marking.
         self._marked_queues: dict[str, Instant] = {}
         #: ClusterQueues that may have Workloads in line, except those of paused trees.
-        self._queues_in_line: dict[str, None] = {}
+        self._queues_for_next_cycle: dict[str, None] = {}
         #: Paused trees, each with its ClusterQueues that may have Workloads in line.
         self._paused_trees: dict[str, list[str]] = {}
         self._frozen_trees: dict[str, Instant] = {}
@@ -417,7 +417,7 @@ class QueueManager:
 
     def has_work(self) -> bool:
         """Return whether a scheduling cycle may have something to decide."""
-        return bool(self._marked_queues) or bool(self._queues_in_line) or bool(self._scheduled_reactivations)
+        return bool(self._marked_queues) or bool(self._queues_for_next_cycle) or bool(self._scheduled_reactivations)
 
     def heads(self) -> list[Head]:
         """Return the first Workload of each active ClusterQueue that may be tried, sorted by queue name.
@@ -429,11 +429,11 @@ class QueueManager:
         if self._marked_queues and not (self.requeue_batch_period and self.is_reactivated_externally):
             self.reactivate_marked(self.now - self.requeue_batch_period)
         heads = []
-        for name in sorted(self._queues_in_line):
+        for name in sorted(self._queues_for_next_cycle):
             queue, pending_queue = self._snapshot.queues.get(name), self.pending.get(name)
             head = pending_queue.head() if queue is not None and pending_queue is not None and queue.active else None
             if head is None:
-                del self._queues_in_line[name]
+                del self._queues_for_next_cycle[name]
             else:
                 heads.append(head)
         return heads
@@ -456,8 +456,8 @@ class QueueManager:
         is_parked = pending_queue.requeue(head, last_assignment, reason, self.now, condition_reason)
         if pending_queue.has_held_back_workloads:
             self._queues_with_held_back[head.queue] = None
-        if head.queue not in self._queues_in_line:
-            self._record_queue_in_line(head.queue, self._snapshot.queues.get(head.queue))
+        if head.queue not in self._queues_for_next_cycle:
+            self._add_queue_to_next_cycle(head.queue, self._snapshot.queues.get(head.queue))
         return is_parked
 
     def record_new_workload(self, name: str) -> None:
@@ -466,10 +466,10 @@ class QueueManager:
         A tree that was frozen at this instant stays paused (see `freeze_tree`).
         """
         queue = self._snapshot.queues[name]
-        self._record_queue_in_line(name, queue)
+        self._add_queue_to_next_cycle(name, queue)
         self.record_tree_change(queue)
 
-    def mark_queue(self, name: str) -> None:
+    def mark_queue_for_retry(self, name: str) -> None:
         """Mark a ClusterQueue: its cohort tree's inadmissible Workloads are tried again, because something changed."""
         self._marked_queues.setdefault(name, self.now)
 
@@ -477,7 +477,7 @@ class QueueManager:
         """Schedule a retry of the inadmissible Workloads in a queue's cohort tree, unless one is scheduled already."""
         self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
 
-    def mark_due_queues(self) -> None:
+    def mark_due_queues_for_retry(self) -> None:
         """Mark ClusterQueues with an ended backoff or a due reactivation, so that their Workloads are tried again."""
         for name in list(self._queues_with_held_back):
             pending_queue = self.pending.get(name)
@@ -516,24 +516,24 @@ class QueueManager:
             return
         self._frozen_trees.pop(tree_id, None)
         for name in self._paused_trees.pop(tree_id, ()):
-            self._queues_in_line[name] = None
+            self._queues_for_next_cycle[name] = None
 
     def activate_all(self) -> None:
         """Let cycles consider the Workloads of paused cohort trees again, because all trees were rebuilt."""
         self.tree_change_counts = {tree_id: count + 1 for tree_id, count in self.tree_change_counts.items()}
         for names in self._paused_trees.values():
-            self._queues_in_line.update(dict.fromkeys(names))
+            self._queues_for_next_cycle.update(dict.fromkeys(names))
         self._paused_trees.clear()
         self._frozen_trees.clear()
 
     def pause_tree(self, tree_id: str) -> None:
         """Pause a cohort tree: no cycle considers its Workloads until something in the tree changes."""
         paused_queues = self._paused_trees.setdefault(tree_id, [])
-        for name in list(self._queues_in_line):
+        for name in list(self._queues_for_next_cycle):
             queue = self._snapshot.queues.get(name)
             if queue is not None and queue.node.tree == tree_id:
                 paused_queues.append(name)
-                del self._queues_in_line[name]
+                del self._queues_for_next_cycle[name]
 
     def freeze_tree(self, tree_id: str) -> None:
         """Pause a cohort tree; no change ends the pause before the clock advances or `activate_all()` is called."""
@@ -542,10 +542,10 @@ class QueueManager:
 
     def forget_queue(self, name: str) -> None:
         """Remove a deleted ClusterQueue and its pending Workloads."""
-        for table in (self.pending, self._queues_in_line, self._marked_queues, self._queues_with_held_back):
+        for table in (self.pending, self._queues_for_next_cycle, self._marked_queues, self._queues_with_held_back):
             table.pop(name, None)
 
-    def _record_queue_in_line(self, name: str, queue: ClusterQueue | None) -> None:
+    def _add_queue_to_next_cycle(self, name: str, queue: ClusterQueue | None) -> None:
         """Let the next cycle consider a ClusterQueue, which may have Workloads to try.
 
         If its cohort tree is frozen, the ClusterQueue stays paused.
@@ -553,10 +553,10 @@ class QueueManager:
         if queue is not None and self._frozen_trees and self._frozen_trees.get(queue.node.tree) == self.now:
             self._paused_trees.setdefault(queue.node.tree, []).append(name)
         else:
-            self._queues_in_line[name] = None
+            self._queues_for_next_cycle[name] = None
 
     def reactivate_marked(self, marked_by: Instant, may_reactivate: Callable[[str], bool] = bool) -> list[str]:
-        """Let cycles try the inadmissible Workloads of cohort trees that `mark_queue` marked at or before `marked_by`.
+        """Let cycles try the inadmissible Workloads of cohort trees whose queues were marked at or before `marked_by`.
 
         Trees for whose id `may_reactivate` returns False are skipped. Return the ids of the reactivated trees.
         """
@@ -584,7 +584,7 @@ class QueueManager:
         for queue in self._snapshot.queues_below(any_queue.node.path[0]):
             pending_queue = self.pending[queue.name]
             if pending_queue.may_reactivate and pending_queue.reactivate(self._namespace_filter(queue), self.now):
-                self._record_queue_in_line(queue.name, queue)
+                self._add_queue_to_next_cycle(queue.name, queue)
 
     def _namespace_filter(self, queue: ClusterQueue) -> Callable[[str], bool]:
         selector = queue.view.namespaces

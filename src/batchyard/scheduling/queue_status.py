@@ -170,7 +170,7 @@ class QueueStatusController:
         self._cache.snapshot.rebuild_if_changed()
         status = dict(obj.get("status") or {})
         queue_counter = self._cache.workload_cache.cluster_queue_counters.get(name)
-        status["conditions"] = _with_active_condition(obj, self._cache.readiness(name), now)
+        status["conditions"] = _with_active_condition(obj, self._cache.active_status(name), now)
         status["flavorsReservation"] = self._usage_by_flavor(queue, queue_counter.reserved_usage, is_local=False)
         status["flavorsUsage"] = self._usage_by_flavor(queue, queue_counter.admitted_usage, is_local=False)
         status["pendingWorkloads"] = len(self._cache.queue_manager.pending[name])
@@ -187,8 +187,8 @@ class QueueStatusController:
         cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", name))
         status = dict(obj.get("status") or {})
         queue_counter = self._cache.workload_cache.local_queue_counters.get(key) if queue else QueueCounter()
-        readiness = _local_queue_readiness(cluster_queue, obj if is_stopped else None)
-        status["conditions"] = _with_active_condition(obj, readiness, now)
+        active_status = _local_queue_active_status(cluster_queue, obj if is_stopped else None)
+        status["conditions"] = _with_active_condition(obj, active_status, now)
         if queue is None:  # without a ClusterQueue there are no flavors to report
             status = {field: value for field, value in status.items() if field not in _FLAVOR_FIELDS}
         else:
@@ -216,7 +216,9 @@ class QueueStatusController:
     def _set_fair_share(self, status: dict[str, Any], node: QuotaNode) -> None:
         status.pop("fairSharing", None)
         if self._fair_sharing:
-            status["fairSharing"] = {"weightedShare": weighted_share(node, self._cache.snapshot.names).rounded_value}
+            status["fairSharing"] = {
+                "weightedShare": weighted_share(node, self._cache.snapshot.flavor_resource_names).rounded_value
+            }
 
     def _usage_by_flavor(self, queue: ClusterQueue, used: Mapping[int, int], *, is_local: bool) -> list[dict[str, Any]]:
         return [
@@ -255,19 +257,19 @@ def _set_workload_counts(status: dict[str, Any], queue_counter: QueueCounter) ->
     status["admittedWorkloads"] = queue_counter.admitted
 
 
-def _with_active_condition(obj: Obj, readiness: QueueActiveStatus, now: Instant) -> list[Any]:
+def _with_active_condition(obj: Obj, active_status: QueueActiveStatus, now: Instant) -> list[Any]:
     return with_condition(
         (obj.get("status") or {}).get("conditions") or [],
         type="Active",
-        status=readiness.active,
-        reason=readiness.reason,
-        message=readiness.message,
+        status=active_status.active,
+        reason=active_status.reason,
+        message=active_status.message,
         now=now,
         generation=obj["metadata"].get("generation"),
     )
 
 
-def _local_queue_readiness(cluster_queue: Obj | None, stopped_queue: Obj | None) -> QueueActiveStatus:
+def _local_queue_active_status(cluster_queue: Obj | None, stopped_queue: Obj | None) -> QueueActiveStatus:
     if stopped_queue is not None:
         return QueueActiveStatus(False, "Stopped", f"LocalQueue is stopped{holding_budgets_suffix(stopped_queue)}")
     if cluster_queue is None:

@@ -109,7 +109,7 @@ def available(node: QuotaNode, fr: int) -> int:
     return free_amount
 
 
-def available_cache(node: QuotaNode) -> dict[int, int]:
+def cached_available_amounts(node: QuotaNode) -> dict[int, int]:
     """Return the cached `available()` amounts of a node by flavor-resource id; callers add missing ones."""
     available_by_gate = node.path[0].available_by_gate
     amounts = available_by_gate.get(node.gate)
@@ -393,7 +393,7 @@ def encode_quality(possibility: PreemptionPossibility, height: int = 0) -> Granu
     return (possibility << _STEP_BITS) - height
 
 
-def possibility_of(quality: GranularMode) -> PreemptionPossibility:
+def preemption_possibility_of(quality: GranularMode) -> PreemptionPossibility:
     """Return the PreemptionPossibility that `encode_quality()` has encoded in the quality of a flavor."""
     return _POSSIBILITIES[(quality + _HEIGHT_MASK) >> _STEP_BITS]
 

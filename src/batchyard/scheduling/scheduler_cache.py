@@ -194,7 +194,7 @@ class WorkloadCache:
         for holding in view.admitted_pod_sets:
             resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
-                fr = self.snapshot.id_of(flavor, resource)
+                fr = self.snapshot.flavor_resource_id(flavor, resource)
                 assigned_frs[fr] = None
                 usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
         reserved_at = view.reserved_at or 0
@@ -224,16 +224,16 @@ class WorkloadCache:
     def _add_holder(self, quota_holder: AdmittedWorkload) -> None:
         previous_holder = self.snapshot.holder(quota_holder.key)
         if previous_holder is not None and previous_holder.is_equivalent(quota_holder):
-            self.snapshot.confirm(previous_holder)  # an admission counted before it was written
+            self.snapshot.confirm_admission(previous_holder)  # an admission counted before it was written
         else:
             self._stop_counting_holder(previous_holder)
-            self.snapshot.hold(quota_holder)
+            self.snapshot.add_holder(quota_holder)
             self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
         self.queue_manager.record_tree_change(quota_holder.queue)
 
     def _remove_holder(self, key: str) -> None:
-        quota_holder = self.snapshot.release(key)
+        quota_holder = self.snapshot.remove_holder(key)
         if quota_holder is not None:
             self._stop_counting_holder(quota_holder)
             self.queue_manager.record_tree_change(quota_holder.queue)
@@ -262,7 +262,7 @@ class WorkloadCache:
         Workload will reactivate them, they are tried after REACTIVATION_GRACE_PERIOD at the latest.
         """
         if self._is_local_queue_open(self._queue_of.get(key, "")):
-            self.queue_manager.mark_queue(self.local_queues[self._queue_of[key]].cluster_queue)
+            self.queue_manager.mark_queue_for_retry(self.local_queues[self._queue_of[key]].cluster_queue)
             return
         holder = self.snapshot.holder(key)
         if holder is None:
@@ -274,7 +274,7 @@ class WorkloadCache:
         if any(self._is_local_queue_open(other.local_queue) for other in other_holders):
             self.queue_manager.reactivate_later(holder.queue, self.queue_manager.now + REACTIVATION_GRACE_PERIOD)
         else:
-            self.queue_manager.mark_queue(holder.queue.name)
+            self.queue_manager.mark_queue_for_retry(holder.queue.name)
 
     def _is_local_queue_open(self, local_queue: str) -> bool:
         view = self.local_queues.get(local_queue)
@@ -398,18 +398,20 @@ class SchedulerCache:
         if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
             self._rebuild_count = self.snapshot.rebuild_count
             self.queue_manager.activate_all()
-        self.queue_manager.mark_due_queues()
+        self.queue_manager.mark_due_queues_for_retry()
         return self.queue_manager.heads()
 
     def is_terminating(self, name: str) -> bool:
         """Return whether a ClusterQueue is being deleted."""
         return name in self._terminating_queues
 
-    def readiness(self, name: str) -> QueueActiveStatus:
+    def active_status(self, name: str) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue should have, given its spec and the objects it references."""
-        return self.readiness_of_view(self.snapshot.queues[name].view)
+        return self.active_status_of_view(self.snapshot.queues[name].view)
 
-    def readiness_of_view(self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()) -> QueueActiveStatus:
+    def active_status_of_view(
+        self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()
+    ) -> QueueActiveStatus:
         """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`).
 
         `new_flavors` are ResourceFlavors that do not exist yet.
@@ -493,7 +495,7 @@ class SchedulerCache:
         pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name))
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
-        self.queue_manager.mark_queue(name)
+        self.queue_manager.mark_queue_for_retry(name)
         if is_new:
             self.workload_cache.record_reservations_in(name)
             for local_queue in self.workload_cache.local_queues.values():
@@ -503,9 +505,9 @@ class SchedulerCache:
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]
         was_active = queue.active
-        queue.active = self.readiness(name).active
+        queue.active = self.active_status(name).active
         if queue.active and not was_active:
-            self.queue_manager.mark_queue(name)
+            self.queue_manager.mark_queue_for_retry(name)
             self.queue_manager.record_new_workload(name)
 
     def _on_cohort(self, event: WatchEvent) -> None:
@@ -522,7 +524,7 @@ class SchedulerCache:
             return
         node = self.snapshot.cohorts[view.name]
         for queue in self.snapshot.queues_below(node.path[0])[:1]:
-            self.queue_manager.mark_queue(queue.name)
+            self.queue_manager.mark_queue_for_retry(queue.name)
 
     def _on_flavor(self, event: WatchEvent) -> None:
         flavor = flavor_view(event.obj)
@@ -533,7 +535,7 @@ class SchedulerCache:
         for name, queue in self.snapshot.queues.items():
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
-                self.queue_manager.mark_queue(name)
+                self.queue_manager.mark_queue_for_retry(name)
 
     def _on_topology(self, event: WatchEvent) -> None:
         name = event.key.name
@@ -560,7 +562,7 @@ class SchedulerCache:
         for queue in self.snapshot.queues.values():
             selector = queue.view.namespaces
             if selector is not None and selector.matches(labels):
-                self.queue_manager.mark_queue(queue.name)
+                self.queue_manager.mark_queue_for_retry(queue.name)
 
     def _on_check(self, event: WatchEvent) -> None:
         name = event.obj["metadata"]["name"]

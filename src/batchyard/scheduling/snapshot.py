@@ -28,17 +28,17 @@ class CohortForest:
     def __init__(self) -> None:
         self.cohorts: dict[str, QuotaNode] = {}
         #: The flavor and resource of each flavor-resource id.
-        self.names: list[tuple[str, str]] = []
+        self.flavor_resource_names: list[tuple[str, str]] = []
         self._ids: dict[tuple[str, str], int] = {}
         self._views: dict[str, CohortView] = {}
 
-    def id_of(self, flavor: str, resource: str) -> int:
+    def flavor_resource_id(self, flavor: str, resource: str) -> int:
         """Return the id of a flavor-resource pair; a new pair gets a new id."""
         flavor_resource = (flavor, resource)
         flavor_resource_id = self._ids.get(flavor_resource)
         if flavor_resource_id is None:
-            flavor_resource_id = self._ids[flavor_resource] = len(self.names)
-            self.names.append(flavor_resource)
+            flavor_resource_id = self._ids[flavor_resource] = len(self.flavor_resource_names)
+            self.flavor_resource_names.append(flavor_resource)
         return flavor_resource_id
 
     @property
@@ -51,7 +51,7 @@ class CohortForest:
         self._views[view.name] = view
         for group in view.groups:
             for quota in group.quotas:
-                self.id_of(quota.flavor, quota.resource)
+                self.flavor_resource_id(quota.flavor, quota.resource)
 
     def remove_cohort(self, name: str) -> bool:
         """Remove a Cohort's spec; return whether there was one. A still referenced Cohort remains without quota."""
@@ -73,7 +73,7 @@ class CohortForest:
         node.nominal, node.borrowing_limit, node.lending_limit = {}, {}, {}
         for group in groups:
             for quota in group.quotas:
-                fr = self.id_of(quota.flavor, quota.resource)
+                fr = self.flavor_resource_id(quota.flavor, quota.resource)
                 node.nominal[fr] = quota.nominal
                 if quota.borrowing_limit is not None:
                     node.borrowing_limit[fr] = quota.borrowing_limit
@@ -82,7 +82,7 @@ class CohortForest:
 
     def rebuild(self, queues: Iterable[cluster_queue.ClusterQueue]) -> None:
         """Rebuild all cohort trees from the Cohort specs and `queues`, which must be sorted by name."""
-        fr_count = len(self.names)
+        fr_count = len(self.flavor_resource_names)
         self.cohorts = {}
         for name in sorted(self._views):
             self._cohort_node(name)
@@ -106,7 +106,7 @@ class CohortForest:
         existing_node = self.cohorts.get(name)
         ancestor_name = name
         while ancestor_name not in self.cohorts:
-            node = self.cohorts[ancestor_name] = QuotaNode(ancestor_name, len(self.names))
+            node = self.cohorts[ancestor_name] = QuotaNode(ancestor_name, len(self.flavor_resource_names))
             node.tree = f"cohort/{ancestor_name}"
             new_nodes.append(node)
             view = self._views.get(ancestor_name)
@@ -173,9 +173,9 @@ class Snapshot:
         return self.forest.cohorts
 
     @property
-    def names(self) -> list[tuple[str, str]]:
+    def flavor_resource_names(self) -> list[tuple[str, str]]:
         """The (flavor, resource) of each flavor-resource id."""
-        return self.forest.names
+        return self.forest.flavor_resource_names
 
     # Permanent changes.
 
@@ -183,7 +183,7 @@ class Snapshot:
         """Add a ClusterQueue or replace its spec, and return the ClusterQueue; the Workloads with quota in it stay."""
         queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
         if queue is None:
-            node = QuotaNode(view.name, len(self.names))
+            node = QuotaNode(view.name, len(self.flavor_resource_names))
             queue = self.queues[view.name] = cluster_queue.ClusterQueue(view, node, coverage)
             self.queue_of[queue.node] = queue
             self._changed_queues[view.name] = None
@@ -227,24 +227,24 @@ class Snapshot:
         self.flavors.pop(name, None)
         self._clear_request_caches()
 
-    def hold(self, workload: cluster_queue.AdmittedWorkload) -> None:
+    def add_holder(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Add a Workload with quota and its usage to its queue; it replaces an earlier version of itself."""
-        self.release(workload.key)
+        self.remove_holder(workload.key)
         workload.queue.put(workload)
         self._holders[workload.key] = workload
         self._change_usage(workload.queue.node, workload.usage, 1)
 
     @staticmethod
-    def confirm(workload: cluster_queue.AdmittedWorkload) -> None:
+    def confirm_admission(workload: cluster_queue.AdmittedWorkload) -> None:
         """Record that the write of an assumed admission succeeded: increment its ClusterQueue's generation.
 
         Flavor searches that stopped at an older generation then start over at the first flavor.
         """
         workload.queue.generation += 1
 
-    def release(self, key: str) -> cluster_queue.AdmittedWorkload | None:
+    def remove_holder(self, key: str) -> cluster_queue.AdmittedWorkload | None:
         """Remove a Workload's usage from its queue; return the removed AdmittedWorkload, None if it had no quota."""
-        invariant(self._depth == 0, "release() must not be called inside a what_if() block")
+        invariant(self._depth == 0, "remove_holder() must not be called inside a what_if() block")
         workload = self._holders.pop(key, None)
         if workload is not None:
             queue = workload.queue
@@ -257,11 +257,11 @@ class Snapshot:
         """Return the AdmittedWorkload with this Workload key; None if the Workload has no quota."""
         return self._holders.get(key)
 
-    def id_of(self, flavor: str, resource: str) -> int:
+    def flavor_resource_id(self, flavor: str, resource: str) -> int:
         """Return the id of a flavor-resource pair; a new pair gets a new id."""
-        old_count = len(self.names)
-        fr = self.forest.id_of(flavor, resource)
-        self._is_outdated |= len(self.names) > old_count
+        old_count = len(self.flavor_resource_names)
+        fr = self.forest.flavor_resource_id(flavor, resource)
+        self._is_outdated |= len(self.flavor_resource_names) > old_count
         return fr
 
     def rebuild_if_changed(self) -> None:
@@ -373,7 +373,7 @@ class Snapshot:
         return shared_index
 
     def _flavor_group(self, group_number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
-        ids = {r: tuple([self.id_of(flavor, r) for flavor in group.flavors]) for r in group.resources}
+        ids = {r: tuple([self.flavor_resource_id(flavor, r) for flavor in group.flavors]) for r in group.resources}
         return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
 
     def _clear_request_caches(self) -> None:

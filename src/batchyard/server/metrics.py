@@ -122,14 +122,14 @@ class ServerMetrics:
         return (
             ("kueue", build_info_texts),
             ("kueue", self.cycles.texts),
-            ("kueue", self._workload_and_queue_texts),
+            ("kueue", self._workload_and_queue_metric_texts),
             ("program", self._controller_texts),
             ("program", process_metric_texts),
             ("batchyard", self._batchyard_texts),
             ("objects", self.objects.texts),
         )
 
-    def _workload_and_queue_texts(self) -> Iterator[str]:
+    def _workload_and_queue_metric_texts(self) -> Iterator[str]:
         if self._workloads is not None and self._queues is not None:
             yield from self._workloads.texts()
             yield from self._queues.texts()
@@ -148,7 +148,7 @@ class ServerMetrics:
             self.objects.observe(event)
             self._machines.observe(event)
             if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:
-                self.cycles.forget(event.key.name)
+                self.cycles.forget_queue(event.key.name)
 
     def _batchyard_texts(self) -> Iterator[str]:
         yield from self.cycles.own_texts()

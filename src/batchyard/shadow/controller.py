@@ -23,7 +23,7 @@ from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType, diagnostic_commands
-from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split, tree_nodes_of
+from batchyard.shadow.follower import CohortTrees, TreeFollower, group_by_tree, may_split_tree, tree_nodes_of
 from batchyard.shadow.observed import Signature, split_event
 from batchyard.shadow.state import ShadowSettings
 
@@ -32,8 +32,8 @@ from batchyard.shadow.state import ShadowSettings
 #
 # Our Workload controller computes what it would do for a Workload, given the current objects. If Kueue has not done so
 # within `patience`, a finding reports that. If Kueue evicts for a reason that the objects show, our controller must
-# evict too, given the state after `settle`. The same holds for a requeue within `patience`. Actions that depend on
-# Kueue's own settings, such as the PodsReady timeout, are not checked. Sources: Kueue's pkg/scheduler/preemption
+# evict too, given the state after `watch_skew_max`. The same holds for a requeue within `patience`. Actions that depend
+# on Kueue's own settings, such as the PodsReady timeout, are not checked. Sources: Kueue's pkg/scheduler/preemption
 # (HumanReadablePreemptionReasons), pkg/workload (SetQuotaReservation, UpdateRequeueState).
 
 
@@ -55,7 +55,7 @@ def find_contradictions(event: WatchEvent) -> Iterator[Contradiction]:
         return
     for condition_type, check in (
         (lifecycle.PREEMPTED, _check_preemption),
-        (lifecycle.QUOTA_RESERVED, _check_reservation),
+        (lifecycle.QUOTA_RESERVED, _check_reservation_message),
     ):
         condition = find_condition(event.obj, condition_type)
         if condition is not None and condition["status"] == "True" and not is_true(event.old, condition_type):
@@ -71,7 +71,7 @@ def _check_preemption(_obj: Obj, condition: Obj) -> Iterator[Contradiction]:
         yield Contradiction(DivergenceType.MESSAGE, f"preempted due to {actual_text}", correction)
 
 
-def _check_reservation(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
+def _check_reservation_message(obj: Obj, condition: Obj) -> Iterator[Contradiction]:
     queue_name = ((obj.get("status") or {}).get("admission") or {}).get("clusterQueue")
     message = str(condition.get("message") or "")
     if (
@@ -210,7 +210,7 @@ class LifecycleCheck:
         eviction, requeue = (find_condition(event.obj, condition_type) for condition_type in _CHECKED_CONDITIONS)
         is_new_eviction = eviction is not None and eviction["status"] == "True" and not is_true(old, lifecycle.EVICTED)
         if eviction is not None and is_new_eviction and eviction["reason"] in _OBJECT_EVICTION_REASONS:
-            due_at = now + self._settings.settle
+            due_at = now + self._settings.watch_skew_max
             self._transitions[event.key, lifecycle.EVICTED] = _Transition(old, str(eviction["reason"]), now, due_at)
         if requeue is not None and requeue["status"] == "True" and _has_visible_effect(old, evictions.REQUEUED):
             # Kueue's clock may differ from the local one.
@@ -333,10 +333,10 @@ def _has_visible_effect(workload: Obj, condition_type: str) -> bool:
     if condition_type != evictions.REQUEUED:
         return True
     condition = find_condition(workload, condition_type)
-    return condition is not None and condition["status"] == "False" and not _is_stuck(condition["reason"])
+    return condition is not None and condition["status"] == "False" and not _stays_requeued_false(condition["reason"])
 
 
-def _is_stuck(reason: str) -> bool:
+def _stays_requeued_false(reason: str) -> bool:
     """Return whether Kueue leaves Requeued=False, with this reason, on a Workload that is active again.
 
     Kueue compares the reason with `Deactivated` exactly, so a reason with a suffix, as after a rejected admission
@@ -354,7 +354,7 @@ def _is_stuck(reason: str) -> bool:
 # with a new follower and the current objects.
 
 
-class Followers:
+class TreeFollowers:
     """The comparisons with Kueue: one TreeFollower per cohort tree, and the check of evictions and requeues."""
 
     def __init__(
@@ -415,7 +415,7 @@ class Followers:
         for tree in list(self._followers):
             follower = self._remove_follower(tree)
             missed_decisions |= follower.reported_decisions
-            self._removed_counts.unseen_count += follower.uncompared_decisions
+            self._removed_counts.unseen_count += follower.uncompared_decision_count
         self._trees = CohortTrees()
         self._lifecycle_check.reset(events, now)
         self._shared_objects = {event.key: event for event in events if not tree_nodes_of(event.key, event.obj)}
@@ -455,13 +455,13 @@ class Followers:
             return dict.fromkeys(self._followers, events)
         events_by_tree: dict[int, list[WatchEvent]] = {}
         for event in events:
-            tree, merged_trees = self._trees.join(tree_nodes_of(event.key, event.obj))
+            tree, merged_trees = self._trees.join_nodes(tree_nodes_of(event.key, event.obj))
             for merged_tree in merged_trees:
                 events_by_tree.setdefault(tree, []).extend(events_by_tree.pop(merged_tree, ()))
                 self._merge_trees(merged_tree, tree, now)
             if tree not in self._followers:
                 self._followers[tree] = self._create_follower((), {}, now)
-            if may_split(event):
+            if may_split_tree(event):
                 self._possible_splits[tree] = now
             events_by_tree.setdefault(tree, []).append(event)
         return {**events_by_tree}
@@ -493,13 +493,13 @@ class Followers:
 
     def _split_tree(self, tree: int, now: Instant) -> None:
         changed_at, follower = self._possible_splits.get(tree), self._followers[tree]
-        if changed_at is None or now - changed_at < self._patience or not follower.is_agreed:
+        if changed_at is None or now - changed_at < self._patience or not follower.agrees_with_kueue:
             return
         del self._possible_splits[tree]
-        current_events = follower.current_objects()
+        current_events = follower.current_object_events()
         if len(group_by_tree(current_events, CohortTrees())) != 1:
             self._remove_follower(tree)
-            self._trees.forget(tree)
+            self._trees.remove_tree(tree)
             self._create_followers(current_events, follower.reported_decisions, now)
 
     def _remove_follower(self, tree: int) -> TreeFollower:
@@ -530,7 +530,7 @@ class ShadowController:
         self._client = client
         self._timers = timers
         self._staleness_check = StalenessCheck(client, transport, timers, self._check_divergences)
-        self.followers = Followers(*policy_and_settings, report, self._has_arrived)
+        self.followers = TreeFollowers(*policy_and_settings, report, self._has_arrived)
         self.has_begun = False
         #: Whether the controller is stopped.
         self.is_over = False

@@ -43,7 +43,7 @@ def describe_unpredicted_decision(
     if isinstance(observed_decision, ObservedAdmission):
         return _unpredicted_admission(observed_decision, kueue_decision.at, model, names_by_uid, now)
     preemptor = names_by_uid.get(observed_decision.preemptor_uid, "")
-    prediction = model.decide_alone(preemptor) if preemptor else None
+    prediction = model.decide_for_only_head(preemptor) if preemptor else None
     documents = findings.observed_document(observed_decision, names_by_uid), findings.predicted_document(prediction)
     kueue_text = f"preempted for {preemptor or 'an unknown Workload'} ({observed_decision.reason})"
     victim = model.index.snapshot.holder(observed_decision.workload)
@@ -71,7 +71,7 @@ def describe_unpredicted_decision(
 def _unpredicted_admission(
     admission: ObservedAdmission, at: Instant, model: SchedulerModel, names_by_uid: Mapping[str, str], now: Instant
 ) -> findings.Divergence:
-    prediction = model.decide_alone(admission.workload)
+    prediction = model.decide_for_only_head(admission.workload)
     kueue_text = f"admitted in {admission.queue} with {findings.describe_flavors(admission.pod_sets)}"
     divergence_type, model_text, model_document = (
         findings.DivergenceType.ADMITTED,
@@ -235,7 +235,7 @@ class DivergenceDetector(DecisionReplay):
             view = decision.head.workload
             is_same = kueue_choice is not None and (kueue_choice.workload == view.key or kueue_choice[-1] == view.uid)
             made_at = None if first_made_at is None else self._settings.wait_start(first_made_at, pending.arrived_at)
-            if made_at is not None and made_at < pending.arrived_at - self._settings.settle and not is_same:
+            if made_at is not None and made_at < pending.arrived_at - self._settings.watch_skew_max and not is_same:
                 return None if self._changes_for(decision) is not None else (tree, decision)
         return None
 

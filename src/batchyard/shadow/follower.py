@@ -58,7 +58,7 @@ class CohortTrees:
         self._nodes: dict[int, list[str]] = {}
         self._created_count = 0
 
-    def join(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
+    def join_nodes(self, nodes: Sequence[str]) -> tuple[int, Sequence[int]]:
         """Put nodes into one cohort tree; return the number of the tree and the numbers of trees merged into it."""
         trees = list(dict.fromkeys(self._tree_by_node[node] for node in nodes if node in self._tree_by_node))
         if not trees:
@@ -71,7 +71,7 @@ class CohortTrees:
         self._assign_nodes(resulting_tree, [node for node in nodes if node not in self._tree_by_node])
         return resulting_tree, merged_trees
 
-    def forget(self, tree: int) -> None:
+    def remove_tree(self, tree: int) -> None:
         """Remove a cohort tree and all its nodes (Cohorts and queues)."""
         for node in self._nodes.pop(tree):
             del self._tree_by_node[node]
@@ -89,10 +89,10 @@ def group_by_tree(events: Iterable[WatchEvent], trees: CohortTrees) -> dict[int,
     """
     events_with_nodes = [(event, nodes) for event in events if (nodes := tree_nodes_of(event.key, event.obj))]
     for _, nodes in events_with_nodes:
-        trees.join(nodes)
+        trees.join_nodes(nodes)
     events_by_tree: dict[int, list[WatchEvent]] = {}
     for event, nodes in events_with_nodes:
-        events_by_tree.setdefault(trees.join(nodes)[0], []).append(event)
+        events_by_tree.setdefault(trees.join_nodes(nodes)[0], []).append(event)
     return events_by_tree
 
 
@@ -117,7 +117,7 @@ def tree_nodes_of(key: Key, obj: Obj) -> Sequence[str]:
     return ()
 
 
-def may_split(event: WatchEvent) -> bool:
+def may_split_tree(event: WatchEvent) -> bool:
     """Return whether a watch event may have split a cohort tree in two."""
     if event.key.kind == scheme.WORKLOAD:
         return event.old is not None and event.old["spec"].get("queueName") != event.obj["spec"].get("queueName")
@@ -205,7 +205,7 @@ class TreeFollower:
         self._replay = DivergenceDetector(policy, settings)
         self._report = report_divergence
         self._has_arrived = has_arrived
-        self._orders = replay_orders(settings.settle)
+        self._orders = replay_orders(settings.watch_skew_max)
         self._batches: list[EventBatch] = []
         #: The number of batches that are no longer in `_batches`.
         self._dropped_batches = 0
@@ -236,9 +236,9 @@ class TreeFollower:
         return len(self._replay.backlog.items)
 
     @property
-    def uncompared_decisions(self) -> int:
+    def uncompared_decision_count(self) -> int:
         """The number of Kueue's decisions in this cohort tree that are not compared yet."""
-        return self._replay.backlog.uncompared_decisions
+        return self._replay.backlog.uncompared_decision_count
 
     @property
     def reported_decisions(self) -> dict[str, Signature]:
@@ -255,9 +255,9 @@ class TreeFollower:
         self._replay.requeue_batch_period = requeue_batch_period
 
     @property
-    def is_agreed(self) -> bool:
+    def agrees_with_kueue(self) -> bool:
         """Whether all watch events of this cohort tree are processed, and Kueue has made each decision of batchyard."""
-        return self._replay.is_agreed
+        return self._replay.agrees_with_kueue
 
     def reset(self, events: Sequence[WatchEvent], missed_decisions: Mapping[str, Signature], now: Instant) -> None:
         """Restart the comparison from the current objects (`events`); existing quota reservations are not compared.
@@ -270,15 +270,15 @@ class TreeFollower:
         self._restart_replay_bases(is_beginning=True)
         self.check_at = now
 
-    def current_objects(self) -> list[WatchEvent]:
+    def current_object_events(self) -> list[WatchEvent]:
         """Return a watch event for each object of the tree, in the state that batchyard's scheduler processed last."""
-        return _events_in_tree(self._replay.model.current_objects())
+        return _events_in_tree(self._replay.model.current_object_events())
 
     def take_over(self, other_follower: "TreeFollower", now: Instant) -> None:
         """Take over another cohort tree into this comparison: its current objects, then its pending watch events."""
         self._replay.reported_decisions |= other_follower.reported_decisions
         pending_events = [item.change.event for item in other_follower._replay.backlog.items.values()]
-        self.observe([*other_follower.current_objects(), *_events_in_tree(pending_events)], now)
+        self.observe([*other_follower.current_object_events(), *_events_in_tree(pending_events)], now)
         if other_follower.reported_decisions:
             self._restart_replay_bases()  # a replay from an older copy would report the missed decisions again
 
@@ -308,7 +308,7 @@ class TreeFollower:
     def _record_agreement(self) -> None:
         batch_number = self._dropped_batches + len(self._batches)
         batch_count = batch_number - self._bases[0].batch_number
-        if self._replay.is_agreed:
+        if self._replay.agrees_with_kueue:
             if self._is_reordered or batch_count >= max(COPY_INTERVAL_MIN, self._replay.workload_count):
                 self._add_replay_base()
             else:
@@ -362,7 +362,7 @@ class TreeFollower:
         trial = base.copy.restore()
         trial.requeue_batch_period = requeue_batch_period
         if has_tried_all:
-            trial.assume_all_tried()
+            trial.park_all_pending_workloads()
         for batch in self._batches[base.batch_number - self._dropped_batches : batch_number - self._dropped_batches]:
             trial.add_events(batch.events, batch.now)
             trial.advance(batch.now)
@@ -372,10 +372,10 @@ class TreeFollower:
         """Replay watch events by resource version, with a scheduling cycle only where a decision of Kueue needs one.
 
         The number and times of Kueue's cycles are unknown. Cycles without a decision matter too, because a Workload
-        that waits for its victims keeps its place as head. Changes further apart than `settle` always have a cycle
-        between them.
+        that waits for its victims keeps its place as head. Changes further apart than `watch_skew_max` always have a
+        cycle between them.
         """
-        for group in group_by_revision(batches, self._settings.settle):
+        for group in group_by_revision(batches, self._settings.watch_skew_max):
             trial.is_lazy = True
             for batch in group:
                 _apply_batches(trial, [batch], self._orders[0])
@@ -397,10 +397,10 @@ class TreeFollower:
             candidate_replays = (
                 _replay_steps(agreed_copy, replay_steps[section_start : position + 1], order)
                 for order in orders
-                if not trial.is_agreed
+                if not trial.agrees_with_kueue
             )
-            trial = next((each for each in candidate_replays if each.is_agreed), trial)
-            if trial.is_agreed:
+            trial = next((each for each in candidate_replays if each.agrees_with_kueue), trial)
+            if trial.agrees_with_kueue:
                 agreed_copy, section_start = ReplayCopy(trial), position + 1
         return trial
 

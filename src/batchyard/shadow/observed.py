@@ -88,7 +88,7 @@ def split_event(event: WatchEvent) -> Iterator[ObservedChange]:
     elif view.evicted and not old_view.evicted and (preemption := observed_preemption(event.obj, view)) is not None:
         yield ObservedChange(event, preemption)
     else:
-        yield ObservedChange(event, None, _was_readmitted(view, old_view), _is_idle_change(event, view, old_view))
+        yield ObservedChange(event, None, _was_readmitted(view, old_view), _affects_no_decision(event, view, old_view))
 
 
 def observed_admission(view: WorkloadView) -> ObservedAdmission:
@@ -115,7 +115,7 @@ def observed_preemption(obj: Obj, view: WorkloadView) -> ObservedPreemption | No
     return ObservedPreemption(view.key, str(preemption["reason"]), preemptor_uid)
 
 
-def _is_idle_change(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
+def _affects_no_decision(event: WatchEvent, view: WorkloadView, old_view: WorkloadView) -> bool:
     is_new_message = waits_for_victims(event.obj) and not waits_for_victims(event.old or {})
     return not is_new_message and _DECISION_FIELDS(view) == _DECISION_FIELDS(old_view)
 
@@ -175,7 +175,7 @@ class ChangeBacklog:
             self.decision_numbers[self._last_number] = None
 
     @property
-    def uncompared_decisions(self) -> int:
+    def uncompared_decision_count(self) -> int:
         """The number of Kueue's decisions in the backlog, including those whose details are unknown."""
         return sum(pending.change.decision is not None or pending.change.is_unseen for pending in self.items.values())
 
@@ -247,7 +247,9 @@ def match_equivalent_victims(
     predicted_targets = {each.workload.key: each for each in decision.targets if not each.workload.evicted}
     if len(evictions) != len(predicted_targets):
         return None
-    other_evictions = {number: each for number, each in evictions.items() if not _take_target(each, predicted_targets)}
+    other_evictions = {
+        number: each for number, each in evictions.items() if not _remove_predicted_target(each, predicted_targets)
+    }
     for eviction in other_evictions.values():
         victim = snapshot.holder(eviction.workload)
         equivalent_key = next(
@@ -263,7 +265,7 @@ def match_equivalent_victims(
     return tuple(evictions)
 
 
-def _take_target(eviction: ObservedPreemption, predicted_targets: dict[str, PreemptionTarget]) -> bool:
+def _remove_predicted_target(eviction: ObservedPreemption, predicted_targets: dict[str, PreemptionTarget]) -> bool:
     target = predicted_targets.get(eviction.workload)
     if target is None or target.reason != eviction.reason:
         return False

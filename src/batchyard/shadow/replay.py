@@ -9,10 +9,10 @@ in their order. In each cohort tree:
 1. The model decides. It gets the results that Kueue has already written, and decides again.
 2. If Kueue has not acted yet, or the model decides nothing, the model gets the next change. That happens at once if
    Kueue made a decision that is not predicted, because Kueue then had more changes. Otherwise it happens after
-   `settle`, because Kueue may only be slow to write.
-3. A decision of Kueue depends on nothing that came more than `settle` after it. If the model has not made it by then,
-   the two diverge. They also diverge if Kueue has not done for `patience` what the model decided. A finding reports the
-   divergence, and the model continues from what Kueue did.
+   `watch_skew_max`, because Kueue may only be slow to write.
+3. A decision of Kueue depends on nothing that came more than `watch_skew_max` after it. If the model has not made it by
+   then, the two diverge. They also diverge if Kueue has not done for `patience` what the model decided. A finding
+   reports the divergence, and the model continues from what Kueue did.
 """
 
 from collections.abc import Iterator, Sequence
@@ -84,11 +84,11 @@ class DecisionReplay(ShadowState):
         first_action, second_action = (
             (self._apply_next_change, self._decide) if self.changes_first else (self._decide, self._apply_next_change)
         )
-        while self._complete_earlier_decisions() or first_action() or self._retry_parked() or second_action():
+        while self._complete_earlier_decisions() or first_action() or self._retry_inadmissible() or second_action():
             pass
 
     @property
-    def is_agreed(self) -> bool:
+    def agrees_with_kueue(self) -> bool:
         """Whether the backlog is empty, and Kueue made all decisions of batchyard's scheduler."""
         return not self.backlog.items and not self._open_decisions
 
@@ -100,7 +100,7 @@ class DecisionReplay(ShadowState):
                 self._wait_start(first_made_at) + self._settings.patience
                 for first_made_at in open_decisions.first_made_at.values()
             ]
-            check_times.append(self._wait_start(open_decisions.since) + self._settings.settle)
+            check_times.append(self._wait_start(open_decisions.since) + self._settings.watch_skew_max)
         release_time = self.model.index.queue_manager.next_release()
         check_times += [] if release_time is None else [release_time]
         return min((time for time in check_times if time > self._now), default=None)
@@ -180,7 +180,7 @@ class DecisionReplay(ShadowState):
                 self.counts.alike_count += 1
             self._apply_change(change_number)
 
-    def _retry_parked(self) -> bool:
+    def _retry_inadmissible(self) -> bool:
         """Retry inadmissible Workloads about which Kueue has made a decision, until something changes.
 
         Kueue processes its queues one by one while objects change. So it may have tried a Workload after a change that
@@ -195,11 +195,11 @@ class DecisionReplay(ShadowState):
             if isinstance(kueue_decision, ObservedPreemption):
                 workload_name = self._names_by_uid.get(kueue_decision.preemptor_uid, "")
             head = self.model.head_if_parked_since(
-                workload_name, self._now - self._settings.settle - self.requeue_batch_period
+                workload_name, self._now - self._settings.watch_skew_max - self.requeue_batch_period
             )
             decisions = [] if head is None else self.model.decide([head])
             if head and all(is_effective(each) and self._changes_for(each) is not None for each in decisions):
-                self.model.requeue_parked(head)
+                self.model.requeue_inadmissible(head)
                 self._complete_decisions(self._tree_of_queue(head.queue), decisions)
                 return True
             if head is None and self._decide_without_late_heads(workload_name):
@@ -214,12 +214,12 @@ class DecisionReplay(ShadowState):
 
         In a long queue, Kueue needs time until it tries a new Workload; the scheduler model tries it at once.
         """
-        late_after = self._now - self._settings.settle - self.requeue_batch_period
+        late_after = self._now - self._settings.watch_skew_max - self.requeue_batch_period
         heads = self.model.heads(self._now)
         tree = next((self._tree_of_queue(head.queue) for head in heads if head.workload.key == workload), "")
         heads = [head for head in heads if self._tree_of_queue(head.queue) == tree]
         due_heads = [
-            head for head in heads if head.workload.key == workload or not self.model.may_be_late(head, late_after)
+            head for head in heads if head.workload.key == workload or not self.model.may_be_untried(head, late_after)
         ]
         if len(due_heads) in (0, len(heads)):
             return False
@@ -262,7 +262,7 @@ class DecisionReplay(ShadowState):
     def _may_apply_next(self, tree: str) -> bool:
         trees = self._open_decisions if tree == ALL_TREES else [tree] if tree in self._open_decisions else []
         return all(
-            self._now - self._wait_start(self._open_decisions[each].since) >= self._settings.settle
+            self._now - self._wait_start(self._open_decisions[each].since) >= self._settings.watch_skew_max
             or self._has_unpredicted_decision(each)
             for each in trees
         )
@@ -297,13 +297,13 @@ class DecisionReplay(ShadowState):
     def _change_deadline(self, change_number: int) -> Instant:
         """Return the time until which a decision of Kueue waits for later watch events that may explain it.
 
-        `change_number` is the backlog number of the decision. An event that arrives more than `settle` after the
-        decision cannot explain it, because Kueue had not received that event. If batchyard's scheduler made the same
-        decision, it waits up to `patience` for the other decisions of that scheduling cycle.
+        `change_number` is the backlog number of the decision. An event that arrives more than `watch_skew_max` after
+        the decision cannot explain it, because Kueue had not received that event. If batchyard's scheduler made the
+        same decision, it waits up to `patience` for the other decisions of that scheduling cycle.
         """
         open_decisions = self._open_decisions.get(self._tree_of(self.backlog.items[change_number]))
         is_predicted = open_decisions is not None and change_number in self._matched_change_numbers(open_decisions)
-        waiting_limit = self._settings.patience if is_predicted else self._settings.settle
+        waiting_limit = self._settings.patience if is_predicted else self._settings.watch_skew_max
         return self.backlog.items[change_number].arrived_at + waiting_limit
 
 

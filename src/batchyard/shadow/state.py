@@ -86,7 +86,7 @@ class SchedulerModel:
         elif was_waiting_for_victims is None:
             pending_queue.release_preemptor(name)
 
-    def current_objects(self) -> Iterator[WatchEvent]:
+    def current_object_events(self) -> Iterator[WatchEvent]:
         """Yield a watch event for each object, in the state that batchyard's scheduler processed last."""
         return (event for events in self._objects.values() for event in events.values())
 
@@ -128,14 +128,14 @@ class SchedulerModel:
             return None
         return queue_and_tree[0].head_of(workload)
 
-    def may_be_late(self, head: Head, since: Instant) -> bool:
+    def may_be_untried(self, head: Head, since: Instant) -> bool:
         """Return whether a Workload ahead of `head` in its queue became inadmissible at or after `since`.
 
         Then Kueue may not have tried `head` yet, because it works through a queue more slowly than this model.
         """
         return self.index.queue_manager.pending[head.queue].has_parked_predecessor(head.workload.key, since)
 
-    def requeue_parked(self, head: Head) -> None:
+    def requeue_inadmissible(self, head: Head) -> None:
         """Move one inadmissible Workload back to the active heap of its ClusterQueue."""
         self.index.queue_manager.pending[head.queue].unpark_workload(head.workload.key)
         self.index.queue_manager.record_new_workload(head.queue)
@@ -162,7 +162,7 @@ class SchedulerModel:
         self._cycle_number += 1
         return self._create_cycle().run(heads)
 
-    def decide_alone(self, workload: str) -> Decision | None:
+    def decide_for_only_head(self, workload: str) -> Decision | None:
         """Return the decision of batchyard's scheduler for one Workload as the only head.
 
         None if the Workload holds quota, has no ClusterQueue, or is finished or unknown.
@@ -315,7 +315,7 @@ class ShadowSettings(NamedTuple):
     """The time limits of the shadow's comparison, and the Kueue settings that it assumes."""
 
     #: The maximum difference between the delays of two watches.
-    settle: Duration = 2 * SECOND
+    watch_skew_max: Duration = 2 * SECOND
     #: The time within which Kueue must make a decision of the model.
     patience: Duration = 15 * SECOND
     #: The time that Kueue batches changes before it requeues inadmissible Workloads.
@@ -360,7 +360,7 @@ class ShadowState:
             self._record_workload_name(event)
             self.model.apply_event(event, now)
 
-    def assume_all_tried(self) -> None:
+    def park_all_pending_workloads(self) -> None:
         """Let all pending Workloads wait for a change, as if Kueue had tried each of them without success."""
         self.model.park_all(self._now)
 

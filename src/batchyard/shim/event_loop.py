@@ -81,11 +81,11 @@ class ShimEventLoop:
 # Forked child processes release the parent's resources first, and log their failures.
 
 
-def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
+def run_shim(node_fd: int, path: str, supervise: Callable[[ShimRun], None]) -> NoReturn:
     """In a forked child: claim the run (container, sandbox or image pull) at `path`, supervise it, and exit.
 
-    If the run cannot be claimed, exit at once. `path` is relative to the node's directory, of which `node` is an open
-    descriptor.
+    If the run cannot be claimed, exit at once. `path` is relative to the directory whose descriptor is `node_fd`: the
+    node directory.
     """
 
     def supervise_claimed_run() -> None:
@@ -93,18 +93,18 @@ def run_shim(node: int, path: str, supervise: Callable[[ShimRun], None]) -> NoRe
         # ready.
         signal.signal(signal.SIGTERM, lambda *_: None)
         linux.adopt_orphans()
-        run = ShimRun(node, path)
+        run = ShimRun(node_fd, path)
         if run.claim():
             supervise(run)
 
-    run_child(node, path, supervise_claimed_run)
+    run_child(node_fd, path, supervise_claimed_run)
 
 
-def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
+def run_child(node_fd: int, name: str, task: Callable[[], None]) -> NoReturn:
     """Run `task` in this forked process, in a new session; then exit with status 0, or 1 if the task failed.
 
     A failure is logged as a line that starts with `name` in `node.log` of the node's directory, whose open descriptor
-    is `node`.
+    is `node_fd`.
     """
     exit_code = 1
     try:
@@ -114,7 +114,7 @@ def run_child(node: int, name: str, task: Callable[[], None]) -> NoReturn:
     finally:
         failure = sys.exc_info()[1]
         if failure is not None:
-            state_dir.log_error(node, f"{name}: {_format_failure(failure)}")
+            state_dir.log_error(node_fd, f"{name}: {_format_failure(failure)}")
         os._exit(exit_code)
 
 

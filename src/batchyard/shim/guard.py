@@ -141,12 +141,12 @@ class PlatformWatchdog:
 
     def _answer_client(self, connection: socket.socket, blocked_seconds: float) -> None:
         if not self.certificate:
-            connection.sendall(_format_answer(_read_request_head(connection), blocked_seconds))
+            connection.sendall(_response_while_blocked(_read_request_head(connection), blocked_seconds))
             return
         if self._context is None:
             self._context = _create_tls_context(self.certificate)
         with self._context.wrap_socket(connection, server_side=True) as secured:
-            secured.sendall(_format_answer(_read_request_head(secured), blocked_seconds))
+            secured.sendall(_response_while_blocked(_read_request_head(secured), blocked_seconds))
 
 
 def _create_tls_context(certificate_path: str) -> "ssl.SSLContext":
@@ -168,7 +168,7 @@ def _read_request_head(connection: socket.socket) -> bytes:
     return request_head
 
 
-def _format_answer(request_head: bytes, blocked_seconds: float) -> bytes:
+def _response_while_blocked(request_head: bytes, blocked_seconds: float) -> bytes:
     """Return the HTTP response to the request `request_head` (request line and headers) while the server is blocked.
 
     Health checks get 200, or 500 after a long time; all other requests get 429.

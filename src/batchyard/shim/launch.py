@@ -28,31 +28,37 @@ from batchyard.shim.run import ShimRun
 # to a parent directory could have created them.
 
 
-def resolve_mounts(mounts: list[Mapping[str, Any]], pod: str, run_root: str) -> list[Mapping[str, Any]]:
+def resolve_mounts(mounts: list[Mapping[str, Any]], pod_folder: str, run_root: str) -> list[Mapping[str, Any]]:
     """Return a container's mounts with absolute source paths.
 
     Raises ValueError if a subPath leads out of its volume, or if a path of the machine contains a symbolic link.
 
-    `pod` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
+    `pod_folder` is the path of the pod's directory. Subpaths of volumes and paths of the machine are bind-mounted below
     `run_root` in a new mount namespace of this process. The added field `isOfMachine` is true for a path of the
     machine, and false for the pod's own volumes.
     """
     resolved: list[Mapping[str, Any]] = [
-        {**mount, "source": _absolute_source(mount["source"], pod), "isOfMachine": mount["source"].startswith("/")}
+        {
+            **mount,
+            "source": _absolute_source(mount["source"], pod_folder),
+            "isOfMachine": mount["source"].startswith("/"),
+        }
         for mount in mounts
     ]
     sources = {number: mount["source"] for number, mount in enumerate(mounts) if _needs_bind_mount(mount["source"])}
     if sources:
         unpacking.unshare_mounts()
     for number, source in sources.items():
-        volume_path = "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod)
+        volume_path = (
+            "/" if resolved[number]["isOfMachine"] else _absolute_source("/".join(source.split("/")[:2]), pod_folder)
+        )
         _bind_checked_source(volume_path, resolved[number]["source"], f"{run_root}/part-{number}", source)
         resolved[number] = {**resolved[number], "source": f"{run_root}/part-{number}"}
     return resolved
 
 
-def _absolute_source(source: str, pod: str) -> str:
-    return source if source.startswith("/") else f"{pod}/{source}"
+def _absolute_source(source: str, pod_folder: str) -> str:
+    return source if source.startswith("/") else f"{pod_folder}/{source}"
 
 
 def _needs_bind_mount(source: str) -> bool:
@@ -123,7 +129,7 @@ def launch_container(run: ShimRun, isolation: NodeIsolation, group: CgroupPaths)
     Raises OSError if a step before the fork fails. The forked process reports its own failures on the status pipe.
     """
     image_folder = run.spec["image"].get("unpacked")
-    image_lock_fd = rootfs_store.lock_image(run.node, image_folder) if image_folder else None
+    image_lock_fd = rootfs_store.lock_image(run.node_fd, image_folder) if image_folder else None
     _create_run_files(run)
     if isolation.cgroups:
         version = isolation.cgroups.version
@@ -169,13 +175,13 @@ def remove_engine_container(run: ShimRun, isolation: NodeIsolation) -> None:
         isolation.container_engine.remove_containers(isolation.container_engine.container_name(run.path))
 
 
-def has_started(outer_pid: int, child_pid: int) -> bool:
+def has_command_started(bubblewrap_pid: int, child_pid: int) -> bool:
     """Return whether the container's first process, `child_pid`, has executed the command in a child process.
 
-    Until then, the child has the command line of bubblewrap, which is process `outer_pid`.
+    Until then, the child has the command line of bubblewrap, which is process `bubblewrap_pid`.
     """
-    outer_command = _read_command_line(outer_pid)
-    return any(_read_command_line(pid) not in {b"", outer_command} for pid in stop.children_of(child_pid)[:1])
+    bubblewrap_command = _read_command_line(bubblewrap_pid)
+    return any(_read_command_line(pid) not in {b"", bubblewrap_command} for pid in stop.children_of(child_pid)[:1])
 
 
 def describe_container(run: ShimRun, isolation: NodeIsolation, pid: int, group: CgroupPaths) -> RunningContainer:
@@ -232,7 +238,7 @@ def container_environment(run: ShimRun) -> dict[str, str]:
     spec_variables: Mapping[str, str] = run.spec["environment"]
     image = run.spec["image"]
     if "unpacked" in image:
-        image_variables = rootfs_store.read_image_metadata(run.node, image["unpacked"]).get("environment") or {}
+        image_variables = rootfs_store.read_image_metadata(run.node_fd, image["unpacked"]).get("environment") or {}
         image_defaults = image_kinds.image_environment({}) | {"HOME": _image_account(run).home} | image_variables
     else:
         image_defaults = image_kinds.image_environment(image) | {"HOME": "/root"}
@@ -240,20 +246,20 @@ def container_environment(run: ShimRun) -> dict[str, str]:
 
 
 def _image_account(run: ShimRun) -> users.ImageAccount:
-    metadata = rootfs_store.read_image_metadata(run.node, run.spec["image"]["unpacked"])
+    metadata = rootfs_store.read_image_metadata(run.node_fd, run.spec["image"]["unpacked"])
     return users.resolve_account(run.spec["user"] or "", metadata.get("passwd") or "", metadata.get("group") or "")
 
 
 def _create_run_files(run: ShimRun) -> None:
-    os.mkdir("root", 0o755, dir_fd=run.folder)
+    os.mkdir("root", 0o755, dir_fd=run.folder_fd)
     for name, mode in bubblewrap.WRITABLE_FOLDERS.items():
-        os.mkdir(f"root/{name}", dir_fd=run.folder)
-        os.chmod(f"root/{name}", mode, dir_fd=run.folder)
-    termination_fd = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder)
+        os.mkdir(f"root/{name}", dir_fd=run.folder_fd)
+        os.chmod(f"root/{name}", mode, dir_fd=run.folder_fd)
+    termination_fd = os.open("termination-log", os.O_WRONLY | os.O_CREAT, 0o666, dir_fd=run.folder_fd)
     os.fchmod(termination_fd, 0o666)  # writable for any user of the container
     os.close(termination_fd)
     if run.spec["stdin"]:
-        os.mkfifo("stdin", 0o600, dir_fd=run.folder)
+        os.mkfifo("stdin", 0o600, dir_fd=run.folder_fd)
 
 
 def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
@@ -265,10 +271,10 @@ def _open_streams(run: ShimRun) -> tuple[dict[str, int], _ChildStreams]:
         )
     stdout_pipe, stderr_pipe = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
     outputs = {"stdout": stdout_pipe[0], "stderr": stderr_pipe[0], "status": status_reader}
-    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder)
+    stdin = os.open("stdin" if run.spec["stdin"] else "/dev/null", os.O_RDONLY | os.O_NONBLOCK, dir_fd=run.folder_fd)
     os.set_blocking(stdin, True)
     if run.spec["stdin"]:  # keep a writer open, else the command would read EOF before a client attaches
-        outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder)
+        outputs["stdin"] = os.open("stdin", os.O_WRONLY, dir_fd=run.folder_fd)
     return outputs, _ChildStreams(stdin, stdout_pipe[1], stderr_pipe[1], status_writer, None)
 
 
@@ -368,13 +374,13 @@ def seccomp_program_of(run: ShimRun, isolation: NodeIsolation) -> bytes | None:
         case "Unconfined":
             return None
         case "Localhost":
-            node = os.readlink(f"/proc/self/fd/{run.node}")
+            node = os.readlink(f"/proc/self/fd/{run.node_fd}")
             return seccomp.compile_profile_file(f"{node}/{seccomp.PROFILES_FOLDER}/{profile['profile']}")
     return seccomp.default_filter()
 
 
 def _container_paths(run: ShimRun) -> bubblewrap.ContainerPaths:
-    node = os.readlink(f"/proc/self/fd/{run.node}")
+    node = os.readlink(f"/proc/self/fd/{run.node_fd}")
     pod = f"{node}/{'/'.join(run.path.split('/')[:2])}"
     masks_folder = f"{node}/{bubblewrap.MASKS_FOLDER}"
     return bubblewrap.ContainerPaths(node, pod, f"{pod}/sandbox", f"{node}/{run.path}", masks_folder)
@@ -431,7 +437,7 @@ def _prepare_engine_container(
     environment_options = engines.write_env_file(run.spec["environment"])
     container_options = engines.podman_run_options(spec, engine_paths, engine, group, environment_options)
     return engine_container.EngineContainer(
-        engine, engine.container_name(run.path), container_options, run.folder, bool(run.spec["tty"]), group
+        engine, engine.container_name(run.path), container_options, run.folder_fd, bool(run.spec["tty"]), group
     )
 
 
@@ -473,13 +479,13 @@ def _check_root_filesystem(root: str, image: str) -> None:
             )
 
 
-def _enter_pod(run: ShimRun, namespaces: int) -> int:
+def _enter_pod(run: ShimRun, namespace_flags: int) -> int:
     with suppress(OSError):
-        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder_fd)
         sandbox_pid = (state_dir.read_json(sandbox_fd, "state.json") or {}).get("pid")
         sandbox_pidfd = sandbox_pid and os.pidfd_open(sandbox_pid)
         if sandbox_pidfd and state_dir.is_locked(sandbox_fd):
-            linux.enter_namespaces(sandbox_pidfd, namespaces)
+            linux.enter_namespaces(sandbox_pidfd, namespace_flags)
             return int(sandbox_pid or 0)
     raise ValueError("the pod's sandbox is not running")
 
@@ -512,7 +518,7 @@ def _container_ids(run: ShimRun) -> tuple[int, int] | None:
 
 def _read_sandbox_file(run: ShimRun, name: str) -> dict[str, Any]:
     with suppress(OSError):
-        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder)
+        sandbox_fd = state_dir.open_folder("../../../sandbox", run.folder_fd)
         try:
             return state_dir.read_json(sandbox_fd, name) or {}
         finally:

@@ -65,14 +65,14 @@ def die_with_parent(signal_number: int) -> None:
     _raise_errno(_LIBC.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
 
 
-def unshare(namespaces: int) -> None:
-    """Create new namespaces and move this process into them; `namespaces` are CLONE_NEW* flags."""
-    _raise_errno(_LIBC.unshare(namespaces))
+def unshare(namespace_flags: int) -> None:
+    """Create new namespaces and move this process into them; `namespace_flags` are CLONE_NEW* flags."""
+    _raise_errno(_LIBC.unshare(namespace_flags))
 
 
-def enter_namespaces(fd: int, namespaces: int) -> None:
+def enter_namespaces(fd: int, namespace_flags: int) -> None:
     """Enter one namespace, given as its descriptor, or a process's namespaces of these types, given as a pidfd."""
-    _raise_errno(_LIBC.setns(fd, namespaces))
+    _raise_errno(_LIBC.setns(fd, namespace_flags))
 
 
 def mount(source: str, target: str, kind: str, options: str = "", flags: int = 0) -> None:
@@ -91,32 +91,32 @@ def clone_mount(source: str) -> int:
     return _raise_errno(_LIBC.syscall(_OPEN_TREE, _AT_FDCWD, source.encode(), flags))
 
 
-def map_owners(mount: int, user_namespace: int) -> None:
+def map_file_owners(mount_fd: int, user_namespace_fd: int) -> None:
     """Map the owners of files in a detached mount through a user namespace (an id-mapped mount).
 
-    `mount` and `user_namespace` are open descriptors. Raises OSError if the filesystem does not support id-mapped
+    `mount_fd` and `user_namespace_fd` are open descriptors. Raises OSError if the filesystem does not support id-mapped
     mounts (mount_setattr(2), MOUNT_ATTR_IDMAP).
     """
-    settings = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-    _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH, settings, ctypes.c_size_t(len(settings))))
+    settings = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, user_namespace_fd)
+    _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, settings, ctypes.c_size_t(len(settings))))
 
 
-def attach_mount(mount: int, target: str) -> None:
+def attach_mount(mount_fd: int, target: str) -> None:
     """Attach a detached mount, given as a descriptor, at a path."""
-    _raise_errno(_LIBC.syscall(_MOVE_MOUNT, mount, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
+    _raise_errno(_LIBC.syscall(_MOVE_MOUNT, mount_fd, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH))
 
 
-def attach_mount_at(mount: int, mount_point: int) -> None:
+def attach_mount_at(mount_fd: int, mount_point_fd: int) -> None:
     """Attach a detached mount at a mount point; both are descriptors."""
     flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
-    _raise_errno(_LIBC.syscall(_MOVE_MOUNT, mount, b"", mount_point, b"", flags))
+    _raise_errno(_LIBC.syscall(_MOVE_MOUNT, mount_fd, b"", mount_point_fd, b"", flags))
 
 
-def make_read_only(mount: int) -> None:
+def make_read_only(mount_fd: int) -> None:
     """Make a detached mount, given as a descriptor, read-only, with nested mounts."""
     attributes = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     flags = _AT_EMPTY_PATH | _AT_RECURSIVE
-    _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
+    _raise_errno(_LIBC.syscall(_MOUNT_SETATTR, mount_fd, b"", flags, attributes, ctypes.c_size_t(len(attributes))))
 
 
 def change_folder(path: str) -> None:
@@ -139,14 +139,14 @@ def allow_unprivileged_ports() -> None:
         file.write("0")
 
 
-def become_user_namespace_root(user_namespace: int | None) -> None:
+def become_user_namespace_root(user_namespace_fd: int | None) -> None:
     """Enter a user namespace (a descriptor) and a new mount namespace.
 
-    If `user_namespace` is None, create a user namespace that maps its root to the current user.
+    If `user_namespace_fd` is None, create a user namespace that maps its root to the current user.
     """
     user, group = os.geteuid(), os.getegid()
-    if user_namespace is not None:
-        enter_namespaces(user_namespace, NEWUSER)
+    if user_namespace_fd is not None:
+        enter_namespaces(user_namespace_fd, NEWUSER)
         unshare(NEWNS)
     else:
         unshare(NEWUSER | NEWNS)
@@ -183,11 +183,11 @@ def make_user_namespace(uid_map: str, gid_map: str) -> int:
         os.waitpid(child_pid, 0)
 
 
-def become_user_of(user_namespace: int, uid: int, gid: int) -> None:
+def become_user_of(user_namespace_fd: int, uid: int, gid: int) -> None:
     """Enter a user namespace, given as a descriptor, and become one of its users, without supplementary groups."""
     with suppress(PermissionError):  # denied in unprivileged user namespaces, which map no other groups
         os.setgroups([])
-    enter_namespaces(user_namespace, NEWUSER)
+    enter_namespaces(user_namespace_fd, NEWUSER)
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 

@@ -15,8 +15,8 @@ _LOG_LINE_BYTES_MAX = 16 * 1024
 class RotatingLog:
     """The log files of one container: lines go to file `name`, which is renamed to `name.1` when it is full."""
 
-    def __init__(self, folder: int, name: str, bytes_max: int, files_max: int) -> None:
-        self._folder = folder
+    def __init__(self, folder_fd: int, name: str, bytes_max: int, files_max: int) -> None:
+        self._folder_fd = folder_fd
         self._name = name
         self._bytes_max = bytes_max
         self._files_max = files_max
@@ -62,7 +62,7 @@ class RotatingLog:
         os.close(self._fd)
 
     def _open_file(self) -> int:
-        return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder)
+        return os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=self._folder_fd)
 
     def _rotate_files(self) -> None:
         """Rename the log files to the next numbers and delete the oldest. If that fails, empty the current file."""
@@ -79,7 +79,7 @@ class RotatingLog:
 
     def _rename_file(self, old_name: str, new_name: str) -> None:
         try:
-            os.rename(old_name, new_name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.rename(old_name, new_name, src_dir_fd=self._folder_fd, dst_dir_fd=self._folder_fd)
         except FileNotFoundError:
             return
 

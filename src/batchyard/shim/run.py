@@ -16,12 +16,12 @@ from batchyard.shim import linux, state_dir
 class ShimRun:
     """A container start, sandbox or image pull: its directory, lock, spec and state, as its shim uses them."""
 
-    def __init__(self, node: int, path: str) -> None:
-        """Open the run's directory, at `path` below the open node directory `node`. Raises OSError on failure."""
-        self.node = node
+    def __init__(self, node_fd: int, path: str) -> None:
+        """Open the run's directory, at `path` below the open node directory `node_fd`. Raises OSError on failure."""
+        self.node_fd = node_fd
         self.path = path
-        self.folder = state_dir.open_folder(path, node)
-        self.lock: int | None = None
+        self.folder_fd = state_dir.open_folder(path, node_fd)
+        self.lock_fd: int | None = None
         self.spec: dict[str, Any] = {}
         self.state: dict[str, Any] = {}
 
@@ -30,12 +30,12 @@ class ShimRun:
 
         False if the run is locked, was claimed before, or has no readable spec.
         """
-        self.lock = state_dir.acquire_lock(self.folder, "lock")
-        spec = state_dir.read_json(self.folder, "spec.json")
-        if self.lock is None or spec is None:
+        self.lock_fd = state_dir.acquire_lock(self.folder_fd, "lock")
+        spec = state_dir.read_json(self.folder_fd, "spec.json")
+        if self.lock_fd is None or spec is None:
             return False
         try:
-            os.close(os.open("claimed", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.folder))
+            os.close(os.open("claimed", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.folder_fd))
         except FileExistsError:
             return False
         self.spec = spec
@@ -45,10 +45,12 @@ class ShimRun:
         """Change fields of the container's, sandbox's or pull's state and write state.json; return False on failure."""
         self.state |= changed_fields
         try:
-            state_dir.write_json(self.folder, "state.json", self.state)
+            state_dir.write_json(self.folder_fd, "state.json", self.state)
         except OSError as failure:
             if failure.errno != errno.ENOENT:
-                state_dir.log_error(self.node, f"state.json of run {self.path} cannot be written: {failure.strerror}")
+                state_dir.log_error(
+                    self.node_fd, f"state.json of run {self.path} cannot be written: {failure.strerror}"
+                )
             return False
         return True
 
@@ -60,7 +62,7 @@ class ShimRun:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.settimeout(timeout)
             try:
-                sender.connect(state_dir.socket_address(self.node, "events"))
+                sender.connect(state_dir.socket_address(self.node_fd, "events"))
                 sender.send(self.path.encode())
             except (BlockingIOError, TimeoutError):
                 return False
@@ -73,17 +75,17 @@ class ShimRun:
 
         `at` is in microseconds since the epoch, and `grace` in seconds.
         """
-        return state_dir.read_json(self.folder, "stop.json")
+        return state_dir.read_json(self.folder_fd, "stop.json")
 
     def is_gone(self) -> bool:
         """Return whether the directory of this container start, sandbox or image pull was removed."""
-        return state_dir.is_removed(self.folder)
+        return state_dir.is_removed(self.folder_fd)
 
     def close_lock(self) -> None:
         """In a forked child of the shim: close the run's lock, so that it is free when the shim ends."""
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+            self.lock_fd = None
 
 
 # Runs programs of the machine with a timeout, and collects their output.
@@ -186,12 +188,13 @@ def format_exec_error(text: str) -> str:
     return f"{error_prefix}: OCI runtime exec failed: exec failed: unable to start container process: {text}"
 
 
-def format_execute_error(program: str, number: int) -> str:
+def format_execute_error(program: str, error_number: int) -> str:
     """Return the error message for a program that cannot be executed, in the format of runc (Go's exec.LookPath)."""
-    if "/" not in program and number in {errno.ENOENT, errno.EACCES}:
+    if "/" not in program and error_number in {errno.ENOENT, errno.EACCES}:
         return f'exec: "{program}": executable file not found in $PATH'
-    text = os.strerror(number).lower()
-    return f'exec: "{program}": stat {program}: {text}' if number == errno.ENOENT else f'exec: "{program}": {text}'
+    text = os.strerror(error_number).lower()
+    stat_prefix = f"stat {program}: " if error_number == errno.ENOENT else ""
+    return f'exec: "{program}": {stat_prefix}{text}'
 
 
 def parse_bubblewrap_error(text: str) -> str:

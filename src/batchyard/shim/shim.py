@@ -205,7 +205,7 @@ def read_termination_message(run: ShimRun, log: RotatingLog, exit_code: int) -> 
 
 def _read_termination_message_file(run: ShimRun) -> bytes:
     try:
-        fd = os.open("termination-log", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=run.folder)
+        fd = os.open("termination-log", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=run.folder_fd)
     except OSError:
         return b""
     try:
@@ -242,7 +242,7 @@ class ContainerShim:
         self._log = _open_log(run)
         self._group = launch.control_group_of(run)
         self._outputs: dict[int, LogLineSplitter] = {}
-        self._attached_clients = AttachedClients(self._loop, run.folder, self._set_output_reading)
+        self._attached_clients = AttachedClients(self._loop, run.folder_fd, self._set_output_reading)
         self._open_pipe_count = 0
         self._status_data = b""
         #: The wait status of the shim's child process, which is bubblewrap or the subreaper.
@@ -287,7 +287,7 @@ class ContainerShim:
 
     def _watch_for_oom(self) -> None:
         """With cgroup v1, watch for OOM kills: the shim then kills the whole container, as cgroup v2 does itself."""
-        oom_eventfd = cgroups.watch_for_oom(self._group)
+        oom_eventfd = cgroups.open_oom_eventfd(self._group)
         if oom_eventfd is not None:
             self._loop.when_readable(oom_eventfd, partial(self._check_oom, oom_eventfd, _OOM_POLLS))
 
@@ -355,7 +355,7 @@ class ContainerShim:
         if self._has_no_children or self._first_pid is None or self._exit_code is not None:
             return
         in_bubblewrap = launch.runs_in_bubblewrap(self._run, self._isolation)
-        if not in_bubblewrap or launch.has_started(self._launched_process.pid, self._first_pid):
+        if not in_bubblewrap or launch.has_command_started(self._launched_process.pid, self._first_pid):
             self._report_started(self._first_pid)
         else:
             self._loop.call_later(interval, partial(self._await_command_start, interval * 1.5))
@@ -436,7 +436,7 @@ class ContainerShim:
         final_state = self._final_state()
         cgroups.remove_group(self._group, has_namesakes=launch.runs_in_engine(self._run))
         self._reporter.report_final(phase="Exited", finishedAt=linux.now(), started=False, ready=False, **final_state)
-        state_dir.remove_tree(self._run.folder, "root")
+        state_dir.remove_tree(self._run.folder_fd, "root")
         if self._exit_code is None:
             launch.remove_engine_container(self._run, self._isolation)
 
@@ -465,7 +465,7 @@ class ContainerShim:
 
 
 def _open_log(run: ShimRun) -> RotatingLog:
-    logs_fd = state_dir.open_folder("../../../logs", run.folder)
+    logs_fd = state_dir.open_folder("../../../logs", run.folder_fd)
     os.makedirs(f"/proc/self/fd/{logs_fd}/{run.spec['container']}", 0o700, exist_ok=True)
     folder_fd = state_dir.open_folder(run.spec["container"], logs_fd)
     os.close(logs_fd)

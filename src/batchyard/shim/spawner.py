@@ -42,10 +42,10 @@ _REQUEST_BYTES_MAX = 1 << 20
 _KILLED_EXIT_CODE = 128 + signal.SIGKILL
 
 
-def host_exec_session(node: int, isolation: NodeIsolation, connection: socket.socket) -> None:
+def host_exec_session(node_fd: int, isolation: NodeIsolation, connection: socket.socket) -> None:
     """Serve one request on a connection: execute a command in a container, or send sockets of a pod's network.
 
-    `node` is the open descriptor of the node's directory.
+    `node_fd` is the open descriptor of the node's directory.
     """
     message, fds = state_dir.receive_fds(connection, _REQUEST_BYTES_MAX, 3)
     if not message:
@@ -53,9 +53,9 @@ def host_exec_session(node: int, isolation: NodeIsolation, connection: socket.so
     request = json.loads(message)
     try:
         if "sockets" in request:
-            _send_sockets(node, request["sockets"], connection)
+            _send_sockets(node_fd, request["sockets"], connection)
         else:
-            _ExecSession(ShimRun(node, request["run"]), isolation, request, fds, connection).host()
+            _ExecSession(ShimRun(node_fd, request["run"]), isolation, request, fds, connection).run()
     except (OSError, ValueError) as failure:
         _send_reply(connection, [], error=str(failure))
 
@@ -67,7 +67,7 @@ class _ExecSession:
         self._run = run
         self._isolation = isolation
         self._seccomp_program: bytes | None = None
-        self._run.spec = state_dir.read_json(self._run.folder, "spec.json") or {}
+        self._run.spec = state_dir.read_json(self._run.folder_fd, "spec.json") or {}
         self._request = request
         self._fds = fds
         self._connection = connection
@@ -75,7 +75,7 @@ class _ExecSession:
         self._status_data = b""
         self._subreaper = 0
 
-    def host(self) -> None:
+    def run(self) -> None:
         pid = _read_first_pid(self._run)
         container_pidfd = os.pidfd_open(pid)
         group, container_environment = launch.control_group_of(self._run), launch.running_environment(self._run, pid)
@@ -171,15 +171,15 @@ class _ExecSession:
 
 
 def _read_first_pid(run: ShimRun) -> int:
-    state = state_dir.read_json(run.folder, "state.json") or {}
-    if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder):
+    state = state_dir.read_json(run.folder_fd, "state.json") or {}
+    if state.get("phase") not in {"Running", "Ready"} or not state_dir.is_locked(run.folder_fd):
         raise ValueError(error_texts.format_not_running_error(state.get("phase", "")))
     pid: int = state["pid"]
     return pid
 
 
-def _send_sockets(node: int, path: str, connection: socket.socket) -> None:
-    container_exec.enter_network(_read_first_pid(ShimRun(node, path)))
+def _send_sockets(node_fd: int, path: str, connection: socket.socket) -> None:
+    container_exec.enter_network(_read_first_pid(ShimRun(node_fd, path)))
     socket_type = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
     with socket.socket(socket.AF_INET, socket_type) as ipv4, socket.socket(socket.AF_INET6, socket_type) as ipv6:
         _send_reply(connection, [ipv4.fileno(), ipv6.fileno()], sockets=2)
@@ -266,7 +266,7 @@ def _wait_for_stop(run: ShimRun) -> None:
 
 def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None:
     start_time = linux.monotonic()
-    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder_fd}"))
     for limit in run.spec["limited"]:
         if measure_disk_usage(f"{pod}/volumes/{limit['volume']}") > limit["bytes"]:
             _report_state(run, exceeded={"volume": limit["volume"], "at": linux.now()})
@@ -278,7 +278,7 @@ def _measure_volumes(run: ShimRun, loop: ShimEventLoop, interval: float) -> None
 
 def _end_container_runs(run: ShimRun) -> None:
     deadline = linux.monotonic() + _SHIM_END_TIMEOUT_SECONDS
-    pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node)
+    pod_fd = state_dir.open_folder(os.path.dirname(run.path), run.node_fd)
     while (supervised_paths := image_pull.supervised_runs(pod_fd)) and linux.monotonic() < deadline:
         for path in supervised_paths:
             _kill_run(pod_fd, path)
@@ -302,12 +302,12 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
 def _pod_group(run: ShimRun, isolation: NodeIsolation) -> CgroupPaths:
     base_group = isolation.cgroups.base_group if isolation.cgroups else {}
     pod = run.path.split("/")[1]
-    return {name: f"{path}/{image_pull.pod_group_prefix(run.node)}{pod}" for name, path in base_group.items()}
+    return {name: f"{path}/{image_pull.pod_group_prefix(run.node_fd)}{pod}" for name, path in base_group.items()}
 
 
 def _create_shared_resources(run: ShimRun, isolation: NodeIsolation, group: CgroupPaths) -> None:
     for name, content in _sandbox_etc_files(run.spec).items():
-        with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder), "w", encoding="utf-8") as file:
+        with open(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=run.folder_fd), "w", encoding="utf-8") as file:
             file.write(content)
     if isolation.cgroups:
         cgroups.create_group(group, {})
@@ -317,7 +317,7 @@ def _create_shared_resources(run: ShimRun, isolation: NodeIsolation, group: Cgro
             network.enter_pod_network(run.spec, isolation.network_fd)
         linux.unshare(linux.NEWNS | linux.NEWIPC | linux.NEWUTS)
         linux.isolate_later_mounts()
-        bubblewrap.mask_sys_paths(os.readlink(f"/proc/self/fd/{run.node}") + f"/{bubblewrap.MASKS_FOLDER}")
+        bubblewrap.mask_sys_paths(os.readlink(f"/proc/self/fd/{run.node_fd}") + f"/{bubblewrap.MASKS_FOLDER}")
         socket.sethostname(run.spec["hostname"])
         _mount_volumes(run)
 
@@ -339,7 +339,7 @@ def _read_etc(name: str) -> str:
 
 
 def _mount_volumes(run: ShimRun) -> None:
-    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder}"))
+    pod = os.path.dirname(os.readlink(f"/proc/self/fd/{run.folder_fd}"))
     for volume in run.spec["tmpfs"]:
         tmpfs_options = f"mode=1777,size={volume['bytes']}" if volume["bytes"] is not None else "mode=1777"
         linux.mount("tmpfs", f"{pod}/volumes/{volume['volume']}", "tmpfs", tmpfs_options)
@@ -356,26 +356,26 @@ def main(arguments: list[str]) -> int:
     The exit status is 1 if another spawner runs in the node directory.
     """
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    node = state_dir.open_folder(arguments[1])
-    lock_fd = state_dir.acquire_lock(node, "spawner.lock")
+    node_fd = state_dir.open_folder(arguments[1])
+    lock_fd = state_dir.acquire_lock(node_fd, "spawner.lock")
     if lock_fd is None:
         sys.stderr.write(f"{arguments[1]}: another spawner is running in this node directory; stop it first\n")
         return 1
     os.ftruncate(lock_fd, 0)
     os.write(lock_fd, str(os.getpid()).encode())
-    Spawner(node, lock_fd).serve()
+    Spawner(node_fd, lock_fd).serve()
     return 0
 
 
 class Spawner:
     """The spawner of one node directory: forks shims and the hosts of exec sessions, and cleans up after shims."""
 
-    def __init__(self, node: int, lock: int) -> None:
-        self._node = node
-        self._lock = lock
+    def __init__(self, node_fd: int, lock_fd: int) -> None:
+        self._node_fd = node_fd
+        self._lock_fd = lock_fd
         disabled_names = capabilities.disabled_capabilities("BATCHYARD_NODE_WITHOUT")
-        detect_engines = partial(image_pull.start_image_helper, node, disabled_names)
-        self._isolation = capabilities.detect_features(node, disabled_names, detect_engines)
+        detect_engines = partial(image_pull.start_image_helper, node_fd, disabled_names)
+        self._isolation = capabilities.detect_features(node_fd, disabled_names, detect_engines)
         self._shim_paths: dict[int, str] = {}
         self._loop = ShimEventLoop()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -386,22 +386,22 @@ class Spawner:
 
         Return after SIGTERM or SIGINT, or when the image helper has ended or the node directory was removed.
         """
-        image_pull.remove_leftover_groups(self._node, self._isolation)
+        image_pull.remove_leftover_groups(self._node_fd, self._isolation)
         for engine in () if self._isolation.image_helper else self._isolation.engines:
-            clean_up_containers = partial(image_pull.remove_unsupervised_containers, self._node, engine)
+            clean_up_containers = partial(image_pull.remove_unsupervised_containers, self._node_fd, engine)
             self._run_in_child(f"containers of {engine.kind}", clean_up_containers)
-        self._run_in_child("unpacked images", partial(rootfs_store.collect_garbage, self._node, inf))
+        self._run_in_child("unpacked images", partial(rootfs_store.collect_garbage, self._node_fd, inf))
         if self._isolation.image_helper:
             self._loop.when_readable(self._isolation.image_helper.fileno(), self._loop.stop)
         if self._isolation.bubblewrap:
-            node_path = os.readlink(f"/proc/self/fd/{self._node}")
+            node_path = os.readlink(f"/proc/self/fd/{self._node_fd}")
             state_dir.update_etc_copy(node_path)
             bubblewrap.create_masks(node_path)
-        state_dir.remove_file(self._node, "spawner")
-        self._requests.bind(state_dir.socket_address(self._node, "spawner"))
+        state_dir.remove_file(self._node_fd, "spawner")
+        self._requests.bind(state_dir.socket_address(self._node_fd, "spawner"))
         self._loop.when_readable(self._requests.fileno(), self._receive_request)
-        state_dir.remove_file(self._node, "sessions")
-        self._sessions.bind(state_dir.socket_address(self._node, "sessions"))
+        state_dir.remove_file(self._node_fd, "sessions")
+        self._sessions.bind(state_dir.socket_address(self._node_fd, "sessions"))
         self._sessions.listen(_SESSION_SOCKET_BACKLOG)
         self._loop.when_readable(self._sessions.fileno(), self._accept_session)
         self._loop.when_signalled(signal.SIGCHLD, self._reap_children)
@@ -409,12 +409,12 @@ class Spawner:
             self._loop.when_signalled(signal_number, self._loop.stop)
         gc.collect()
         gc.freeze()
-        state_dir.write_json(self._node, "features.json", capabilities.features_document(self._isolation))
+        state_dir.write_json(self._node_fd, "features.json", capabilities.features_document(self._isolation))
         self._watch_node_folder()
         self._loop.run()
 
     def _watch_node_folder(self) -> None:
-        if state_dir.is_removed(self._node):
+        if state_dir.is_removed(self._node_fd):
             self._loop.stop()
         self._loop.call_later(_FOLDER_CHECK_SECONDS, self._watch_node_folder)
 
@@ -429,12 +429,12 @@ class Spawner:
         try:
             shim_pid = os.fork()
         except OSError as failure:
-            state_dir.log_error(self._node, f"cannot fork the shim of run {path}: {failure.strerror}; retrying")
+            state_dir.log_error(self._node_fd, f"cannot fork the shim of run {path}: {failure.strerror}; retrying")
             self._loop.call_later(_FORK_RETRY_SECONDS, partial(self._fork_shim, path))
             return
         if shim_pid == 0:
             self._close_inherited_fds()
-            event_loop.run_shim(self._node, path, partial(_supervise_run, self._isolation))
+            event_loop.run_shim(self._node_fd, path, partial(_supervise_run, self._isolation))
         self._shim_paths[shim_pid] = path
 
     def _accept_session(self) -> None:
@@ -443,26 +443,26 @@ class Spawner:
             try:
                 child_pid = os.fork()
             except OSError as failure:
-                state_dir.log_error(self._node, f"cannot fork the host of an exec session: {failure.strerror}")
+                state_dir.log_error(self._node_fd, f"cannot fork the host of an exec session: {failure.strerror}")
                 return  # the client sees the connection closed
             if child_pid == 0:
                 self._close_inherited_fds()
-                host_session_task = partial(host_exec_session, self._node, self._isolation, client_connection)
-                event_loop.run_child(self._node, "exec session", host_session_task)
+                host_session_task = partial(host_exec_session, self._node_fd, self._isolation, client_connection)
+                event_loop.run_child(self._node_fd, "exec session", host_session_task)
 
     def _clean_up_after_run(self, path: str) -> None:
         engine = self._isolation.container_engine
-        if engine and image_pull.may_have_left_container(self._node, path):
+        if engine and image_pull.may_have_left_container(self._node_fd, path):
             self._run_in_child(path, partial(engine.remove_containers, engine.container_name(path)))
-        image_pull.remove_groups_of_run(self._node, self._isolation, path)
+        image_pull.remove_groups_of_run(self._node_fd, self._isolation, path)
 
     def _run_in_child(self, name: str, task: Callable[[], None]) -> None:
         if os.fork() == 0:
             self._close_inherited_fds()
-            event_loop.run_child(self._node, name, task)
+            event_loop.run_child(self._node_fd, name, task)
 
     def _close_inherited_fds(self) -> None:
-        os.close(self._lock)
+        os.close(self._lock_fd)
         self._requests.close()
         self._sessions.close()
 

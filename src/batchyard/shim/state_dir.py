@@ -34,60 +34,60 @@ def receive_fds(connection: socket.socket, size: int, files_max: int) -> tuple[b
     return message, fds
 
 
-def is_removed(folder: int) -> bool:
+def is_removed(folder_fd: int) -> bool:
     """Return whether a directory, given as an open descriptor, was removed."""
-    return os.fstat(folder).st_nlink == 0
+    return os.fstat(folder_fd).st_nlink == 0
 
 
-def socket_address(folder: int, name: str) -> str:
+def socket_address(folder_fd: int, name: str) -> str:
     """Return a short address of the unix socket `name` in an open directory, whose own path may be too long."""
-    return f"/proc/self/fd/{folder}/{name}"
+    return f"/proc/self/fd/{folder_fd}/{name}"
 
 
-def write_json(folder: int, name: str, value: object) -> None:
-    """Write a value atomically as the JSON file `name` in the directory with the descriptor `folder`.
+def write_json(folder_fd: int, name: str, value: object) -> None:
+    """Write a value atomically as the JSON file `name` in the directory with the descriptor `folder_fd`.
 
     Raises OSError on failure.
     """
     temporary_name = f".{name}.{os.getpid()}"
     try:
-        fd = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
+        fd = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder_fd)
         with open(fd, "wb") as file:
             file.write(json.dumps(value).encode())
-        os.rename(temporary_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary_name, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     except OSError:
-        remove_file(folder, temporary_name)
+        remove_file(folder_fd, temporary_name)
         raise
 
 
-def read_json(folder: int, name: str) -> dict[str, Any] | None:
+def read_json(folder_fd: int, name: str) -> dict[str, Any] | None:
     """Return the JSON object in a file of an open directory; None if it is unreadable or not a JSON object."""
     try:
-        with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb") as file:
+        with open(os.open(name, os.O_RDONLY, dir_fd=folder_fd), "rb") as file:
             value = json.loads(file.read())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def remove_file(folder: int, name: str) -> None:
+def remove_file(folder_fd: int, name: str) -> None:
     """Remove a file from an open directory; errors are ignored."""
     try:
-        os.unlink(name, dir_fd=folder)
+        os.unlink(name, dir_fd=folder_fd)
     except OSError:
         return
 
 
-def remove_tree(folder: int, name: str) -> None:
+def remove_tree(folder_fd: int, name: str) -> None:
     """Remove the subtree `name` of an open directory as far as possible, without following symbolic links."""
-    path = f"/proc/self/fd/{folder}/{name}"
+    path = f"/proc/self/fd/{folder_fd}/{name}"
     with suppress(FileNotFoundError):
-        for _, folders, files, folder_fd in os.fwalk(path, topdown=False, follow_symlinks=False):
+        for _, folders, files, subtree_folder_fd in os.fwalk(path, topdown=False, follow_symlinks=False):
             for file in files:
-                remove_file(folder_fd, file)
+                remove_file(subtree_folder_fd, file)
             for subfolder in folders:
-                _remove_folder(folder_fd, subfolder)
-    _remove_folder(folder, name)
+                _remove_folder(subtree_folder_fd, subfolder)
+    _remove_folder(folder_fd, name)
 
 
 def _remove_folder(base_fd: int, name: str) -> None:
@@ -112,9 +112,9 @@ def ensure_node_id(node_fd: int) -> str:
     return new_node_id
 
 
-def acquire_lock(folder: int, name: str) -> int | None:
+def acquire_lock(folder_fd: int, name: str) -> int | None:
     """Lock a file in an open directory without waiting; return the locked descriptor, or None if the file is locked."""
-    lock_fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder)
+    lock_fd = os.open(name, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=folder_fd)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -123,10 +123,10 @@ def acquire_lock(folder: int, name: str) -> int | None:
     return lock_fd
 
 
-def is_locked(folder: int, name: str = "lock") -> bool:
+def is_locked(folder_fd: int, name: str = "lock") -> bool:
     """Return whether a process has locked a file in an open directory; False if the file cannot be opened."""
     try:
-        lock_fd = os.open(name, os.O_RDWR, dir_fd=folder)
+        lock_fd = os.open(name, os.O_RDWR, dir_fd=folder_fd)
     except OSError:
         return False
     try:
@@ -141,14 +141,14 @@ def is_locked(folder: int, name: str = "lock") -> bool:
 _LOG_BYTES_MAX = 1 << 20
 
 
-def log_error(node: int, text: str) -> None:
-    """Append a message to `node.log` in a node's directory, whose open descriptor is `node`.
+def log_error(node_fd: int, text: str) -> None:
+    """Append a message to `node.log` in a node's directory, whose open descriptor is `node_fd`.
 
     A log over 1 MiB is first cut to its newest 512 KiB. Errors are ignored.
     """
     line = f"{linux.now()} {os.getpid()} {text}\n".encode(errors="replace")
     try:
-        with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node), "rb+") as log:
+        with open(os.open("node.log", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600, dir_fd=node_fd), "rb+") as log:
             if log.seek(0, os.SEEK_END) + len(line) > _LOG_BYTES_MAX:
                 log.seek(-_LOG_BYTES_MAX // 2, os.SEEK_END)
                 newest_lines = log.read().partition(b"\n")[2]
@@ -180,13 +180,13 @@ _COPIED_NAME_PATTERNS = (
 _SKIPPED_NAME_PATTERNS = ("private", "*.key", "*.pem.key")
 
 
-def update_etc_copy(node: str) -> None:
+def update_etc_copy(node_folder: str) -> None:
     """Copy those files of the machine's /etc that containers need to a node directory, if they are new or changed.
 
-    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES. `node` is the
-    path of the node directory.
+    Files that were removed from /etc stay in the copy. Empty files are created in place of SANDBOX_FILES.
+    `node_folder` is the path of the node directory.
     """
-    copy_path = f"{node}/{ETC_COPY_FOLDER}"
+    copy_path = f"{node_folder}/{ETC_COPY_FOLDER}"
     os.makedirs(copy_path, 0o755, exist_ok=True)
     for name in SANDBOX_FILES:
         with suppress(OSError):

@@ -33,7 +33,7 @@ _PREEMPTED_REASON: Final = "PreemptionByScheduler"
 _DELETED: Final = EventType.DELETED  # a local name, because an enum member is slow to look up
 
 
-def cluster_records(event: WatchEvent) -> Iterator[EventFields]:
+def log_records_of(event: WatchEvent) -> Iterator[EventFields]:
     """Return an iterator over the log records for a watch event.
 
     Only events of Nodes, Pods, Instances (machines), NodePools and ProvisioningRequests have records.
@@ -131,7 +131,7 @@ class EventLog:
         #: The instant of the last record; before the first record, the start.
         self.last_record_at = start
 
-    def register_initial_workloads(self, workloads: Iterable[Obj]) -> None:
+    def register_existing_workloads(self, workloads: Iterable[Obj]) -> None:
         """Register Workloads that existed before the simulation began, without log records for them."""
         for obj in workloads:
             view = workload_view(obj)
@@ -143,7 +143,7 @@ class EventLog:
             if event.key.kind == scheme.WORKLOAD:
                 self._observe_workload(event)
             else:
-                for name, fields in cluster_records(event):
+                for name, fields in log_records_of(event):
                     self._emit_record(name, fields)
 
     def record_loop(self, loop: PreemptionLoop) -> None:

@@ -53,7 +53,7 @@ from batchyard.sim.forecasting.quota_only_state import (
     standalone_workload,
     trees_of,
 )
-from batchyard.sim.forecasting.run_times import Basis, Estimate, HistoryDraws, RunTimeEstimator, age_of
+from batchyard.sim.forecasting.run_times import Estimate, EstimateBasis, HistoryDraws, RunTimeEstimator, age_of
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.whatif import subject_document, workload_of
@@ -103,7 +103,7 @@ class Forecast:
 
     workload: str
     at: Instant
-    basis: Basis
+    basis: EstimateBasis
     #: The further waits in ascending order, one for each fork in which the Workload started, also by extrapolation.
     waits: Sequence[Duration]
     forks: int
@@ -201,7 +201,8 @@ def sample_forecasts(state: State, options: ForecastOptions, count: int = SAMPLE
     sampled_names = nsmallest(count, pending_keys, lambda name: draw_integer(state.at, "sample", name))
     forecast_by_name = forecast_workloads(state, sampled_names, options)
     return [
-        each.calibration_record(state.objects[_key(name)]["metadata"]["uid"]) for name, each in forecast_by_name.items()
+        each.calibration_record(state.objects[_workload_key(name)]["metadata"]["uid"])
+        for name, each in forecast_by_name.items()
     ]
 
 
@@ -265,11 +266,11 @@ class ForecastRunner:
         return {name: forecasts_by_name[name] for name in views}
 
     def _workload_view(self, name: str) -> WorkloadView | None:
-        obj = self._state.objects.get(_key(name))
+        obj = self._state.objects.get(_workload_key(name))
         return None if obj is None else workload_view(obj)
 
     def _started_forecast(self, name: str) -> Forecast:
-        return Forecast(name, self._state.at, Basis.MANIFEST, (), 0, self._options.seed, has_started=True)
+        return Forecast(name, self._state.at, EstimateBasis.MANIFEST, (), 0, self._options.seed, has_started=True)
 
     def _arrival_model(self, names: Sequence[str]) -> ArrivalModel | None:
         queues = dict.fromkeys(self._pending_order.positions.get(name, ("", 0))[0] for name in names)
@@ -353,16 +354,19 @@ class ForecastRunner:
         forecast = Forecast(name, self._state.at, basis, sorted_waits, len(runs), self._options.seed, depends_on)
         return forecast if self._options.calibration is None else forecast.correct_by(self._options.calibration)
 
-    def _basis(self, quota_state: QuotaOnlyState) -> Basis:
+    def _basis(self, quota_state: QuotaOnlyState) -> EstimateBasis:
         workload_bases = {self._estimate(name, obj).basis for name, obj in quota_state.workloads.items()}
-        return next((basis for basis in (Basis.UNKNOWN, Basis.HISTORY) if basis in workload_bases), Basis.MANIFEST)
+        return next(
+            (basis for basis in (EstimateBasis.UNKNOWN, EstimateBasis.HISTORY) if basis in workload_bases),
+            EstimateBasis.MANIFEST,
+        )
 
     def _depends_on(self, name: str, quota_state: QuotaOnlyState, *, is_certain: bool) -> list[str]:
         unknown_views = [
             view
             for view in self._pending_order.workloads_with_quota
             if view.key in quota_state.workloads
-            and self._estimate(view.key, quota_state.workloads[view.key]).basis is Basis.UNKNOWN
+            and self._estimate(view.key, quota_state.workloads[view.key]).basis is EstimateBasis.UNKNOWN
         ]
         may_see = self._options.may_see
         names = [view.key if may_see(view.namespace) else "a Workload" for view in unknown_views[:_NAMES_MAX]]
@@ -378,11 +382,11 @@ class ForecastRunner:
         return dependency_texts
 
     def _pending_message(self, name: str) -> str:
-        condition = find_condition(self._state.objects[_key(name)], "QuotaReserved")
+        condition = find_condition(self._state.objects[_workload_key(name)], "QuotaReserved")
         return str(condition["message"]) if condition else ""
 
 
-def _key(name: str) -> Key:
+def _workload_key(name: str) -> Key:
     return Key(scheme.WORKLOAD, *name.split("/", 1))
 
 
@@ -442,10 +446,10 @@ def dry_run_warnings(old_state: State, new_object: Obj, may_see: Callable[[str],
     new_state = replace(old_state, revision=old_state.revision + 1, objects=objects)
     new_effects = _simulate_instant(new_state)
     warnings = [
-        *_new_names_text("would be admitted at once", old_effects.admitted, new_effects.admitted, may_see),
-        *_new_names_text("would be preempted at once", old_effects.preempted, new_effects.preempted, may_see),
-        *_new_names_text("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
-        *_new_names_text(_LOST_ADMISSION_TEXT, new_effects.admitted, old_effects.admitted, may_see),
+        *_describe_new_names("would be admitted at once", old_effects.admitted, new_effects.admitted, may_see),
+        *_describe_new_names("would be preempted at once", old_effects.preempted, new_effects.preempted, may_see),
+        *_describe_new_names("would be evicted at once", old_effects.evicted, new_effects.evicted, may_see),
+        *_describe_new_names(_LOST_ADMISSION_TEXT, new_effects.admitted, old_effects.admitted, may_see),
     ]
     for quota_key, (amount, names) in new_effects.excess_by_quota.items():
         if amount > old_effects.excess_by_quota.get(quota_key, (0, ()))[0]:
@@ -495,16 +499,16 @@ def _exceeded_quota(queue: ClusterQueue, snapshot: Snapshot) -> dict[tuple[str, 
             if used_amount and remaining_excess > 0:
                 names.append(admitted_workload.key)
                 remaining_excess -= used_amount
-        excess_by_resource[queue.name, *snapshot.names[fr]] = excess, names
+        excess_by_resource[queue.name, *snapshot.flavor_resource_names[fr]] = excess, names
     return excess_by_resource
 
 
-def _new_names_text(
-    text: str, old_names: Mapping[str, None], new_names: Mapping[str, None], may_see: Callable[[str], bool]
+def _describe_new_names(
+    predicate: str, old_names: Mapping[str, None], new_names: Mapping[str, None], may_see: Callable[[str], bool]
 ) -> Iterator[str]:
     names = [name for name in new_names if name not in old_names]
     if names:
-        yield f"{_shorten_names(names, may_see)} {text}"
+        yield f"{_shorten_names(names, may_see)} {predicate}"
 
 
 def _shorten_names(names: Sequence[str], may_see: Callable[[str], bool]) -> str:
@@ -524,7 +528,7 @@ def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
     name, is_cluster_queue = new_object["metadata"]["name"], key_of(new_object).kind == scheme.CLUSTER_QUEUE
     changed_quota_node = snapshot.queues[name].node if is_cluster_queue else snapshot.cohorts[name]
     for fr in changed_quota_node.nominal if nodes else ():
-        flavor, resource = snapshot.names[fr]
+        flavor, resource = snapshot.flavor_resource_names[fr]
         flavor_labels = flavors[flavor].labels if flavor in flavors else {}
         flavor_nodes = [node for node in nodes if flavor_labels.items() <= node.labels.items()]
         node_capacity = sum(node.allocatable.get(resource, 0) for node in flavor_nodes)
@@ -573,7 +577,9 @@ class ForecastAnswers:
             raise StatusError(404, "NotFound", message, {"name": subject.name})
         return forecast.document(subject_document(subject))
 
-    def samples_of(self, list_kind: KindLister, at: Instant, calibration: Calibration) -> Sequence[ForecastRecord]:
+    def sample_forecasts(
+        self, list_kind: KindLister, at: Instant, calibration: Calibration
+    ) -> Sequence[ForecastRecord]:
         """Return forecasts of up to four random pending Workloads, to compare them with the actual starts later."""
         options = ForecastOptions(work_max=SERVER_WORK_MAX, calibration=calibration)
         return sample_forecasts(self._state(list_kind, at, FORECAST_KINDS), options)

@@ -100,7 +100,7 @@ class GuideStep(msgspec.Struct, frozen=True, rename="camel"):
         """Return the figures that the guide shows for a ClusterQueue; zeros if the guide does not list it."""
         return GuideRow(**self.cluster_queues.get(queue, {}))
 
-    def is_exact(self, queue: str) -> bool:
+    def has_exact_row(self, queue: str) -> bool:
         """Return whether the guide's figures for a ClusterQueue follow from quota alone, regardless of timing."""
         return self.every_row_is_exact or queue in self.exact_rows
 
@@ -130,15 +130,19 @@ class GuideObservation:
         return {obj["metadata"]["name"]: _row_of(obj) for obj in self.cluster_queues}
 
     @property
-    def exact_queues(self) -> Sequence[str]:
+    def queues_with_exact_rows(self) -> Sequence[str]:
         """The ClusterQueues whose figures must equal the guide's, because quota alone determines them."""
         names = dict.fromkeys([*self.rows, *self.step.exact_rows])
-        return [name for name in names if self.step.is_exact(name)]
+        return [name for name in names if self.step.has_exact_row(name)]
 
     @property
-    def wrong_queues(self) -> Sequence[str]:
+    def queues_with_wrong_rows(self) -> Sequence[str]:
         """The ClusterQueues whose figures must equal the guide's, but differ in the simulation."""
-        return [name for name in self.exact_queues if self.rows.get(name, GuideRow()) != self.step.published_row(name)]
+        return [
+            name
+            for name in self.queues_with_exact_rows
+            if self.rows.get(name, GuideRow()) != self.step.published_row(name)
+        ]
 
 
 def guide_steps() -> tuple[GuideStep, ...]:
@@ -146,14 +150,14 @@ def guide_steps() -> tuple[GuideStep, ...]:
     return _load_guide_file().steps
 
 
-def played_steps(last_name: str | None = None) -> tuple[GuideStep, ...]:
-    """Return the steps of the guide up to and including the step `last_name`; None: all steps.
+def guide_steps_up_to(last_step_name: str | None = None) -> tuple[GuideStep, ...]:
+    """Return the steps of the guide up to and including the step `last_step_name`; None: all steps.
 
     Raise ValueError if the guide has no step of this name.
     """
     steps = guide_steps()
     names = [step.name for step in steps]
-    return tuple(steps if last_name is None else steps[: names.index(last_name) + 1])
+    return tuple(steps if last_step_name is None else steps[: names.index(last_step_name) + 1])
 
 
 def examples_folder() -> Path | None:
@@ -210,7 +214,7 @@ class Guide:
             else:
                 last_applied_at = self.files[step.name][-1].at
             world.run_until(last_applied_at + parse_duration(step.looks.queues))
-            world.settle()
+            world.flush_batched_writes()
             now, queues = world.kernel.now(), world.objects(scheme.CLUSTER_QUEUE)
             world.run_until(last_applied_at + parse_duration(step.looks.nodes))
             yield GuideObservation(step, now, queues, world.kernel.now(), world.objects(scheme.NODE))
@@ -281,7 +285,7 @@ class _GuidePlan:
         folder = self._folder / step.folder
         setup_files = [AppliedFile(path, at) for path in sorted(folder.glob("*.yaml"))]
         job_files = []
-        for paths in self._apply_rounds(folder / "workloads"):
+        for paths in self._job_file_rounds(folder / "workloads"):
             for path in paths:
                 job_files.append(AppliedFile(path, at))
                 at += APPLY_INTERVAL
@@ -292,7 +296,7 @@ class _GuidePlan:
             self._read_file(*applied_file, step.runtime)
         self.files[step.name] = [*setup_files, *job_files]
 
-    def _cluster(self) -> Obj | None:
+    def _find_cluster(self) -> Obj | None:
         objects = (manifest.obj for manifest in self._manifests.objects)
         return next((obj for obj in objects if group_kind(obj) == scheme.CLUSTER), None)
 
@@ -300,16 +304,16 @@ class _GuidePlan:
         return make_scenario(self._manifests, self._source_errors), self._manifests.warnings
 
     def _platform_files(self, folder: Path) -> list[Path]:
-        return [path for name in PLATFORM_FOLDERS for path in self._files(folder / "platform" / name)]
+        return [path for name in PLATFORM_FOLDERS for path in self._manifest_files(folder / "platform" / name)]
 
-    def _apply_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
+    def _job_file_rounds(self, folder: Path) -> Iterator[Sequence[Path]]:
         """Yield the Job files in rounds: the first file of each team, then the second of each, and so on."""
-        files = self._files(folder)
+        files = self._manifest_files(folder)
         teams = [[path for path in files if path.parent == team] for team in dict.fromkeys(p.parent for p in files)]
         for number in range(max(map(len, teams), default=0)):
             yield [team[number] for team in teams if number < len(team)]
 
-    def _files(self, folder: Path) -> list[Path]:
+    def _manifest_files(self, folder: Path) -> list[Path]:
         paths = files_below(folder) if folder.is_dir() else []
         if not paths:
             remedy = "use a folder like examples/refarch, with platform/ and a folder for each step"
@@ -323,7 +327,7 @@ class _GuidePlan:
         for manifest in manifests.objects:
             obj = with_typical_times(manifest.obj) if group_kind(manifest.obj) == scheme.CLUSTER else manifest.obj
             obj = with_path(obj, ("metadata", "annotations", well_known.SUBMIT_AT), submit_time)
-            if runtime is not None and obj["kind"] in _JOB_KINDS and not has_run_time(obj, self._cluster()):
+            if runtime is not None and obj["kind"] in _JOB_KINDS and not has_run_time(obj, self._find_cluster()):
                 obj = with_path(obj, ("metadata", "annotations", well_known.RUNTIME), runtime)
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += manifests.faults

@@ -287,7 +287,11 @@ def _random_workload(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
     rng = plan.rng
     pod_sets = []
     for number in range(rng.choose([1, 1, 1, 1, 2])):
-        pod_set: ObjectDict = {"name": f"p{number}", "count": rng.choose([1, 1, 2, 3, 4]), "template": _template(plan)}
+        pod_set: ObjectDict = {
+            "name": f"p{number}",
+            "count": rng.choose([1, 1, 2, 3, 4]),
+            "template": _random_pod_template(plan),
+        }
         if number == 0 and pod_set["count"] > 1 and rng.draw_bool(25):
             pod_set["minCount"] = rng.draw_integer(1, pod_set["count"] - 1)
         pod_sets.append(pod_set)
@@ -295,7 +299,7 @@ def _random_workload(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:
     return make_object(KUEUE_API, "Workload", name, spec=spec)
 
 
-def _template(plan: QueueWorldPlan) -> ObjectDict:
+def _random_pod_template(plan: QueueWorldPlan) -> ObjectDict:
     rng = plan.rng
     requests: ObjectDict = {}
     for resources, _ in plan.groups:
@@ -314,7 +318,7 @@ def _template(plan: QueueWorldPlan) -> ObjectDict:
 
 def _random_job_spec(plan: QueueWorldPlan) -> ObjectDict:
     parallelism = plan.rng.draw_integer(1, 3)
-    return {"parallelism": parallelism, "completions": parallelism, "template": _template(plan)}
+    return {"parallelism": parallelism, "completions": parallelism, "template": _random_pod_template(plan)}
 
 
 def _random_job(plan: QueueWorldPlan, name: str, queue: str) -> ObjectDict:

@@ -186,7 +186,7 @@ class RecoveryTracker:
             runs_on_node = [run for run in runs.values() if run.node == node and not run.is_lost]
             if not runs_on_node:
                 continue
-            loss = self._open_loss(gang, now)
+            loss = self._record_gang_loss(gang, now)
             if loss is not None:
                 self.losses.append(loss)
             for run in runs_on_node:
@@ -207,11 +207,11 @@ class RecoveryTracker:
 
     def _record_preemption(self, gang: str, preemptor_gang: str, now: Instant) -> None:
         causing_loss = self._open_losses.get(preemptor_gang)
-        victim_loss = None if causing_loss is None else self._open_loss(gang, now)
+        victim_loss = None if causing_loss is None else self._record_gang_loss(gang, now)
         if causing_loss is not None and victim_loss is not None:
             causing_loss.loss.victims.append(victim_loss)
 
-    def _open_loss(self, gang: str, now: Instant) -> GangLoss | None:
+    def _record_gang_loss(self, gang: str, now: Instant) -> GangLoss | None:
         """Record that a gang loses pods, and the work at risk; return the new loss, None if one is still open."""
         run_by_uid, known_loss = self._running_pods.get(gang, {}), self._open_losses.get(gang)
         open_loss = known_loss or _OpenLoss(GangLoss(gang, now), self._full_count_by_gang.get(gang, len(run_by_uid)))

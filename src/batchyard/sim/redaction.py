@@ -142,25 +142,29 @@ class Redaction:
             if field in _NAME_MAPPINGS or (
                 field == "selector" and all(isinstance(each, str) for each in value.values())
             ):
-                return {key: text if key in _PUBLIC_LABELS else self._hash_text(text) for key, text in value.items()}
+                return {key: text if key in _PUBLIC_LABELS else self._hash_if_text(text) for key, text in value.items()}
             if field == _DETAILS_FIELD:
-                return {key: text if key in _PUBLIC_DETAILS else self._hash_text(text) for key, text in value.items()}
+                return {
+                    key: text if key in _PUBLIC_DETAILS else self._hash_if_text(text) for key, text in value.items()
+                }
             if field == "individual" and "roots" in value:
                 return {"roots": [self.hash_name(text) for text in _full_domain_names(value)]}
             kept_fields = {key: each for key, each in value.items() if not _is_removed(key, each)}
             return {key: self._redact_field(key, each, value) for key, each in kept_fields.items()}
         if isinstance(value, list):
             return [self._redact_value(field, each) for each in value]
-        return self._hash_text(value) if field in _NAME_FIELDS else value
+        return self._hash_if_text(value) if field in _NAME_FIELDS else value
 
     def _redact_field(self, key: str, value: Any, siblings: Mapping[str, Any]) -> Any:
         if key in _VALUE_FIELDS and siblings.get("key") not in _PUBLIC_LABELS:
-            return [self._hash_text(each) for each in value] if isinstance(value, list) else self._hash_text(value)
+            return (
+                [self._hash_if_text(each) for each in value] if isinstance(value, list) else self._hash_if_text(value)
+            )
         if key == "name" and _describes_resource(siblings):
             return value
         return self._redact_value(key, value)
 
-    def _hash_text(self, value: Any) -> Any:
+    def _hash_if_text(self, value: Any) -> Any:
         return self.hash_name(value) if isinstance(value, str) else value
 
     def _redact_annotation(self, key: str, text: str) -> str:

@@ -488,7 +488,7 @@ def read_sources(sources: Iterable[Source], faults: list[FileFault]) -> Iterator
     for number, source in enumerate(sources, 1):
         if isinstance(source, Mapping):
             yield f"<object {number}>", msgspec.json.encode(source).decode()
-        elif isinstance(source, str) and is_text(source):
+        elif isinstance(source, str) and is_manifest_text(source):
             yield f"<text {number}>", source
         elif source == STANDARD_INPUT:
             yield from _read_file("<stdin>", None, faults)
@@ -510,7 +510,7 @@ def read_folder(folder: Path, suffix: str, faults: list[FileFault]) -> list[tupl
     return [text for path in paths for text in _read_file(str(path), path, faults)]
 
 
-def is_text(source: str) -> bool:
+def is_manifest_text(source: str) -> bool:
     """Return whether a string is manifest text (multi-line YAML, or a JSON object), not a file name."""
     return "\n" in source or source.lstrip().startswith("{")
 

@@ -38,7 +38,7 @@ from batchyard.sim.scenario import (
     read_sources,
 )
 from batchyard.sim.state import State
-from batchyard.sim.world import StoppedByLoop, WaitTracker, World, do_nothing, ignore_record
+from batchyard.sim.world import StoppedByPreemptionLoop, WaitTracker, World, do_nothing, ignore_record
 
 KINDS_SHOWN: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.NODE, scheme.PROVISIONING_REQUEST),
@@ -46,7 +46,7 @@ KINDS_SHOWN: Final = (
 )
 
 
-class OnLoop(StrEnum):
+class PreemptionLoopAction(StrEnum):
     """What a simulation does when Workloads preempt each other endlessly: continue, or stop."""
 
     CONTINUE = "continue"
@@ -61,7 +61,7 @@ class SimulationOptions:
     until: Duration | None = None
     #: Determines the generated uids, and thereby the decisions that depend on uids.
     seed: int = 0
-    on_preemption_loop: OnLoop = OnLoop.CONTINUE
+    on_preemption_loop: PreemptionLoopAction = PreemptionLoopAction.CONTINUE
     #: Called with each record of the event log as it happens.
     sink: Callable[[Record], None] = ignore_record
     #: The initial state, at whose instant the run starts; None: no objects.
@@ -73,7 +73,7 @@ def simulate(
     *sources: Source,
     until: str | float | None = None,
     seed: int = 0,
-    on_preemption_loop: str = OnLoop.CONTINUE,
+    on_preemption_loop: str = PreemptionLoopAction.CONTINUE,
     events: Callable[[Event], None] | None = None,
     record: bool = True,
 ) -> Result:
@@ -96,9 +96,9 @@ def simulate(
     if events is not None:
         sinks.append(events)
     scenario, warnings = read_scenario(sources)
-    sink = _to_events(sinks) if sinks else ignore_record
+    sink = _event_emitter(sinks) if sinks else ignore_record
     options = SimulationOptions(
-        None if until is None else parse_run_duration(until), seed, OnLoop(on_preemption_loop), sink
+        None if until is None else parse_run_duration(until), seed, PreemptionLoopAction(on_preemption_loop), sink
     )
     simulation = Simulation(scenario, options)
     simulation.advance()
@@ -120,7 +120,7 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
-        stop_on_loop = options.on_preemption_loop is OnLoop.STOP
+        stop_on_loop = options.on_preemption_loop is PreemptionLoopAction.STOP
         sink, seed = options.sink, options.seed
         self.world = World(scenario, sink=sink, seed=seed, stop_on_loop=stop_on_loop, state=options.state)
         self._start = self.world.start
@@ -141,7 +141,7 @@ class Simulation:
         kernel = self.world.kernel
         try:
             steps_done = kernel.run(self._end, steps_max=steps_max)
-        except StoppedByLoop:
+        except StoppedByPreemptionLoop:
             self._ending = RunEnding.LOOP
             return False
         if steps_max is not None and steps_done == steps_max:
@@ -171,7 +171,7 @@ class Simulation:
 
     def _make_result(self, run_ending: RunEnding) -> Result:
         world, accounting = self.world, self._accounting
-        world.settle()
+        world.flush_batched_writes()
         workloads = world.objects(scheme.WORKLOAD)
         now = self._event_log_end_time(workloads)
         world.log.record_end(world.client, now)
@@ -191,7 +191,7 @@ class Simulation:
             costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
             rejected_pods={cause: tuple(keys) for cause, keys in world.rejected_pods.items()},
-            jobs_without_class=_jobs_without_class(world, workloads),
+            jobs_without_class=_jobs_by_missing_priority_class(world, workloads),
         )
 
     def _find_ending(self) -> RunEnding:
@@ -213,7 +213,7 @@ class Simulation:
         return max((last_step_time, self.world.log.last_record_at, last_charge_time, *last_change_times))
 
 
-def _to_events(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
+def _event_emitter(sinks: Sequence[Callable[[Event], None]]) -> Callable[[Record], None]:
     def emit_event(record: Record) -> None:
         event = event_of(record)
         for sink in sinks:
@@ -228,7 +228,7 @@ def _pods_shown(world: World) -> list[Obj]:
     ]
 
 
-def _jobs_without_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
+def _jobs_by_missing_priority_class(world: World, workloads: Sequence[Obj]) -> dict[Key, list[Key]]:
     owner_uids = {owner["uid"] for workload in workloads if (owner := controller_of(workload)) is not None}
     jobs_by_class: dict[Key, list[Key]] = {}
     for kind, integration in INTEGRATIONS.items():

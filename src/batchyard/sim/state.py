@@ -61,9 +61,9 @@ class State:
 
     def added_events(self) -> list[WatchEvent]:
         """Return the objects as ADDED events by revision, as a controller receives existing objects after a restart."""
-        return as_added(sorted(self.objects.values(), key=lambda obj: int(obj["metadata"]["resourceVersion"])))
+        return to_added_events(sorted(self.objects.values(), key=lambda obj: int(obj["metadata"]["resourceVersion"])))
 
 
-def as_added(objects: Iterable[Obj]) -> list[WatchEvent]:
+def to_added_events(objects: Iterable[Obj]) -> list[WatchEvent]:
     """Return ADDED events for existing objects."""
     return [WatchEvent(EventType.ADDED, key_of(o), o, None, int(o["metadata"]["resourceVersion"])) for o in objects]

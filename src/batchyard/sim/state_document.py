@@ -66,7 +66,7 @@ def state_of_texts(texts: Sequence[tuple[str, str]], source_errors: Iterable[Fil
             at = recorded_at if at is None else at
             unread_kinds.update(dict.fromkeys(_unread_kinds(document.value)))
             for item_path, obj in document_objects:
-                known_object, errors = _known_object(obj)
+                known_object, errors = _decode_known_object(obj)
                 objects += known_object
                 faults += _located_faults(name, lines, errors, item_path)
     if not objects and not faults:
@@ -164,7 +164,7 @@ def _objects_of(value: Any) -> tuple[Sequence[tuple[str, Obj]], Instant | None]:
     return objects, None if taken_at is None else parse_time(taken_at)
 
 
-def _known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
+def _decode_known_object(obj: Obj) -> tuple[Sequence[Obj], Sequence[FieldError]]:
     """Return the object in its storage version (none if its kind is unknown or it is invalid), and its errors.
 
     An object with a resourceVersion, which an API server has stored, is not validated.
@@ -294,7 +294,7 @@ def _line_by_key(text: str) -> dict[Key, int]:
     for document in read_documents(text):
         lines = DocumentLines(document.text, document.line)
         for index, (item_path, obj) in enumerate(_objects_of(document.value)[0]):
-            for known_object in _known_object(obj)[0]:
+            for known_object in _decode_known_object(obj)[0]:
                 line = document.line + 1 + index if has_object_per_line else lines.line_of(item_path)
                 line_by_key.setdefault(key_of(known_object), line)
     return line_by_key

@@ -64,19 +64,19 @@ def _user_job_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     if spec.get("manualSelector"):
         return dict(spec)
     kept_fields = {name: value for name, value in spec.items() if name not in {"selector", "suspend"}}
-    return {**kept_fields, "template": _user_template(spec["template"])}
+    return {**kept_fields, "template": _user_pod_template(spec["template"])}
 
 
 def _user_job_set_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     replicated_jobs = []
     for replicated_job in spec.get("replicatedJobs") or ():
         job = replicated_job["template"]
-        job_spec = {**job["spec"], "template": _user_template(job["spec"]["template"])}
+        job_spec = {**job["spec"], "template": _user_pod_template(job["spec"]["template"])}
         replicated_jobs.append({**replicated_job, "template": {**job, "spec": job_spec}})
     return {**{name: value for name, value in spec.items() if name != "suspend"}, "replicatedJobs": replicated_jobs}
 
 
-def _user_template(template: Obj) -> dict[str, Any]:
+def _user_pod_template(template: Obj) -> dict[str, Any]:
     metadata = dict(template.get("metadata") or {})
     for field in ("labels", "annotations"):
         if field in metadata:

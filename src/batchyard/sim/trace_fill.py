@@ -22,11 +22,11 @@ from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.node import node_view
 from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration
-from batchyard.placement.gpu_policies import ExpectedPod, GpuPlacement, GpuPolicyName, LargestNode
+from batchyard.placement.gpu_policies import ExpectedPod, GpuPlacement, GpuPolicyName, LargestAllocatable
 from batchyard.placement.node_info import WHOLE_GPU
 from batchyard.sim.scenario import Scenario, ScenarioStep
 from batchyard.sim.simulate import Simulation, SimulationOptions
-from batchyard.sim.trace_report import ALL_NODES, FleetPoint, TraceWatch, with_api_names
+from batchyard.sim.trace_report import ALL_NODES, FleetPoint, TraceWatch, with_camel_case_names
 from batchyard.sim.traces import GPU, MODEL, PodMix, Trace, TracedPod
 from batchyard.sim.world import EPOCH
 
@@ -73,7 +73,7 @@ class FillReport:
 
     def api_document(self) -> dict[str, Any]:
         """Return the report as a JSON document with camelCase field names."""
-        api_document: dict[str, Any] = with_api_names(asdict(self))
+        api_document: dict[str, Any] = with_camel_case_names(asdict(self))
         return api_document
 
 
@@ -83,7 +83,7 @@ def gpu_placement_for(trace: Trace, policy: GpuPolicyName) -> GpuPlacement:
     return GpuPlacement(
         policy,
         [ExpectedPod(pod.shape.cpu, pod.shape.gpu_milli, pod.shape.models) for pod in trace.pods],
-        LargestNode(
+        LargestAllocatable(
             max((amounts.get("cpu", 0) for amounts in allocatable_amounts), default=0) or 1,
             max((amounts.get(GPU, 0) for amounts in allocatable_amounts), default=0) or 1,
         ),

@@ -171,7 +171,7 @@ class TraceWatch:
         if node is None:
             return
         self._node_by_pod[pod.uid] = node.name
-        node.take(pod)
+        node.add_pod(pod)
         self._count_pod(pod, node, 1)
 
     def _remove_pod(self, uid: str) -> None:
@@ -255,7 +255,7 @@ class TraceWaits:
 
     here: DurationStatistics
     there: DurationStatistics
-    agree: Sequence["Agreement"]
+    agree: Sequence["WaitAgreement"]
     #: The pods that waited longer here, or there, by more than the smallest limit; and the distribution of the excess.
     longer_here: int
     longer_there: int
@@ -264,7 +264,7 @@ class TraceWaits:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class WaitAgreement:
     """How many pods have a simulated and a recorded wait that differ by at most `within` seconds."""
 
     within: int
@@ -280,7 +280,7 @@ class UnplacedReason:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUtilization:
     """The utilization of a resource over the simulation: means and peaks are fractions of the capacity."""
 
     #: The GPU model of the nodes; '' stands for all nodes.
@@ -313,7 +313,7 @@ class Fragmentation:
 
 
 @dataclass(frozen=True, slots=True)
-class PointRow:
+class UtilizationPoint:
     """Utilization and fragmentation as fractions, and the number of waiting pods, `at` seconds after the start."""
 
     at: float
@@ -336,13 +336,13 @@ class TraceReport:
     pods: PodCounts
     waits: TraceWaits
     unplaced: Sequence[UnplacedReason]
-    usage: Sequence[Usage]
+    usage: Sequence[ResourceUtilization]
     fragmentation: Fragmentation
-    points: Sequence[PointRow]
+    points: Sequence[UtilizationPoint]
 
     def api_document(self) -> dict[str, Any]:
         """Return the report as a JSON document with camelCase field names."""
-        api_document: dict[str, Any] = with_api_names(asdict(self))
+        api_document: dict[str, Any] = with_camel_case_names(asdict(self))
         return api_document
 
 
@@ -380,18 +380,18 @@ class TraceRun:
                 duration_seconds(gauge.peak_at - EPOCH),
                 self._pod_mix.fraction_without_gpu,
             ),
-            points=_point_rows(watch),
+            points=_utilization_points(watch),
         )
 
 
-def with_api_names(value: Any) -> Any:
+def with_camel_case_names(value: Any) -> Any:
     """Return a JSON value in which all field names are in camelCase instead of snake_case."""
     if isinstance(value, dict):
-        return {_api_name(name): with_api_names(field) for name, field in value.items()}
-    return [with_api_names(item) for item in value] if isinstance(value, list) else value
+        return {_camel_case_name(name): with_camel_case_names(field) for name, field in value.items()}
+    return [with_camel_case_names(item) for item in value] if isinstance(value, list) else value
 
 
-def _api_name(name: str) -> str:
+def _camel_case_name(name: str) -> str:
     first_word, *other_words = name.split("_")
     return first_word + "".join(map(str.capitalize, other_words))
 
@@ -403,14 +403,14 @@ def _pod_counts(pods: Sequence[TracedPod], watch: TraceWatch, length: Duration) 
         total=len(pods),
         placed_here=len(watch.bound_at),
         placed_there=sum(pod.scheduled is not None and pod.scheduled <= length for pod in pods),
-        placed_in_both=len(_waits_in_both(pods, watch)),
+        placed_in_both=len(_simulated_and_recorded_waits(pods, watch)),
         waiting=waiting_count,
         not_created=len(pods) - len(bound_or_deleted) - waiting_count,
     )
 
 
 def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
-    wait_pairs = _waits_in_both(pods, watch)
+    wait_pairs = _simulated_and_recorded_waits(pods, watch)
     deltas = [simulated - recorded for simulated, recorded in wait_pairs]
     smallest_limit = min(WAIT_LIMITS) * SECOND
     excess_here, excess_there = (
@@ -421,7 +421,8 @@ def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
         here=duration_statistics([simulated for simulated, _ in wait_pairs]),
         there=duration_statistics([recorded for _, recorded in wait_pairs]),
         agree=[
-            Agreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas)) for limit in WAIT_LIMITS
+            WaitAgreement(limit, sum(abs(difference) <= limit * SECOND for difference in deltas))
+            for limit in WAIT_LIMITS
         ],
         longer_here=len(excess_here),
         longer_there=len(excess_there),
@@ -430,7 +431,7 @@ def _trace_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> TraceWaits:
     )
 
 
-def _waits_in_both(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
+def _simulated_and_recorded_waits(pods: Sequence[TracedPod], watch: TraceWatch) -> list[tuple[Duration, Duration]]:
     """Return (simulated wait, recorded wait) of each pod that was placed in the simulation and in the trace."""
     return [
         (watch.bound_at[pod.name] - EPOCH - pod.created, pod.scheduled - pod.created)
@@ -467,10 +468,10 @@ def _short_reason(message: str) -> str:
     return ", ".join(sorted(reason_names)) if reasons_text else message or _DELETED_EARLY
 
 
-def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
+def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[ResourceUtilization]:
     now = EPOCH + length
     return [
-        Usage(
+        ResourceUtilization(
             model=model,
             nodes=fleet.node_count,
             resource=resource,
@@ -485,7 +486,7 @@ def _usage_rows(model: str, fleet: FleetUsage, length: Duration) -> list[Usage]:
     ]
 
 
-def _add_recorded_usage(row: Usage, pods: Sequence[TracedPod], length: Duration) -> Usage:
+def _add_recorded_usage(row: ResourceUtilization, pods: Sequence[TracedPod], length: Duration) -> ResourceUtilization:
     change_by_time: dict[Duration, int] = {}
     for pod in pods:
         if pod.scheduled is not None:
@@ -504,12 +505,14 @@ def _requested_amount(shape: TracedPodShape, resource: str) -> int:
     return {"cpu": shape.cpu, "memory": shape.memory, "gpu": shape.gpu_milli}[resource]
 
 
-def _point_rows(watch: TraceWatch) -> list[PointRow]:
+def _utilization_points(watch: TraceWatch) -> list[UtilizationPoint]:
     capacity_gauges = watch.fleets[ALL_NODES].capacity_gauges
     rows = []
     for point in watch.points:
         cpu, memory, gpu = [_fraction(point.used[resource], capacity_gauges[resource].peak) for resource in RESOURCES]
-        rows.append(PointRow(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting))
+        rows.append(
+            UtilizationPoint(duration_seconds(point.at - EPOCH), cpu, memory, gpu, point.fragmentation, point.waiting)
+        )
     return rows
 
 

@@ -123,7 +123,9 @@ def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = N
     """
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
         start = _run_until_start(start, seed)
-    return Comparison(simulate_start(start, None, horizon, seed), simulate_start(start, change, horizon, seed))
+    return Comparison(
+        simulate_from_start(start, None, horizon, seed), simulate_from_start(start, change, horizon, seed)
+    )
 
 
 def run_to_end(simulation: Simulation) -> None:
@@ -131,7 +133,7 @@ def run_to_end(simulation: Simulation) -> None:
     simulation.advance()
 
 
-def simulate_start(
+def simulate_from_start(
     start: RunStart,
     change: PlannedChange | None,
     run_length: Duration | None = None,
@@ -204,7 +206,7 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
         timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.moments, each.preemptions, each.preempted_by, each.exists
+            each.queue or queues.get(name, ""), *each.lifecycle_times, each.preemptions, each.preempted_by, each.exists
         )
         for name, each in timelines.items()
         if each.ended_at is None or each.ended_at > 0
@@ -222,7 +224,7 @@ class _TimelineBuilder:
     exists: bool = True
 
     @property
-    def moments(self) -> tuple[float, float | None, float | None]:
+    def lifecycle_times(self) -> tuple[float, float | None, float | None]:
         """When the Workload was created, first admitted and finished; None if that did not happen.
 
         Times are in seconds since the start of the simulations.
@@ -280,18 +282,18 @@ _CONSEQUENCES: Final = {
 }
 
 
-def consequence_of(kind: str) -> str:
+def consequence_of_unread_kind(kind: str) -> str:
     """Return a text about the results that are unreliable because the objects of a kind could not be read."""
     served_kind = kind_info(kind)
     name = f"{served_kind.plural}.{served_kind.group}" if served_kind.group else served_kind.plural
     return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
 
 
-def consequences_of(kinds: Iterable[str]) -> list[str]:
+def consequences_of_unread_kinds(kinds: Iterable[str]) -> list[str]:
     """Return texts about the results that are unreliable because the objects of some kinds could not be read."""
     unread_kinds = list(kinds)
     own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
-    consequence_texts = [consequence_of(kind) for kind in unread_kinds if kind not in own_kinds]
+    consequence_texts = [consequence_of_unread_kind(kind) for kind in unread_kinds if kind not in own_kinds]
     names = ", ".join(kind_info(kind).plural for kind in own_kinds)
     if own_kinds:
         consequence_texts.append(f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown")
@@ -404,7 +406,7 @@ class Difference:
         counts: dict[str, int] = {}
         for row in self.workloads:
             counts[row.effect] = counts.get(row.effect, 0) + 1
-        preemptions = _more_preemptions(self.workloads)
+        preemptions = _preemption_count_change(self.workloads)
         shown_counts = [(counts[effect], verbs) for effect, *verbs in _EFFECT_VERBS if effect in counts]
         texts = [f"{count:,} {select_verb(count, *verbs)}" for count, verbs in shown_counts]
         if shown_counts:
@@ -486,7 +488,7 @@ def _format_dollars(cents: int) -> str:
     return f"{'+' if cents > 0 else '-'}${_format_cents(abs(cents))}"
 
 
-def _more_preemptions(rows: Sequence[WorkloadDifference]) -> int:
+def _preemption_count_change(rows: Sequence[WorkloadDifference]) -> int:
     return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
 
 
@@ -521,12 +523,16 @@ def _waits_by_queue(
         )
 
 
-def _workload_document(row: WorkloadDifference) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": row.name, "queue": row.queue, "effect": row.effect}
-    for side, timeline in (("without", row.without), ("changed", row.changed)):
+def _workload_document(difference: WorkloadDifference) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": difference.name, "queue": difference.queue, "effect": difference.effect}
+    for side, timeline in (("without", difference.without), ("changed", difference.changed)):
         if timeline is not None:
             document[side] = _timeline_document(timeline)
-    return document if row.sooner_by is None else {**document, "startsSooner": round(row.sooner_by, _DECIMAL_PLACES)}
+    return (
+        document
+        if difference.sooner_by is None
+        else {**document, "startsSooner": round(difference.sooner_by, _DECIMAL_PLACES)}
+    )
 
 
 def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
@@ -536,11 +542,17 @@ def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
     return {**document, "preemptions": timeline.preemptions, **preemptor_fields}
 
 
-def _queue_document(row: QueueDifference) -> dict[str, Any]:
+def _queue_document(difference: QueueDifference) -> dict[str, Any]:
     return {
-        "queue": row.name,
-        "without": {"waitSeconds": round(row.waited_without, _DECIMAL_PLACES), "pending": row.pending_without},
-        "changed": {"waitSeconds": round(row.waited_changed, _DECIMAL_PLACES), "pending": row.pending_changed},
+        "queue": difference.name,
+        "without": {
+            "waitSeconds": round(difference.waited_without, _DECIMAL_PLACES),
+            "pending": difference.pending_without,
+        },
+        "changed": {
+            "waitSeconds": round(difference.waited_changed, _DECIMAL_PLACES),
+            "pending": difference.pending_changed,
+        },
     }
 
 

@@ -1,7 +1,7 @@
 """Simulated world: virtual time, an in-memory object store, and the platform's controllers that run on them.
 
 A run applies the scenario's steps and processes events, until a given time or until no more events are scheduled.
-At the end, the caller flushes batched writes of controllers with `World.settle`.
+At the end, the caller flushes batched writes of controllers with `World.flush_batched_writes`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from batchyard.sim.event_log import EventLog, Record
 from batchyard.sim.faults import Conflicts, FaultyClient, LastingFaults, ScheduledFault, WriteFaults
 from batchyard.sim.faults.injection import FaultInjector
 from batchyard.sim.scenario import Scenario, ScenarioStep
-from batchyard.sim.state import State, as_added
+from batchyard.sim.state import State, to_added_events
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
@@ -63,7 +63,7 @@ class WaitTracker:
         self.evictions = 0
         self.preemptions = 0
 
-    def register_initial_workloads(self, workloads: Iterable[Obj]) -> None:
+    def register_existing_workloads(self, workloads: Iterable[Obj]) -> None:
         """Register the Workloads that have quota at the start: they waited from creation to the quota reservation."""
         for workload in workloads:
             condition = find_condition(workload, "QuotaReserved")
@@ -162,7 +162,7 @@ EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """The start time of every simulated world."""
 
 
-class StoppedByLoop(Exception):  # noqa: N818 - says what happened
+class StoppedByPreemptionLoop(Exception):  # noqa: N818 - says what happened
     """Raised to end a simulation because Workloads preempt each other endlessly (`OnLoop.STOP`)."""
 
     def __init__(self, loop: PreemptionLoop) -> None:
@@ -247,8 +247,8 @@ class World:
 
     def _load_state(self, state: State) -> None:
         events = state.added_events()
-        self.log.register_initial_workloads(state.of_kind(scheme.WORKLOAD))
-        self.waits.register_initial_workloads(state.of_kind(scheme.WORKLOAD))
+        self.log.register_existing_workloads(state.of_kind(scheme.WORKLOAD))
+        self.waits.register_existing_workloads(state.of_kind(scheme.WORKLOAD))
         self.client.observe_existing(events)
         self.platform.runner.observe(events)
 
@@ -267,7 +267,7 @@ class World:
         self.kernel.call_at(self.start + end_time, do_nothing)
         self.kernel.run(self.start + end_time)
 
-    def settle(self) -> None:
+    def flush_batched_writes(self) -> None:
         """Flush the batched writes of controllers.
 
         The scheduler's writes are not flushed while the backoff of a Workload or the reactivation of a cohort tree is
@@ -304,7 +304,7 @@ class World:
             return
         self.platform = self._start_platform()
         stored_objects = [obj for kind in self.store.kinds() for obj in self.store.list(kind)]
-        self.platform.runner.observe(as_added(stored_objects))
+        self.platform.runner.observe(to_added_events(stored_objects))
 
     def _start_platform(self) -> WiredPlatform:
         self._faulty_client = None if self._write_faults is None else FaultyClient(self.client, self._write_faults)
@@ -314,7 +314,7 @@ class World:
         runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if with_nodes else ()))
         cloud = simulated_cloud(self._seed) if with_nodes else ()
         client = self._faulty_client or self.client
-        ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._on_loop)
+        ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._record_preemption_loop)
         ports = replace(ports, history=changes_reader(self.store))
         return build_platform(ports, self._settings)
 
@@ -356,7 +356,7 @@ class World:
 
         self.client.submit([write], on_result)
 
-    def _on_loop(self, loop: PreemptionLoop) -> None:
+    def _record_preemption_loop(self, loop: PreemptionLoop) -> None:
         self.loops.append(loop)
         self.log.record_loop(loop)
         if self._stop_on_loop:
@@ -382,7 +382,7 @@ def do_nothing() -> None:
 
 
 def _raise_stopped_by_loop(loop: PreemptionLoop) -> None:
-    raise StoppedByLoop(loop)
+    raise StoppedByPreemptionLoop(loop)
 
 
 def _write_faults_for(scenario: Scenario, lasting_faults: LastingFaults) -> WriteFaults | None:

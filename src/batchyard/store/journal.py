@@ -58,8 +58,9 @@ class RevisionJournal:
     def __init__(self, path: Path, sync: SyncMode = SyncMode.FULL, *, accept_loss: bool = False) -> None:
         """Open a journal file; create it if it does not exist. Raise JournalError if the file cannot be used.
 
-        With `accept_loss`, a journal that is intact but contradicts its commit mark is opened too, although it may lack
-        acknowledged changes. Its revision is then raised by REVISION_LEAP, so that no revision is used twice.
+        The commit mark is a small file beside the journal with the last acknowledged revision. With `accept_loss`, an
+        intact journal is opened even if its commit mark is missing, damaged or does not match, although the journal may
+        lack acknowledged changes. The revision is then raised by REVISION_LEAP, so that no revision is used twice.
         """
         self._path = path
         self._commit_mark = journal_file.CommitMark(path)
@@ -74,7 +75,7 @@ class RevisionJournal:
         self._replaced_rows = journal_contents.replaced_rows
 
     @property
-    def floor(self) -> int:
+    def compacted_revision(self) -> int:
         """The compacted revision: object versions that were replaced up to it are deleted from the journal."""
         return self._floor.revision
 
@@ -136,7 +137,7 @@ class RevisionJournal:
         """
         try:
             commit_record, problem = self._commit_mark.read(), "" if self._path.exists() else "missing"
-        except journal_file.DamagedMark:
+        except journal_file.DamagedCommitMarkError:
             commit_record, problem = None, "its commit mark is damaged, so the acknowledged revision is unknown"
         if problem == "missing":
             journal_file.reject_interrupted_restore(self._path)
@@ -288,7 +289,7 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
         raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
         record = journal_file.read_commit_record(journal)
-    except journal_file.DamagedMark:
+    except journal_file.DamagedCommitMarkError:
         record = None
     with _temporary_file(backup) as draft_path:
         _copy_journal(journal, draft_path, error_path=backup)

@@ -50,7 +50,7 @@ class CommitRecord(NamedTuple):
     revision: int
 
 
-class DamagedMark(Exception):  # noqa: N818 - the name is the condition
+class DamagedCommitMarkError(Exception):
     """The commit mark file of a journal has a wrong length or checksum."""
 
 
@@ -72,7 +72,7 @@ class CommitMark:
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
 
     def read(self) -> CommitRecord | None:
-        """Return the record in the file; None if the file is empty. Raises DamagedMark if the record is invalid."""
+        """Return the record; None if the file is empty. Raises DamagedCommitMarkError if the record is invalid."""
         return _read_commit_record_from(self._fd)
 
     def write(self, commit_record: CommitRecord) -> None:
@@ -121,7 +121,7 @@ def wait_until_journal_closed(journal: Path) -> None:
 def read_commit_record(journal: Path) -> CommitRecord | None:
     """Return the commit record of a journal, which may be open; None if its commit mark file is missing or empty.
 
-    Raises DamagedMark if the commit mark file is damaged.
+    Raises DamagedCommitMarkError if the commit mark file is damaged.
     """
     try:
         fd = os.open(commit_mark_path(journal), os.O_RDONLY | os.O_CLOEXEC)
@@ -149,7 +149,7 @@ def _read_commit_record_from(fd: int) -> CommitRecord | None:
         return None
     packed_record, checksum = record_bytes[: _COMMIT_RECORD_STRUCT.size], record_bytes[_COMMIT_RECORD_STRUCT.size :]
     if len(record_bytes) != _COMMIT_MARK_LENGTH or checksum != _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)):
-        raise DamagedMark
+        raise DamagedCommitMarkError
     return CommitRecord(*_COMMIT_RECORD_STRUCT.unpack(packed_record))
 
 

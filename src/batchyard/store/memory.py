@@ -179,7 +179,7 @@ class RevisionWatch:
         self._log = log
         self.revision = revision
 
-    def take(self) -> Sequence[WatchEvent]:
+    def take_changes(self) -> Sequence[WatchEvent]:
         """Return the changes since the last call; raises ExpiredRevision if the history no longer has all of them."""
         if self.revision == self._log.revision:
             return ()
@@ -249,18 +249,18 @@ class Store:
         listing = self._listings.get(kind)
         return len(listing.objects) if listing is not None else 0
 
-    def put(self, key: Key, obj: Obj, expect: int | None = None) -> Obj:
+    def put(self, key: Key, obj: Obj, expected_revision: int | None = None) -> Obj:
         """Create or replace an object; return it with its new resourceVersion.
 
-        `expect` is the revision of the object that the writer has read, 0 if it must not exist yet, None for any.
+        `expected_revision` is the revision that the writer has read, 0 if it must not exist yet, None for any.
         Raises Conflict if the stored revision differs.
         """
         listing = self._listings.get(key[0])
         if listing is None:
             listing = self._listings[key[0]] = KindListing()
         old = listing.objects.get(key)
-        if expect is not None:
-            _check_revision(key, old, expect)
+        if expected_revision is not None:
+            _check_revision(key, old, expected_revision)
         new_revision = self._log.revision + 1
         stored_object = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(new_revision)}}
         if self._copies is not None:
@@ -272,13 +272,13 @@ class Store:
         self._log.append(WatchEvent(_ADDED if old is None else _MODIFIED, key, stored_object, old, new_revision))
         return stored_object
 
-    def delete(self, key: Key, expect: int | None = None) -> Obj:
-        """Remove an object and return its last state. Raise NotFound, or Conflict if it is not at revision `expect`."""
+    def delete(self, key: Key, expected_revision: int | None = None) -> Obj:
+        """Remove an object and return its last state. Raise NotFound, or Conflict if it has another revision."""
         old_object = self.get(key)
         if old_object is None:
             raise NotFound(f'{key.kind} "{key}" not found')
-        if expect is not None:
-            _check_revision(key, old_object, expect)
+        if expected_revision is not None:
+            _check_revision(key, old_object, expected_revision)
         if self._copies is not None:
             self._check_copy(key, old_object)
             del self._copies[key]

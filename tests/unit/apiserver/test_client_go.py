@@ -67,13 +67,13 @@ def test_protobuf_request_body_is_decoded() -> None:
 def test_reflector_streams_initial_list_and_resumes_from_bookmark() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
-    first, bookmark = api.watch(f"{MAPS}?{REFLECTOR}").take()
+    first, bookmark = api.watch(f"{MAPS}?{REFLECTOR}").take_buffered_data()
     assert (first["type"], bookmark["type"]) == ("ADDED", "BOOKMARK")
     about = bookmark["object"]["metadata"]
     assert about["annotations"] == {"k8s.io/initial-events-end": "true"}
     api.post(MAPS, config_map("b"))
     again = f"{MAPS}?allowWatchBookmarks=true&resourceVersion={about['resourceVersion']}&timeoutSeconds=300&watch=true"
-    assert [event["object"]["metadata"]["name"] for event in api.watch(again).take()] == ["b"]
+    assert [event["object"]["metadata"]["name"] for event in api.watch(again).take_buffered_data()] == ["b"]
 
 
 def test_reflector_list_returns_pages_of_one_revision() -> None:
@@ -97,7 +97,9 @@ def test_metadata_informer_gets_partial_metadata_in_bookmarks() -> None:
     api.post(MAPS, config_map("a", colour="red"))
     reported = api.get(MAPS, accept=METADATA)
     assert (reported["kind"], "data" in reported["items"][0]) == ("PartialObjectMetadataList", False)
-    events = api.watch(f"{MAPS}?{REFLECTOR}", accept=METADATA.partition(",")[2].replace("List", "")).take()
+    events = api.watch(
+        f"{MAPS}?{REFLECTOR}", accept=METADATA.partition(",")[2].replace("List", "")
+    ).take_buffered_data()
     kinds = [(event["object"]["kind"], event["object"]["apiVersion"]) for event in events]
     assert kinds == [("PartialObjectMetadata", "meta.k8s.io/v1")] * 2
 

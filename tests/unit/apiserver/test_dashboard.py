@@ -101,7 +101,7 @@ class Page:
 
 
 def lines(stream: ModelStream) -> list[Any]:
-    return [json.loads(line) for line in stream.take()]
+    return [json.loads(line) for line in stream.take_buffered_data()]
 
 
 def test_dashboard_model_depends_on_rights_of_user() -> None:
@@ -138,10 +138,10 @@ def test_stream_builds_no_model_for_other_kinds_or_slow_client() -> None:
     page.change()
     page.kernel.run()
     assert page.pages.made == 1  # the first line was not taken yet
-    stream.take()
+    stream.take_buffered_data()
     page.kernel.run()
     assert page.pages.made == 2
-    stream.take()
+    stream.take_buffered_data()
     page.change(scheme.LEASE)
     page.kernel.run()
     assert page.pages.made == 2
@@ -153,7 +153,7 @@ def test_stream_interval_grows_with_number_of_streams() -> None:
     with pytest.raises(StatusError, match="50 dashboard streams are open"):
         page.watch(OWNER)
     for stream in streams:
-        stream.take()
+        stream.take_buffered_data()
     page.change()
     page.kernel.run()
     assert page.kernel.now() >= 2 * SECOND
@@ -199,7 +199,7 @@ def test_exception_in_model_ends_stream_and_is_logged(
 
     page = Page()
     stream = page.watch()
-    stream.take()
+    stream.take_buffered_data()
     monkeypatch.setattr(page.pages, "model", fails)
     page.change()
     page.kernel.run()

@@ -70,7 +70,7 @@ def test_watch_reports_events_of_core_group() -> None:
     watch = api.watch(f"{RENAMED}?watch=1&resourceVersion={api.stored.revision}")
     core = {"metadata": {"name": "a"}, "involvedObject": {"kind": "Pod", "namespace": "team", "name": "p"}, "count": 3}
     api.post(CORE, core)
-    (change,) = watch.take()
+    (change,) = watch.take_buffered_data()
     assert (change["object"]["deprecatedCount"], change["object"]["apiVersion"]) == (3, "events.k8s.io/v1")
     assert [event["regarding"]["name"] for event in api.get(RENAMED)["items"]] == ["p"]
 

@@ -116,8 +116,8 @@ def test_followed_log_streams_lines_until_container_ends() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     received: list[bytes] = []
-    stream.on_new_data = lambda: received.extend(stream.take())
-    assert words(b"".join(stream.take()).decode()) == ["0 started:"]
+    stream.on_new_data = lambda: received.extend(stream.take_buffered_data())
+    assert words(b"".join(stream.take_buffered_data()).decode()) == ["0 started:"]
     api.pass_time(60)
     assert words(b"".join(received).decode()) == ["30 saved:", "0 saved:"]
     api.stored.store.put(POD, pod({"terminated": ENDED}))
@@ -128,18 +128,18 @@ def test_followed_log_streams_lines_until_container_ends() -> None:
 def test_followed_log_ends_when_pod_is_deleted() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
-    stream.take()
+    stream.take_buffered_data()
     api.stored.store.delete(POD)
-    assert words(b"".join(stream.take()).decode()) == ["10 lost:"]
+    assert words(b"".join(stream.take_buffered_data()).decode()) == ["10 lost:"]
     assert stream.is_over
 
 
 def test_closed_log_stream_leaves_no_timer() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
-    stream.take()
+    stream.take_buffered_data()
     stream.end()
-    stream.take()
+    stream.take_buffered_data()
     assert stream.is_over
     assert api.stored.kernel.next_instant() is None
 
@@ -148,11 +148,11 @@ def test_followed_log_ends_with_platform() -> None:
     api = api_with(pod(RUNNING), 10)
     stream = api.stream(f"{LOG}?follow=true")
     api.containers.end()
-    assert words(b"".join(stream.take()).decode()) == ["0 started:"]
+    assert words(b"".join(stream.take_buffered_data()).decode()) == ["0 started:"]
     assert stream.is_over
     api.containers.end()
     late = api.stream(f"{LOG}?follow=true")
-    assert words(b"".join(late.take()).decode()) == ["0 started:"]
+    assert words(b"".join(late.take_buffered_data()).decode()) == ["0 started:"]
     assert late.is_over
 
 

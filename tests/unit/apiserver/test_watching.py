@@ -13,7 +13,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 
 def event_names(watch: WatchStream) -> list[tuple[str, str]]:
-    return [(event["type"], event["object"]["metadata"].get("name", "")) for event in watch.take()]
+    return [(event["type"], event["object"]["metadata"].get("name", "")) for event in watch.take_buffered_data()]
 
 
 def set_label(api: Api, name: str, colour: str) -> None:
@@ -45,7 +45,7 @@ def test_watch_with_selector_reports_added_and_deleted_on_label_change() -> None
     watch = api.watch(f"{MAPS}?watch=1&labelSelector=colour=green")
     set_label(api, "a", "green")
     set_label(api, "a", "blue")
-    added, deleted = watch.take()
+    added, deleted = watch.take_buffered_data()
     assert (added["type"], deleted["type"]) == ("ADDED", "DELETED")
     assert deleted["object"]["metadata"]["labels"]["colour"] == "green"
     now = api.get(f"{MAPS}/a")["metadata"]["resourceVersion"]
@@ -56,7 +56,7 @@ def test_watch_marks_end_of_initial_events() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     request = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
-    events = api.watch(f"{MAPS}?{request}").take()
+    events = api.watch(f"{MAPS}?{request}").take_buffered_data()
     assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
     marked: dict[str, Any] = events[1]["object"]["metadata"]
     assert marked["annotations"] == {"k8s.io/initial-events-end": "true"}
@@ -66,7 +66,7 @@ def test_watch_without_bookmarks_does_not_mark_end_of_initial_events() -> None:
     api = Api()
     api.post(MAPS, config_map("a"))
     request = "watch&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=2"
-    assert [event["type"] for event in api.watch(f"{MAPS}?{request}").take()] == ["ADDED"]
+    assert [event["type"] for event in api.watch(f"{MAPS}?{request}").take_buffered_data()] == ["ADDED"]
 
 
 def test_watch_sends_bookmarks_on_request_only() -> None:
@@ -74,7 +74,7 @@ def test_watch_sends_bookmarks_on_request_only() -> None:
     api.post(MAPS, config_map("a"))
     with_them, without = api.watch(f"{MAPS}?watch=1&allowWatchBookmarks=true"), api.watch(f"{MAPS}?watch=1")
     for watch in (with_them, without):
-        watch.take()
+        watch.take_buffered_data()
         watch.send_keep_alive()
     assert ([kind for kind, _ in event_names(with_them)], event_names(without)) == (["BOOKMARK"], [])
 

@@ -41,8 +41,8 @@ def test_provision_time_by_machine_and_provisioning(machine: str, provisioning: 
 
 def test_room_respects_zone_and_total_maximum() -> None:
     result = groups(pool(bounds={"max": 4, "totalMax": 5}))
-    assert [fleet(result, {A: 1, B: 2}).room(group) for group in result] == [2, 2, 2]
-    assert [fleet(result, {A: 4}).room(group) for group in result] == [0, 1, 1]
+    assert [fleet(result, {A: 1, B: 2}).count_addable_within_size(group) for group in result] == [2, 2, 2]
+    assert [fleet(result, {A: 4}).count_addable_within_size(group) for group in result] == [0, 1, 1]
 
 
 def test_compact_placement_limits_group_size() -> None:
@@ -51,9 +51,9 @@ def test_compact_placement_limits_group_size() -> None:
 
 def test_slice_grows_only_from_zero_hosts() -> None:
     result = groups(pool(machine="ct5lp-hightpu-4t", tpuTopology="2x4", zones=[A], bounds={"max": 2}))
-    assert fleet(result).room(result[0]) == 2
-    assert fleet(result, {A: 2}).room(result[0]) == 0
-    assert fleet(result, leaving={A: 1}).room(result[0]) == 0
+    assert fleet(result).count_addable_within_size(result[0]) == 2
+    assert fleet(result, {A: 2}).count_addable_within_size(result[0]) == 0
+    assert fleet(result, leaving={A: 1}).count_addable_within_size(result[0]) == 0
 
 
 def test_group_obstacles_match_upstream_messages() -> None:
@@ -77,11 +77,14 @@ def test_known_room_respects_capacity_and_quotas() -> None:
     capacity = [{"machineType": "e2-standard-4", "zone": A, "count": 3}]
     quotas = [{"name": "cpus", "limit": 40}]
     result = groups(pool())
-    assert [fleet(result, {A: 1}).known_room(g, cluster(capacity=capacity)) for g in result[:2]] == [2, 1 << 30]
-    assert fleet(result, {A: 1, C: 1}).known_room(result[1], cluster(quotas=quotas)) == 8
+    assert [fleet(result, {A: 1}).remaining_known_capacity(g, cluster(capacity=capacity)) for g in result[:2]] == [
+        2,
+        1 << 30,
+    ]
+    assert fleet(result, {A: 1, C: 1}).remaining_known_capacity(result[1], cluster(quotas=quotas)) == 8
 
 
 def test_known_room_respects_reservation() -> None:
     reservations = [{"name": "r", "machineType": "e2-standard-4", "zone": A, "count": 4}]
     result = groups(pool(reservation="r", zones=[A]))
-    assert fleet(result, {A: 3}).known_room(result[0], cluster(reservations=reservations)) == 1
+    assert fleet(result, {A: 3}).remaining_known_capacity(result[0], cluster(reservations=reservations)) == 1

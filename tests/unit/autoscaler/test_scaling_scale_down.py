@@ -47,7 +47,7 @@ class ScaleDownBench:
         ]
         situation = LoopContext(cluster(), self.settings, NOW)
         scale_down = ScaleDown(self.nodes, self.fleet, self.limits, situation, self._drain_of)
-        scale_down.find_unneeded(candidates, more.get("awaited", {}), more.get("upcoming", ()))
+        scale_down.record_unneeded_nodes(candidates, more.get("awaited", {}), more.get("upcoming", ()))
         return scale_down.choose_removals(added, more.get("draining", 0))
 
     def _drain_of(self, pod: PodView, is_guarded: bool) -> PodDrainability:

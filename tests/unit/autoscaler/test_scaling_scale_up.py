@@ -158,4 +158,4 @@ def test_group_without_room_or_fitting_pods_offers_no_scale_up() -> None:
 def test_fitting_returns_shapes_that_fit() -> None:
     result: list[NodeGroup] = groups(pool(zones=[A]))
     scale_up, (pod, large) = planner(result), [*views("a"), *views("b", cpu="9")]
-    assert scale_up.fitting_kinds({pod.shape: [pod], large.shape: [large]}, result[0]) == [pod.shape]
+    assert scale_up.fitting_pod_kinds({pod.shape: [pod], large.shape: [large]}, result[0]) == [pod.shape]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.cli.options import GuideStepName
-from batchyard.sim.guide import played_steps
+from batchyard.sim.guide import guide_steps_up_to
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_nodes_are_counted_by_pool_beside_guide_values(batchyard: Batchyard) -> 
 
 
 def test_selectable_steps_are_played_steps() -> None:
-    assert [*GuideStepName, "all-completed"] == [step.name for step in played_steps()]
+    assert [*GuideStepName, "all-completed"] == [step.name for step in guide_steps_up_to()]
 
 
 def test_unknown_folder_layout_is_reported(batchyard: Batchyard, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_all_errors_are_reported_together(batchyard: Batchyard, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["simulate"], "Missing argument"),
+        (["simulate"], "nothing to simulate"),
         (["simulate", FIRST_STEPS, "--until", "soon"], "'soon' is not a duration; write it as 90s, 1h30m or 0.5s"),
         (["simulate", FIRST_STEPS, "--until", "999999999h"], "more than ten years"),
         (["simulate", FIRST_STEPS, "--output", "xml"], "'xml'"),

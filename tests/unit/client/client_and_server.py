@@ -66,7 +66,7 @@ class InProcessTransport:
             return
 
         def news() -> None:
-            lines = [msgspec.json.encode(event) for event in stream.take()]
+            lines = [msgspec.json.encode(event) for event in stream.take_buffered_data()]
             if lines:
                 self.kernel.call_at(self.kernel.now() + _THERE, lambda: reported(lines))
 

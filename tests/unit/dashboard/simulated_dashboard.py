@@ -7,7 +7,7 @@ from typing import Any
 from batchyard.dashboard.data_source import FullAccess, ViewerAccess
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime
-from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 
 Model = dict[str, Any]
 ALL = FullAccess()
@@ -30,7 +30,7 @@ class SimulatedDashboard:
     def __init__(self) -> None:
         folder = examples_folder()
         assert folder is not None
-        self.guide = Guide(folder, played_steps("high-priority"))
+        self.guide = Guide(folder, guide_steps_up_to("high-priority"))
         world = self.guide.world
         history = PlatformHistory(world.kernel.now, world.platform.index.cluster_queue_of)
         world.client.subscribe(history.observe)

@@ -19,7 +19,7 @@ def test_chart_ends_with_current_quota_usage_and_node_totals() -> None:
     model = dashboard().model("overview")
     gpus = lines_of(model, "nvidia.com/gpu")
     snapshot = dashboard().index.snapshot
-    ids = [fr for fr, (_, resource) in enumerate(snapshot.names) if resource == "nvidia.com/gpu"]
+    ids = [fr for fr, (_, resource) in enumerate(snapshot.flavor_resource_names) if resource == "nvidia.com/gpu"]
     queues = snapshot.queues.values()
     assert gpus["quota used"][-1] == sum(queue.node.usage[fr] for queue in queues for fr in ids) > 0
     assert gpus["nominal quota now"][-1] > 0

@@ -34,7 +34,7 @@ class OutdatedCondition:
         history = PlatformHistory(self.world.kernel.now, self.world.platform.index.cluster_queue_of)
         self.world.client.subscribe(history.observe)
         self.world.run_until(30 * SECOND)
-        self.world.settle()
+        self.world.flush_batched_writes()
         time = PlatformTime(self.world.kernel.now, 0)
         self.pages = DashboardViews(self.world.client, self.world.platform.index, history, time)
 
@@ -74,7 +74,7 @@ def test_up_to_date_condition_is_not_mentioned() -> None:
     workloads = [submitted_at(yard.workload(name, 15, queue="lq"), f"{at}s") for at, name in enumerate(("a", "b"))]
     world = World(scenario_of([*QUEUES, *workloads]))
     world.run_until(30 * SECOND)
-    world.settle()
+    world.flush_batched_writes()
     document = world.platform.explainer.why(Key(scheme.WORKLOAD, "team", "b"), world.kernel.now())
     assert document is not None
     assert document["binding"]["missing"] == "10"

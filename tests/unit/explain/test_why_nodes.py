@@ -95,7 +95,7 @@ def explained(taints: str = "", quota: str = "9", constraints: str = "toleration
     assert [*map(str, result.faults)] == []
     world = World(make_scenario(result))
     world.run_until(30 * MINUTE)
-    world.settle()
+    world.flush_batched_writes()
     return world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now())
 
 

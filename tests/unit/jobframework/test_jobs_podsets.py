@@ -9,9 +9,9 @@ from batchyard.jobframework.workloads import (
     PodSetInfo,
     admitted_injections,
     are_pod_sets_equivalent,
-    inject,
+    inject_pod_set_info,
     original_injections,
-    restore,
+    restore_pod_set_info,
     topology_request,
     without_duplicate_env,
 )
@@ -23,21 +23,23 @@ SPOT = make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot"}])
 def test_restore_reverts_injection() -> None:
     template = make.pod_template(labels={"own": "1"}, nodeSelector={"disk": "ssd"}, tolerations=[{"key": "own"}])
     (original,) = original_injections(make.workload(pod_sets=[{**make.pod_set(), "template": template}]))
-    injected = inject(template, PodSetInfo("main", 1, {"l": "1"}, {"a": "2"}, {"zone": "a"}, [{"key": "spot"}]))
+    injected = inject_pod_set_info(
+        template, PodSetInfo("main", 1, {"l": "1"}, {"a": "2"}, {"zone": "a"}, [{"key": "spot"}])
+    )
     assert injected["spec"]["nodeSelector"] == {"disk": "ssd", "zone": "a"}
     assert injected["spec"]["tolerations"] == [{"key": "own"}, {"key": "spot"}]
-    assert restore(injected, original) == template
+    assert restore_pod_set_info(injected, original) == template
 
 
 def test_inject_adds_no_duplicate_toleration() -> None:
     template = make.pod_template(tolerations=[{"key": "spot"}])
-    assert inject(template, PodSetInfo("main", 1, tolerations=[{"key": "spot"}])) == template
+    assert inject_pod_set_info(template, PodSetInfo("main", 1, tolerations=[{"key": "spot"}])) == template
 
 
 def test_conflicting_label_error_names_both_values() -> None:
     template = make.pod_template(labels={"l": "1"})
     with pytest.raises(InvalidPodSetInfo, match="conflict for labels: conflict for key=l, value1=1, value2=2"):
-        inject(template, PodSetInfo("main", 1, {"l": "2"}))
+        inject_pod_set_info(template, PodSetInfo("main", 1, {"l": "2"}))
 
 
 def test_flavor_of_several_resources_is_injected_once() -> None:

@@ -92,13 +92,13 @@ def test_deleted_queue_has_no_preemption_samples() -> None:
     bench.hold("borrower", 4, "b")
     figures, cycle = CycleMetrics(CycleClock(), "standalone"), Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
     figures.end(cycle, cycle.run([Head(workload_view(head("a1", 2)), "a")]))
-    figures.forget("a")
+    figures.forget_queue("a")
     assert "kueue_preempted_workloads_total" not in samples(figures.texts())
 
 
 def test_preemption_loop_counter_starts_at_zero() -> None:
     figures = CycleMetrics(CycleClock(), "standalone")
     before = samples(figures.own_texts())
-    figures.count_loop(object())
+    figures.count_preemption_loop(object())
     after = samples(figures.own_texts())
     assert (before["batchyard_preemption_loops_total"], after["batchyard_preemption_loops_total"]) == ({(): 0}, {(): 1})

@@ -19,7 +19,7 @@ def test_counters_yield_series_in_chunks_of_100() -> None:
     for place in range(250):
         counters.add((str(place),))
     head, *parts = counters.texts()
-    assert head == COUNT.head()
+    assert head == COUNT.header_lines()
     assert [len(part.splitlines()) for part in parts] == [100, 100, 50]
 
 

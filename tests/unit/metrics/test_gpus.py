@@ -14,7 +14,7 @@ from batchyard.metrics.gpus import (
     GpuState,
     SimulatedGpus,
     SimulatedLoad,
-    gpu_texts,
+    gpu_metric_texts,
     simulated_load,
 )
 from unit.metrics.scrape import samples
@@ -80,7 +80,7 @@ def test_simulated_load_differs_by_pod_and_gpu() -> None:
 
 
 def test_simulated_gpus_omit_metrics_without_measurements() -> None:
-    reported = samples(gpu_texts(SimulatedGpus().states([node()], [pod("a")], NOW)))
+    reported = samples(gpu_metric_texts(SimulatedGpus().states([node()], [pod("a")], NOW)))
     assert set(reported) == {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"}
     assert {labels[-1] for family in reported.values() for labels in family} == {"simulated"}
 
@@ -107,7 +107,7 @@ def test_pods_on_other_nodes_or_without_gpu_request_hold_no_gpu() -> None:
 def test_measured_gpu_is_reported_with_its_labels() -> None:
     holder = GpuHolder("main", "team", "a")
     real = GpuState(3, "GPU-1", "NVIDIA H200", "here", holder, MEASURED, 50, 7, 10, 20, 61, 350.5)
-    reported = samples(gpu_texts([real, real._replace(number=4, watts=None)]))
+    reported = samples(gpu_metric_texts([real, real._replace(number=4, watts=None)]))
     labels = ("3", "GPU-1", "nvidia3", "NVIDIA H200", "here", "main", "team", "a", "nvml")
     assert {name: family[labels] for name, family in reported.items()} == {
         "DCGM_FI_DEV_GPU_UTIL": 50,

@@ -59,7 +59,7 @@ def play(name: str, until: str, *, fair_sharing: bool = False) -> MetricsRun:
 
     world.client.subscribe(watch)
     world.run_until(parse_duration(until))
-    world.settle()
+    world.flush_batched_writes()
     queues = QueueMetrics(index, workloads, world.client, "standalone", fair_sharing=fair_sharing)
     return MetricsRun(world, records, samples([*workloads.texts(), *queues.texts()]))
 

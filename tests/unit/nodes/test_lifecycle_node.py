@@ -82,10 +82,10 @@ def test_foreign_taints_stay_and_stale_taints_are_removed() -> None:
 
 def test_noexecute_taint_is_replaced_when_condition_changes() -> None:
     unready = node(ready="Unknown", taints=[taint(well_known.NOT_READY)])
-    assert conditions.no_execute_key(unready) == well_known.UNREACHABLE
+    assert conditions.required_no_execute_taint_key(unready) == well_known.UNREACHABLE
     tainted = conditions.with_taints(unready, well_known.UNREACHABLE, make.at(7))
     assert keys(tainted) == [(well_known.UNREACHABLE, "NoSchedule"), (well_known.UNREACHABLE, "NoExecute")]
-    assert conditions.tainted_at(tainted) == make.at(7)
+    assert conditions.unready_taint_time(tainted) == make.at(7)
     assert conditions.with_taints(tainted, well_known.UNREACHABLE, make.at(9)) is tainted
 
 

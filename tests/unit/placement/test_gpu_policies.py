@@ -14,7 +14,7 @@ from batchyard.placement.gpu_policies import (
     GpuPlacement,
     GpuPolicy,
     GpuPolicyName,
-    LargestNode,
+    LargestAllocatable,
     make_gpu_policy,
 )
 from batchyard.placement.index import PlacementIndex
@@ -24,7 +24,7 @@ from unit.placement import placement_make
 
 MILLI = "batchyard.dev/gpu-milli"
 MODEL = "model"
-LARGEST = LargestNode(8000, 4000)
+LARGEST = LargestAllocatable(8000, 4000)
 PART = ExpectedPod(1000, 500)
 SEVERAL = ExpectedPod(2000, 2000, ("T4",))
 
@@ -47,7 +47,7 @@ def node(gpus: int, *used: int, cpu: str = "8", name: str = "n") -> NodeInfo:
     labels = {MODEL: "T4"}
     info = NodeInfo(node_view(placement_make.node(name, cpu=cpu, labels=labels, **{MILLI: str(gpus * 1000)})))
     for number, milli in enumerate(used):
-        info.take(sharing_pod(f"used-{number}", milli))
+        info.add_pod(sharing_pod(f"used-{number}", milli))
     return info
 
 
@@ -125,7 +125,7 @@ def test_fgd_score_is_reduction_of_fragmentation(expected: list[ExpectedPod], us
     info, pod = node(5, *used, cpu="6"), sharing_pod("p", milli)
     fgd = policy(GpuPolicyName.FGD, expected)
     before, score = fragmentation(info, expected), fgd.score(pod.shape, info)
-    info.take(pod, fgd.choose_gpus(pod.shape, info) if milli else ())
+    info.add_pod(pod, fgd.choose_gpus(pod.shape, info) if milli else ())
     reduction = (before - fragmentation(info, expected)) / 1000
     assert score == pytest.approx(100 / (1 + math.exp(-reduction)), abs=1)
 

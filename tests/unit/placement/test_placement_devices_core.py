@@ -56,8 +56,8 @@ def test_whole_gpu_request_uses_unused_gpus_only() -> None:
 
 def test_fraction_beside_whole_gpus_uses_another_gpu() -> None:
     devices = GpuShares(3000)
-    devices.take("a", 400, ())
-    devices.take("b", 2500, ())
+    devices.assign_gpus("a", 400, ())
+    devices.assign_gpus("b", 2500, ())
     assert devices.gpus_of("b") == (1, 2, 0)
     assert devices.free_shares == [100, 0, 0]
     assert not devices.fits(101)
@@ -122,7 +122,7 @@ def test_gpu_shares_never_overcommit_and_release_everything(steps: list[tuple[in
             devices.release(uid)
             del there[uid]
         elif devices.fits(amount):
-            devices.take(uid, amount, ())
+            devices.assign_gpus(uid, amount, ())
             there[uid] = amount
             assert len(devices.gpus_of(uid)) == -(-amount // 1000)
         assert all(0 <= left <= 1000 for left in devices.free_shares)

@@ -11,7 +11,7 @@ from yard import SchedulerBench, cohort, group, queue, quota
 
 
 def share(bench: SchedulerBench, name: str) -> Share:
-    return weighted_share(bench.node(name), bench.snapshot.names)
+    return weighted_share(bench.node(name), bench.snapshot.flavor_resource_names)
 
 
 def lending(**fields: Any) -> SchedulerBench:

@@ -17,7 +17,7 @@ from batchyard.scheduling.quota import (
     borrowing_height_of,
     encode_quality,
     is_better,
-    possibility_of,
+    preemption_possibility_of,
     should_try_next_flavor,
     worst_quality,
 )
@@ -32,7 +32,7 @@ BY_HEIGHT = [NO_FIT, HOPELESS - 1, HOPELESS, PREEMPT - 2, RECLAIM - 2, FIT - 2, 
 @pytest.mark.parametrize("possibility", list(PreemptionPossibility))
 def test_quality_encodes_possibility_and_height(possibility: PreemptionPossibility, height: int) -> None:
     created = encode_quality(possibility, height)
-    assert (possibility_of(created), borrowing_height_of(created)) == (possibility, height)
+    assert (preemption_possibility_of(created), borrowing_height_of(created)) == (possibility, height)
 
 
 def test_mode_is_fit_preempt_or_no_fit_by_possibility() -> None:

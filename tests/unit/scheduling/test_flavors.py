@@ -229,7 +229,7 @@ def test_message_reports_missing_quota_at_time_of_search() -> None:
     )
     assert at_once.why.message == expected
     for other in held:
-        bench.snapshot.release(other.key)
+        bench.snapshot.remove_holder(other.key)
     bench.admission(workload(cpu=6))
     bench.put(queue("lender", groups=[group(one={"cpu": 9}, two={"cpu": 9})], cohort="all"))
     assert (wait.why.reason, wait.why.message) == ("WaitingForQuota", expected)

@@ -158,7 +158,7 @@ def test_last_assignment_of_previous_cycle_is_used_after_release() -> None:
     bench.number = 7
     last = assignment_until(bench, workload(cpu=3))
     bench.hold("x", 1, "lender", flavor="one")
-    bench.snapshot.release("team/x")
+    bench.snapshot.remove_holder("team/x")
     assert flavors_of(bench.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=two"
 
 
@@ -179,7 +179,7 @@ def test_older_last_assignment_is_discarded_after_release() -> None:
     bench = stopped_bench()
     last = assignment_until(bench, workload(cpu=3))
     bench.hold("x", 1, flavor="one")
-    bench.snapshot.release("team/x")
+    bench.snapshot.remove_holder("team/x")
     bench.number += 1
     assert flavors_of(bench.admission(head_of(workload(cpu=3), last))) == "main 1 cpu=one"
 

@@ -21,7 +21,7 @@ def swap_repeatedly(
         out, back = ("x", "y") if number % 2 else ("y", "x")
         env.hold(out, 8, "b", priority=-1)
         result += watch.find_loops([preempts(env, back)], env.snapshot, make.at(seconds))
-        env.snapshot.release(f"team/{out}")
+        env.snapshot.remove_holder(f"team/{out}")
     return result
 
 
@@ -59,7 +59,7 @@ def test_chain_of_different_workloads_is_no_loop() -> None:
     for number in range(3 * CYCLES_UNCHECKED):
         env.hold(f"x{number}", 8, "b", priority=-1)
         assert watch.find_loops([preempts(env, f"x{number + 1}")], env.snapshot, make.NOW) == []
-        env.snapshot.release(f"team/x{number}")
+        env.snapshot.remove_holder(f"team/x{number}")
 
 
 def test_cohort_trees_are_tracked_separately() -> None:
@@ -69,7 +69,7 @@ def test_cohort_trees_are_tracked_separately() -> None:
         env.hold(f"x{number}", 4, "far", priority=-1)
         elsewhere = env.preemption(workload("high", queue="far"))
         assert watch.find_loops([elsewhere], env.snapshot, make.NOW) == []
-        env.snapshot.release(f"team/x{number}")
+        env.snapshot.remove_holder(f"team/x{number}")
     assert swap_repeatedly(env, watch, CYCLES_UNCHECKED) == []
 
 

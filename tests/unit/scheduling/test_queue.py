@@ -6,7 +6,7 @@ from yard import SchedulerBench, queue
 
 def test_workload_with_zero_usage_keeps_flavor_assignment() -> None:
     bench = SchedulerBench(queue("cq", 4))
-    cq, fr = bench.snapshot.queues["cq"], bench.snapshot.id_of("spot", "cpu")
+    cq, fr = bench.snapshot.queues["cq"], bench.snapshot.flavor_resource_id("spot", "cpu")
     assert AdmittedWorkload("team/a", "a", cq, ((fr, 0),)).flavor_resources == {fr}
     assert AdmittedWorkload("team/a", "a", cq, (), frozenset({fr})).flavor_resources == {fr}
 
@@ -22,5 +22,5 @@ def test_candidates_are_sorted_by_priority_reservation_and_uid() -> None:
     ):
         bench.hold(name, 1, "cq", **fields)
     assert [held.key[-1] for held in bench.snapshot.queues["cq"].ranked_workloads()] == ["e", "b", "a", "c", "d"]
-    bench.snapshot.release("team/b")
+    bench.snapshot.remove_holder("team/b")
     assert [held.key[-1] for held in bench.snapshot.queues["cq"].ranked_workloads()] == ["e", "a", "c", "d"]

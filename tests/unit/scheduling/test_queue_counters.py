@@ -10,7 +10,7 @@ def test_reserving_and_admitted_workloads_are_counted() -> None:
     reserving.is_admitted = False
     for held in (admitted, reserving):
         tally.add("cq", held)
-    fr = bench.snapshot.id_of("spot", "cpu")
+    fr = bench.snapshot.flavor_resource_id("spot", "cpu")
     assert tally.get("cq") == QueueCounter(2, 1, {fr: 4000}, {fr: 3000})
     tally.remove("cq", admitted)
     count = tally.get("cq")

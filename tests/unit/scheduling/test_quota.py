@@ -35,7 +35,7 @@ def deep() -> SchedulerBench:
 
 
 def spot_cpu(bench: SchedulerBench) -> int:
-    return bench.snapshot.id_of("spot", "cpu")
+    return bench.snapshot.flavor_resource_id("spot", "cpu")
 
 
 def potential(bench: SchedulerBench, name: str) -> int:
@@ -98,7 +98,7 @@ def test_cohort_usage_excludes_guaranteed_part() -> None:
     assert bench.used("all") == 0
     bench.hold("large", 2, "a")
     assert (bench.used("a"), bench.used("all")) == (5 * CPU, 2 * CPU)
-    bench.snapshot.release("team/small")
+    bench.snapshot.remove_holder("team/small")
     assert (bench.used("a"), bench.used("all")) == (2 * CPU, 0)
 
 
@@ -169,7 +169,7 @@ def test_usage_above_guaranteed_part_propagates_to_ancestors() -> None:
     bench.hold("x", 13, "a")
     used = {name: bench.used(name) // CPU for name in ("a", "team", "left", "root", "right")}
     assert used == {"a": 13, "team": 13, "left": 13, "root": 3, "right": 0}
-    bench.snapshot.release("team/x")
+    bench.snapshot.remove_holder("team/x")
     assert {bench.used(name) for name in used} == {0}
 
 

@@ -121,9 +121,9 @@ def test_deleted_cohort_reactivates_no_workload() -> None:
 
 def test_created_flavor_activates_its_queues_and_their_workloads() -> None:
     watcher = AdmissionWatcher(*open_queue(groups=[group(new={"cpu": 4})]), workload("a"))
-    assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "FlavorNotFound")
+    assert (watcher.heads(), watcher.index.active_status("cq").reason) == ([], "FlavorNotFound")
     assert watcher.put(make.flavor("new"))
-    assert (watcher.heads(), watcher.index.readiness("cq").reason) == (["a"], "Ready")
+    assert (watcher.heads(), watcher.index.active_status("cq").reason) == (["a"], "Ready")
 
 
 def test_changed_flavor_reactivates_only_its_queues() -> None:
@@ -137,7 +137,7 @@ def test_changed_flavor_reactivates_only_its_queues() -> None:
 def test_deleted_flavor_deactivates_its_queues() -> None:
     watcher = AdmissionWatcher(*open_queue(), workload("a"))
     watcher.delete(scheme.RESOURCE_FLAVOR, "spot")
-    assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "FlavorNotFound")
+    assert (watcher.heads(), watcher.index.active_status("cq").reason) == ([], "FlavorNotFound")
 
 
 def test_namespace_that_starts_to_match_reactivates_workloads() -> None:
@@ -168,11 +168,11 @@ def test_active_admission_check_activates_queue() -> None:
     watcher = AdmissionWatcher(*open_queue(admissionChecksStrategy=strategy), *open_queue("far"), workload("a"))
     assert watcher.heads() == []
     watcher.put(CHECK)
-    assert watcher.index.readiness("cq").reason == "AdmissionCheckInactive"
+    assert watcher.index.active_status("cq").reason == "AdmissionCheckInactive"
     assert watcher.put({**CHECK, "status": {"conditions": [make.condition("Active")]}})
     assert watcher.heads() == ["a"]
     watcher.delete(scheme.ADMISSION_CHECK, "check")
-    assert watcher.index.readiness("cq").reason == "AdmissionCheckNotFound"
+    assert watcher.index.active_status("cq").reason == "AdmissionCheckNotFound"
 
 
 def test_resumed_queue_returns_its_heads() -> None:
@@ -186,10 +186,10 @@ def test_resumed_queue_returns_its_heads() -> None:
 def test_terminating_queue_returns_no_heads() -> None:
     watcher = AdmissionWatcher(*open_queue(), workload("a"))
     watcher.put(with_metadata(queue("cq", 4), deletionTimestamp=make.stamp()))
-    assert (watcher.heads(), watcher.index.readiness("cq").reason) == ([], "Terminating")
+    assert (watcher.heads(), watcher.index.active_status("cq").reason) == ([], "Terminating")
     watcher.delete(scheme.CLUSTER_QUEUE, "cq")
     watcher.put(queue("cq", 4))
-    assert (watcher.heads(), watcher.index.readiness("cq").reason) == (["a"], "Ready")
+    assert (watcher.heads(), watcher.index.active_status("cq").reason) == (["a"], "Ready")
 
 
 # LocalQueues.

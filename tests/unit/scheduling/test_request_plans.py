@@ -32,7 +32,11 @@ def test_plan_is_cached() -> None:
 def test_plan_has_usage_per_flavor() -> None:
     bench = SchedulerBench(queue("cq", groups=[group(one={"cpu": 4, "memory": 9}, two={"cpu": 4, "memory": 9})]))
     (plan,) = coverage(bench).split_pod_requests(template(cpu=2, memory=1), 1, bench.snapshot.obstacles).groups
-    ids = {(flavor, r): bench.snapshot.id_of(flavor, r) for flavor in ("one", "two") for r in ("cpu", "memory")}
+    ids = {
+        (flavor, r): bench.snapshot.flavor_resource_id(flavor, r)
+        for flavor in ("one", "two")
+        for r in ("cpu", "memory")
+    }
     assert [dict(usage) for usage in plan.usages] == [
         {ids[flavor, "cpu"]: 2000, ids[flavor, "memory"]: 1} for flavor in ("one", "two")
     ]

@@ -59,7 +59,7 @@ def test_removal_of_missing_objects_is_ignored() -> None:
     rebuilds = bench.snapshot.rebuild_count
     bench.snapshot.rebuild_if_changed()
     assert bench.snapshot.rebuild_count == rebuilds
-    assert bench.snapshot.release("team/nobody") is None
+    assert bench.snapshot.remove_holder("team/nobody") is None
 
 
 def test_removed_queue_releases_its_workloads() -> None:
@@ -82,7 +82,7 @@ def test_release_frees_quota_and_increments_generation() -> None:
     bench = company()
     held = bench.hold("x", 4, "a")
     before = bench.snapshot.queues["a"].generation
-    assert bench.snapshot.release("team/x") is held
+    assert bench.snapshot.remove_holder("team/x") is held
     assert (bench.used("a"), bench.snapshot.queues["a"].generation > before) == (0, True)
 
 
@@ -90,15 +90,15 @@ def test_usage_of_removed_flavor_is_counted() -> None:
     bench = company()
     bench.hold("x", 1, "a", flavor="gone")
     assert (bench.used("a", "gone"), bench.used("company", "gone")) == (1000, 1000)
-    bench.snapshot.release("team/x")
+    bench.snapshot.remove_holder("team/x")
     assert bench.used("company", "gone") == 0
 
 
 def test_usage_before_settle_is_counted() -> None:
     bench = company()
-    first, second = (bench.snapshot.id_of("new", resource) for resource in ("cpu", "gpu"))
+    first, second = (bench.snapshot.flavor_resource_id("new", resource) for resource in ("cpu", "gpu"))
     held = AdmittedWorkload("team/x", "uid-x", bench.snapshot.queues["a"], ((first, 5), (second, 7)))
-    bench.snapshot.hold(held)
+    bench.snapshot.add_holder(held)
     bench.snapshot.rebuild_if_changed()
     assert (bench.used("company", "new"), bench.used("company", "new", "gpu")) == (5, 7)
 
@@ -144,7 +144,7 @@ def test_simulation_reverts_all_changes() -> None:
 def remove_and_release(bench: SchedulerBench, held: AdmittedWorkload) -> None:
     with bench.snapshot.what_if():
         bench.snapshot.remove_workload(held)
-        bench.snapshot.release(held.key)
+        bench.snapshot.remove_holder(held.key)
 
 
 def test_simulation_reverts_changes_after_error() -> None:
@@ -160,9 +160,9 @@ def test_simulation_rejects_permanent_changes() -> None:
     held = bench.hold("x", 3, "a")
     with bench.snapshot.what_if():
         with pytest.raises(InvariantError):
-            bench.snapshot.hold(held)
+            bench.snapshot.add_holder(held)
         with pytest.raises(InvariantError):
-            bench.snapshot.release(held.key)
+            bench.snapshot.remove_holder(held.key)
 
 
 def test_simulated_removal_requires_what_if() -> None:
@@ -176,7 +176,7 @@ def test_settle_rebuilds_only_after_change() -> None:
     snapshot = Snapshot()
     snapshot.rebuild_if_changed()
     assert snapshot.rebuild_count == 0
-    snapshot.id_of("spot", "cpu")
+    snapshot.flavor_resource_id("spot", "cpu")
     snapshot.rebuild_if_changed()
     snapshot.rebuild_if_changed()
     assert snapshot.rebuild_count == 1

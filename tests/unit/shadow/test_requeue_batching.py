@@ -11,7 +11,7 @@ from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.workload import evictions, lifecycle
-from batchyard.shadow.controller import Followers
+from batchyard.shadow.controller import TreeFollowers
 from batchyard.shadow.findings import Divergence, DivergenceType
 from batchyard.shadow.state import ShadowSettings
 from yard import workload
@@ -22,7 +22,9 @@ class ShadowHarness:
 
     def __init__(self, *objects: Obj, terms: ShadowSettings | None = None) -> None:
         self.reported: list[Divergence] = []
-        self.follower = Followers(SchedulingPolicy(), terms or ShadowSettings(), self.reported.append, lambda _: True)
+        self.follower = TreeFollowers(
+            SchedulingPolicy(), terms or ShadowSettings(), self.reported.append, lambda _: True
+        )
         self._known: dict[Key, Obj] = {}
         self._revision = 0
         first = (make.namespace(), make.flavor("spot"), *objects)

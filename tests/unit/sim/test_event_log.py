@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from batchyard.sim.event_log import Record
-from batchyard.sim.simulate import OnLoop, Simulation, SimulationOptions, read_scenario
+from batchyard.sim.simulate import PreemptionLoopAction, Simulation, SimulationOptions, read_scenario
 
 ROOT = Path(__file__).parents[3]
 LIVELOCK = Path(__file__).with_name("livelock.yaml")
 
 
-def log(path: Path, on_preemption_loop: OnLoop = OnLoop.CONTINUE) -> list[Record]:
+def log(path: Path, on_preemption_loop: PreemptionLoopAction = PreemptionLoopAction.CONTINUE) -> list[Record]:
     """The event log of a run."""
     records: list[Record] = []
     scenario, _ = read_scenario([path])
@@ -43,13 +43,15 @@ def test_preempted_event_has_reason_and_preemptor() -> None:
 
 
 def test_final_event_lists_pending_and_admitted_workloads() -> None:
-    records = log(LIVELOCK, on_preemption_loop=OnLoop.STOP)
+    records = log(LIVELOCK, on_preemption_loop=PreemptionLoopAction.STOP)
     assert records[-1] == {"time": 10, "event": "Final", "pending": ["team/elastic", "team/rigid"], "admitted": []}
 
 
 def test_preemption_loop_event_lists_its_steps() -> None:
     (loop,) = [
-        record for record in log(LIVELOCK, on_preemption_loop=OnLoop.STOP) if record["event"] == "PreemptionLoop"
+        record
+        for record in log(LIVELOCK, on_preemption_loop=PreemptionLoopAction.STOP)
+        if record["event"] == "PreemptionLoop"
     ]
     assert (loop["time"], loop["cohort"]) == (10, "pair")
     assert loop["steps"][0] == {"preemptor": "team/elastic", "victim": "team/rigid", "reason": "InCohortReclamation"}

@@ -8,7 +8,7 @@ from batchyard.base.instant import SECOND
 from batchyard.sim import forecast
 from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecast_workloads, sample_forecasts
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
-from batchyard.sim.forecasting.run_times import Basis
+from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, without_runtimes, workload
 
@@ -23,7 +23,7 @@ def forecast_of(found: State, name: str, asked: ForecastOptions = QUIET) -> Fore
 
 def test_start_is_certain_when_manifests_give_all_run_times() -> None:
     reported = forecast_of(state([*queue(1), workload("a", 30), workload("b", 30, 1), workload("c", 30, 2)], 10), "c")
-    assert (reported.basis, reported.forks, reported.waits) == (Basis.MANIFEST, 1, [50 * SECOND])
+    assert (reported.basis, reported.forks, reported.waits) == (EstimateBasis.MANIFEST, 1, [50 * SECOND])
 
 
 def test_forecast_has_no_quantiles_when_run_time_is_unknown() -> None:
@@ -32,7 +32,7 @@ def test_forecast_has_no_quantiles_when_run_time_is_unknown() -> None:
         [],
         None,
         0,
-        Basis.UNKNOWN,
+        EstimateBasis.UNKNOWN,
     )
     assert reported.depends_on[0] == "team/a holds 2 cpu and its run time is unknown"
     assert reported.depends_on[1].startswith("it waits because: couldn't assign flavors")
@@ -52,7 +52,7 @@ def test_forecast_from_history_gives_interval_and_is_deterministic() -> None:
     assert low is not None
     assert high is not None
     assert 0 < low < high
-    assert (reported.basis, reported.forks, reported) == (Basis.HISTORY, forecast.FORKS_DEFAULT, again)
+    assert (reported.basis, reported.forks, reported) == (EstimateBasis.HISTORY, forecast.FORKS_DEFAULT, again)
     assert forecast_of(then, "w-10", ForecastOptions(seed=1, expects_arrivals=False)).waits != reported.waits
 
 

@@ -20,7 +20,7 @@ from batchyard.sim.guide import (
     examples_folder,
     find_unfinished_jobs,
     guide_steps,
-    played_steps,
+    guide_steps_up_to,
 )
 from batchyard.sim.scenario import InvalidScenario
 from batchyard.sim.world import World
@@ -54,14 +54,14 @@ folders = pytest.mark.parametrize(
 @cache
 def play_guide(folder: Path) -> tuple[Guide, dict[str, GuideObservation]]:
     """The whole guide, and the observation after each step."""
-    guide = Guide(folder, played_steps())
+    guide = Guide(folder, guide_steps_up_to())
     return guide, {seen.step.name: seen for seen in guide.play()}
 
 
 @folders
 def test_rows_decided_by_quota_match_guide(folder: Path) -> None:
     _, steps = play_guide(folder)
-    assert [(name, seen.wrong_queues) for name, seen in steps.items() if seen.wrong_queues] == []
+    assert [(name, seen.queues_with_wrong_rows) for name, seen in steps.items() if seen.queues_with_wrong_rows] == []
     for team in "abcd":
         assert steps["low-priority"].rows[f"cq-team-{team}-lp"] == GuideRow(0, 4)
         assert steps["high-priority"].rows[f"cq-team-{team}-hp"] == GuideRow(2, 2)
@@ -110,7 +110,7 @@ def test_each_compact_job_gets_own_node_pool(folder: Path) -> None:
 
 
 def test_two_jobs_wait_when_reserved_nodes_are_fewer_than_quota() -> None:
-    guide = Guide(EXAMPLE, played_steps("low-priority"))
+    guide = Guide(EXAMPLE, guide_steps_up_to("low-priority"))
     guide.world.run_until(FIRST_STEP_AT + 30 * SECOND)
     selector = ("resource-type", "reservation")
     pods = [pod for pod in guide.world.objects(scheme.POD) if selector in pod["spec"]["nodeSelector"].items()]
@@ -141,7 +141,7 @@ def test_steps_start_at_spacing_of_guide() -> None:
 @folders
 def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late: Duration) -> None:
     guide, steps = play_guide(folder)
-    other = Guide(folder, played_steps())
+    other = Guide(folder, guide_steps_up_to())
     scenario = other.world.scenario
     moved = [step._replace(at=step.at + late if step.at else 0) for step in scenario.steps]
     other.world = World(replace(scenario, steps=moved), seed=seed)
@@ -149,16 +149,16 @@ def test_guide_rows_do_not_depend_on_seed_or_delay(folder: Path, seed: int, late
 
 
 def test_step_is_played_with_previous_steps() -> None:
-    assert [step.name for step in played_steps("compact-placement")] == [
+    assert [step.name for step in guide_steps_up_to("compact-placement")] == [
         "low-priority",
         "high-priority",
         "compact-placement",
     ]
-    assert played_steps() == guide_steps()
+    assert guide_steps_up_to() == guide_steps()
 
 
 def test_teams_submit_jobs_half_second_apart_within_step() -> None:
-    guide = Guide(EXAMPLE, played_steps("low-priority"))
+    guide = Guide(EXAMPLE, guide_steps_up_to("low-priority"))
     applied = [
         ((step.at - FIRST_STEP_AT) / SECOND, obj["metadata"]["name"])
         for step in guide.world.scenario.steps
@@ -172,7 +172,7 @@ def test_teams_submit_jobs_half_second_apart_within_step() -> None:
 def test_guide_folder_is_read_like_simulate_folder(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
     (tmp_path / "platform" / "teams" / "extra.yaml").write_text(EXTRA, "utf-8")
-    guide = Guide(tmp_path, played_steps("low-priority"))
+    guide = Guide(tmp_path, guide_steps_up_to("low-priority"))
     assert [warning.partition("extra.yaml")[2] for warning in guide.warnings] == [WARNING]
     guide.world.run_until(0)
     names = [obj["metadata"]["name"] for obj in guide.world.objects(scheme.NAMESPACE)]
@@ -188,7 +188,7 @@ def test_example_folder_is_found() -> None:
 
 def test_folder_of_another_layout_is_rejected_with_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(InvalidScenario) as reported:
-        Guide(tmp_path, played_steps("low-priority"))
+        Guide(tmp_path, guide_steps_up_to("low-priority"))
     missing = [str(fault).partition(": ")[0].removeprefix(f"{tmp_path}/") for fault in reported.value.faults]
     assert missing == ["platform/teams", "platform/priorityclass", "platform/kueue", "low_priority/workloads"]
 
@@ -207,4 +207,4 @@ def test_step_figures_match_guide() -> None:
 
 def test_exact_rows_include_absent_rows() -> None:
     for step in guide_steps():
-        assert list(GuideObservation(step, 0, [], 0, []).exact_queues) == list(step.exact_rows)
+        assert list(GuideObservation(step, 0, [], 0, []).queues_with_exact_rows) == list(step.exact_rows)

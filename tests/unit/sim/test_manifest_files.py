@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.sim.scenario import FileFault, Source, is_text, read_sources
+from batchyard.sim.scenario import FileFault, Source, is_manifest_text, read_sources
 
 
 def read(*sources: Source) -> tuple[list[tuple[str, str]], list[str]]:
@@ -83,4 +83,4 @@ def test_texts_and_objects_are_named_by_position() -> None:
 
 @pytest.mark.parametrize(("source", "expected"), [("a.yaml", False), ("a: b\n", True), ('{"a": 1}', True), ("", False)])
 def test_string_with_lines_or_json_is_text(source: str, expected: bool) -> None:
-    assert is_text(source) is expected
+    assert is_manifest_text(source) is expected

@@ -8,7 +8,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import key_of
 from batchyard.base.instant import SECOND
-from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import OMITTED_KINDS, State
@@ -25,7 +25,7 @@ REPORTED_EVENTS = ("QuotaReserved", "Admitted", "Finished", "Preempted", "NodeRe
 def guide_state() -> State:
     folder = examples_folder()
     assert folder is not None
-    world = Guide(folder, played_steps("low-priority")).world
+    world = Guide(folder, guide_steps_up_to("low-priority")).world
     world.run_until(290 * SECOND)
     return world.state()
 
@@ -65,7 +65,7 @@ def test_redacted_state_has_no_cluster_names() -> None:
 def test_redacted_machine_requests_have_no_names() -> None:
     folder = examples_folder()
     assert folder is not None
-    world = Guide(folder, played_steps("dws")).world
+    world = Guide(folder, guide_steps_up_to("dws")).world
     world.run_until(2700 * SECOND)
     state = world.state()
     kinds = {key.kind for key in state.objects} - OMITTED_KINDS

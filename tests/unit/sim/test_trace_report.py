@@ -7,7 +7,7 @@ import pytest
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.simulate import SimulationOptions
-from batchyard.sim.trace_report import Agreement, PodCounts, TraceReport, TraceRun, UnplacedReason
+from batchyard.sim.trace_report import PodCounts, TraceReport, TraceRun, UnplacedReason, WaitAgreement
 from batchyard.sim.traces import Trace, read_trace
 from unit.sim.trace_make import NODES, write_trace
 
@@ -38,7 +38,7 @@ def test_report_compares_waits_with_trace(report: TraceReport) -> None:
     assert (waits.here.max, waits.there.max) == (38, 2)
     assert (waits.longer_here, waits.excess_here.max) == (1, 38)
     assert (waits.longer_there, waits.excess_there.max) == (1, 2)
-    assert waits.agree == [Agreement(1, 1), Agreement(10, 2), Agreement(60, 3)]
+    assert waits.agree == [WaitAgreement(1, 1), WaitAgreement(10, 2), WaitAgreement(60, 3)]
 
 
 def test_unplaced_reasons_match_placement_messages(report: TraceReport) -> None:

@@ -14,7 +14,7 @@ from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete
 from batchyard.sim.faults import FaultyClient, WriteFaults
 from batchyard.sim.scenario import Scenario, ScenarioStep, make_scenario
-from batchyard.sim.world import EPOCH, StoppedByLoop, World
+from batchyard.sim.world import EPOCH, StoppedByPreemptionLoop, World
 from batchyard.store.memory import Store
 
 LIVELOCK = Path(__file__).with_name("livelock.yaml")
@@ -96,7 +96,7 @@ def queueing() -> World:
     """Both Jobs in that world, settled."""
     busy = two_jobs()
     busy.run_until(3 * SECOND)
-    busy.settle()
+    busy.flush_batched_writes()
     assert [job["spec"]["suspend"] for job in busy.objects(scheme.JOB)] == [False, True]
     return busy
 
@@ -192,9 +192,9 @@ def test_deletion_of_missing_object_is_rejected_and_run_continues() -> None:
 
 def test_preemption_loop_stops_world_in_consistent_state() -> None:
     looping = World(make_scenario(read_manifests([("f", LIVELOCK.read_text("utf-8"))])), stop_on_loop=True)
-    with pytest.raises(StoppedByLoop, match="endlessly: team/elastic preempts team/rigid"):
+    with pytest.raises(StoppedByPreemptionLoop, match="endlessly: team/elastic preempts team/rigid"):
         looping.run_until(None)
-    looping.settle()
+    looping.flush_batched_writes()
     looping.platform.runner.validate()
     looping.store.validate()
     assert [queue["status"]["pendingWorkloads"] for queue in looping.objects(scheme.CLUSTER_QUEUE)] == [1, 1]
@@ -219,12 +219,12 @@ def test_status_in_manifest_is_ignored() -> None:
     assert [known.objects(kind)[0].get("status") for kind in (scheme.JOB, scheme.JOB_SET)] == [None, None]
 
 
-def test_settle_is_idempotent() -> None:
+def test_flush_batched_writes_is_idempotent() -> None:
     busy = two_jobs()
     busy.run_until(SECOND + SECOND // 2)
     revisions = [busy.store.revision]
     for _ in range(2):
-        busy.settle()
+        busy.flush_batched_writes()
         revisions.append(busy.store.revision)
     assert revisions[0] < revisions[1] == revisions[2]
 

@@ -79,7 +79,7 @@ def test_store_recovers_after_restart(path: Path, floor: int) -> None:
 def test_watch_resumes_after_restart(path: Path, floor: int) -> None:
     before = filled_store(path, floor).store
     after = JournaledStore(path).store
-    assert after.watch(floor).take() == before.watch(floor).take()
+    assert after.watch(floor).take_changes() == before.watch(floor).take_changes()
 
 
 def test_watch_of_compacted_revision_expires(path: Path) -> None:

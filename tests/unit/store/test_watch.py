@@ -10,7 +10,7 @@ OBJ: Obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "
 
 
 def revisions(watch: RevisionWatch) -> list[int]:
-    return [event.revision for event in watch.take()]
+    return [event.revision for event in watch.take_changes()]
 
 
 def test_watch_returns_each_change_once() -> None:
@@ -28,7 +28,7 @@ def test_watch_resumes_from_revision_of_another() -> None:
     store = Store()
     store.put(KEY, OBJ)
     first = store.watch(0)
-    first.take()
+    first.take_changes()
     store.put(KEY, OBJ)
     assert revisions(store.watch(first.revision)) == [2]
 
@@ -40,7 +40,7 @@ def test_watch_that_falls_behind_stays_expired() -> None:
         store.put(KEY, OBJ)
     for _ in range(2):
         with pytest.raises(ExpiredRevision):
-            watch.take()
+            watch.take_changes()
 
 
 def test_watch_from_expired_revision_is_rejected() -> None:

@@ -296,7 +296,7 @@ def node_status(obj: Obj, _now: Instant) -> str:
     return f"{readiness},SchedulingDisabled" if value_at(obj, "spec", "unschedulable") else readiness
 
 
-def roles(obj: Obj, _now: Instant) -> str:
+def node_roles(obj: Obj, _now: Instant) -> str:
     """Return the roles of a Node from its labels, sorted and separated by commas; `<none>` without roles."""
     labels = obj["metadata"].get("labels") or {}
     role_prefix = well_known.NODE_ROLE_PREFIX
@@ -486,7 +486,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.NODE: (
         _NAME_COLUMN,
         (Column("Status"), node_status),
-        (Column("Roles"), roles),
+        (Column("Roles"), node_roles),
         _AGE,
         (Column("Version"), value_cell(*_NODE_INFO, "kubeletVersion")),
         (Column("Internal-IP", priority=1), address_cell("InternalIP")),

@@ -160,7 +160,7 @@ class SchemaCompiler:
 
     def root_visitor(self, type_name: str) -> "RootVisitor":
         """Return the function that validates whole objects of a kind."""
-        return self._object(type_name)
+        return self._compile_object_visitor(type_name)
 
     def object_visitor(self, type_name: str) -> ValueVisitor:
         """Return the function that validates objects of a type, which may belong to another TypeScope."""
@@ -168,7 +168,7 @@ class SchemaCompiler:
         if scope is not self._scope:
             return self._compiler_for(scope).object_visitor(name)
         if name not in self._visitors:
-            visitor: ValueVisitor = self._object(name)
+            visitor: ValueVisitor = self._compile_object_visitor(name)
             self._visitors[name] = _with_cached_results(visitor) if name == _CACHED_VISITOR_TYPE else visitor
         return self._visitors[name]
 
@@ -198,7 +198,7 @@ class SchemaCompiler:
 
         return visit
 
-    def _object(self, type_name: str) -> "RootVisitor":
+    def _compile_object_visitor(self, type_name: str) -> "RootVisitor":
         fields = self._scope.fields(type_name)
         visitors: dict[str, VisitorOrType] = {}
         for name, field in fields.items():
@@ -206,12 +206,12 @@ class SchemaCompiler:
         required_descriptions = {
             name: describe_field_values(field, self._scope) for name, field in fields.items() if field.required
         }
-        defaults = {
-            name: field.constraints["default"] for name, field in fields.items() if "default" in field.constraints
-        }
+        defaults = {name: each.constraints["default"] for name, each in fields.items() if "default" in each.constraints}
         nullable_names = frozenset(name for name, field in fields.items() if field.constraints.get("nullable"))
         full_name = f"{NATIVE_PREFIX}{type_name}" if self._scope.name == NATIVE else f"{self._scope.name}/{type_name}"
-        visitor = _object(visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable_names))
+        visitor = _object_visitor(
+            visitors, _Completion(full_name, visitors, required_descriptions, defaults, nullable_names)
+        )
         compute_defaults = COMPUTED_DEFAULTS.get(type_name) if self._scope.name == NATIVE else None
         return visitor if compute_defaults is None else _with_computed_defaults(visitor, compute_defaults)
 
@@ -259,22 +259,22 @@ class _Completion:
         `changed_fields` holds, by field name, the validation results that differ from the fields in `value`: a new
         value, violations, or `_REMOVED_VALUE`.
         """
-        flaws, new = SchemaViolations(), {**value, **changed_fields}
+        violations, new = SchemaViolations(), {**value, **changed_fields}
         for name, result in changed_fields.items():
             if result is _REMOVED_VALUE:
                 del new[name]
             elif type(result) is SchemaViolations:
-                flaws += result.with_prefix(name)
+                violations += result.with_prefix(name)
         if not new.keys() >= self.required_fields.keys():
-            flaws += self._missing_field_flaws(new)
-        if flaws:
-            return flaws
+            violations += self._missing_field_violations(new)
+        if violations:
+            return violations
         for name, default in self.defaults.items():
             if name not in new:
                 new[name] = self._complete_default(name, default)
         return new
 
-    def _missing_field_flaws(self, fields: Mapping[str, Any]) -> SchemaViolations:
+    def _missing_field_violations(self, fields: Mapping[str, Any]) -> SchemaViolations:
         missing_names = [name for name in self.required_fields if name not in fields and name not in self.defaults]
         return SchemaViolations(
             SchemaViolation((name,), "Required value", f"set the field to {self.required_fields[name]}")
@@ -296,13 +296,13 @@ class RootVisitor(Protocol):
         """Return the object with defaults, or its SchemaViolations; skip fields that are identical in `valid_obj`."""
 
 
-def _object(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
+def _object_visitor(visitors: Mapping[str, VisitorOrType], completion: _Completion) -> RootVisitor:
     expected_names = frozenset(completion.required_fields) | frozenset(completion.defaults)
     find_visitor, handle_exceptional_field = visitors.get, completion.handle_exceptional_field
 
     def visit(value: Any, valid_obj: Mapping[str, Any] | None = None) -> Any:
         if type(value) is not dict:
-            return _not_an_object_flaws(value, visitors)
+            return _not_an_object_violations(value, visitors)
         changed_fields: dict[str, Any] | None = None
         for name, child in value.items():
             visitor = find_visitor(name)
@@ -335,7 +335,7 @@ def _with_computed_defaults(visitor: RootVisitor, compute_defaults: DefaultsComp
     return visit
 
 
-def _not_an_object_flaws(value: Any, visitors: Mapping[str, VisitorOrType]) -> SchemaViolations:
+def _not_an_object_violations(value: Any, visitors: Mapping[str, VisitorOrType]) -> SchemaViolations:
     names = ", ".join(list(visitors)[:6]) + (", ..." if len(visitors) > 6 else "")
     remedy = "write its fields below the name" + (", without '- '" if isinstance(value, list) else "")
     return wrong_type_violation(value, f"an object (fields: {names})", remedy)
@@ -354,17 +354,17 @@ def _list_visitor(visit_item: ValueVisitor, field: Field) -> ValueVisitor:
         if type(value) is not list:
             return wrong_type_violation(value, "a list", "write one item on each line, starting with '- '")
         changed_items: dict[int, Any] | None = None
-        has_flaws = not minimum <= len(value) <= maximum
+        has_violations = not minimum <= len(value) <= maximum
         for index, item in enumerate(value):
             result = visit_item(item)
             if result is not item:
                 changed_items = changed_items or {}
                 changed_items[index] = result
-                has_flaws = has_flaws or type(result) is SchemaViolations
+                has_violations = has_violations or type(result) is SchemaViolations
         new = value if changed_items is None else [changed_items.get(index, item) for index, item in enumerate(value)]
-        if not has_flaws and (not must_items_be_distinct or len(new) < 2 or _are_items_distinct(new, keys)):
+        if not has_violations and (not must_items_be_distinct or len(new) < 2 or _are_items_distinct(new, keys)):
             return new
-        return _list_flaws(new, field) or new
+        return _list_violations(new, field) or new
 
     return visit
 
@@ -380,14 +380,14 @@ def _are_items_distinct(items: list[Any], key_fields: list[str] | None) -> bool:
     return len(item_identities) == len(items)
 
 
-def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
-    flaws, constraints = SchemaViolations(), field.constraints
+def _list_violations(items: list[Any], field: Field) -> SchemaViolations:
+    violations, constraints = SchemaViolations(), field.constraints
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
-            flaws += item.with_prefix(index)
+            violations += item.with_prefix(index)
     if len(items) < constraints.get("minItems", 0):
         requirement = f"must have at least {_count_items(constraints['minItems'])}"
-        flaws += (
+        violations += (
             single_violation(f"Invalid value: {requirement}", "add the missing items")
             if items
             else single_violation("Required value", f"the list {requirement}")
@@ -395,27 +395,27 @@ def _list_flaws(items: list[Any], field: Field) -> SchemaViolations:
     if len(items) > constraints.get("maxItems", len(items)):
         maximum = constraints["maxItems"]
         problem = f"Too many: {len(items)}: must have at most {_count_items(maximum)}"
-        flaws += single_violation(problem, f"remove {_count_items(len(items) - maximum)}")
+        violations += single_violation(problem, f"remove {_count_items(len(items) - maximum)}")
     if "keys" in constraints or constraints.get("set"):
-        flaws += _duplicate_flaws(items, constraints.get("keys"))
-    return flaws
+        violations += _duplicate_violations(items, constraints.get("keys"))
+    return violations
 
 
 def _count_items(count: int) -> str:
     return "1 item" if count == 1 else f"{count} items"
 
 
-def _duplicate_flaws(items: list[Any], key_fields: list[str] | None) -> SchemaViolations:
-    flaws, seen_identities = SchemaViolations(), set[Any]()
+def _duplicate_violations(items: list[Any], key_fields: list[str] | None) -> SchemaViolations:
+    violations, seen_identities = SchemaViolations(), set[Any]()
     for index, item in enumerate(items):
         if type(item) is SchemaViolations:
             continue
         identity = item if key_fields is None else tuple(item.get(key) for key in key_fields)
         if identity in seen_identities:
             problem = f"Duplicate value: {_item_identity_text(item, key_fields)}"
-            flaws.append(SchemaViolation((index,), problem, "remove or rename one of them"))
+            violations.append(SchemaViolation((index,), problem, "remove or rename one of them"))
         seen_identities.add(identity)
-    return flaws
+    return violations
 
 
 def _item_identity_text(item: Any, key_fields: list[str] | None) -> str:
@@ -440,21 +440,21 @@ def _map_visitor(visit_value: ValueVisitor, field: Field, *, takes_null: bool) -
                 changes[name] = result if type(name) is str else wrong_type_violation(name, "a string as its name")
         if changes is None and len(value) <= maximum:
             return value
-        return _map_flaws(value, changes or {}, field) or {**value, **(changes or {})}
+        return _map_violations(value, changes or {}, field) or {**value, **(changes or {})}
 
     return visit
 
 
-def _map_flaws(value: Mapping[str, Any], changed_values: Mapping[Any, Any], field: Field) -> SchemaViolations:
-    flaws, constraints = SchemaViolations(), field.constraints
+def _map_violations(value: Mapping[str, Any], changed_values: Mapping[Any, Any], field: Field) -> SchemaViolations:
+    violations, constraints = SchemaViolations(), field.constraints
     for name, result in changed_values.items():
         if type(result) is SchemaViolations:
-            flaws += result.with_prefix(MapKey(name))
+            violations += result.with_prefix(MapKey(name))
     if len(value) > constraints.get("maxProperties", len(value)):
         maximum = constraints["maxProperties"]
         problem = f"Too many: {len(value)}: must have at most {_count_items(maximum)}"
-        flaws += single_violation(problem, f"remove {_count_items(len(value) - maximum)}")
-    return flaws
+        violations += single_violation(problem, f"remove {_count_items(len(value) - maximum)}")
+    return violations
 
 
 def _is_omitted_if_empty(field: Field) -> bool:
@@ -583,14 +583,17 @@ def _compiler(type_scope: TypeScope) -> SchemaCompiler:
     return SchemaCompiler(type_scope, _compiler)
 
 
-def _field_errors(flaws: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
+def _field_errors(violations: SchemaViolations, type_scope: TypeScope, kind: str) -> list[FieldError]:
     """Convert schema violations to FieldErrors; only the first 100 get a remedy, because finding remedies is slow."""
     with_remedies = [
-        FieldError(format_path(flaw.path), flaw.problem, _violation_remedy(flaw, type_scope, kind))
-        for flaw in flaws[:_REMEDIES_MAX]
+        FieldError(format_path(violation.path), violation.problem, _violation_remedy(violation, type_scope, kind))
+        for violation in violations[:_REMEDIES_MAX]
     ]
-    return [*with_remedies, *(FieldError(format_path(flaw.path), flaw.problem) for flaw in flaws[_REMEDIES_MAX:])]
+    return [
+        *with_remedies,
+        *(FieldError(format_path(violation.path), violation.problem) for violation in violations[_REMEDIES_MAX:]),
+    ]
 
 
-def _violation_remedy(flaw: SchemaViolation, type_scope: TypeScope, kind: str) -> str:
-    return unknown_field_remedy(type_scope, kind, flaw) if flaw.owner else flaw.remedy
+def _violation_remedy(violation: SchemaViolation, type_scope: TypeScope, kind: str) -> str:
+    return unknown_field_remedy(type_scope, kind, violation) if violation.owner else violation.remedy

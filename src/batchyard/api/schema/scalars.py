@@ -85,7 +85,7 @@ def _integer_visitor(expression: str, constraints: Mapping[str, Any]) -> ValueVi
 
     def visit(value: Any) -> Any:
         if type(value) is not int:
-            return _not_an_integer_flaws(value)
+            return _not_an_integer_violations(value)
         if minimum <= value <= maximum:
             return value
         if value < minimum:
@@ -99,7 +99,7 @@ def _integer_visitor(expression: str, constraints: Mapping[str, Any]) -> ValueVi
     return visit
 
 
-def _not_an_integer_flaws(value: Any) -> violations.SchemaViolations:
+def _not_an_integer_violations(value: Any) -> violations.SchemaViolations:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
         return violations.wrong_type_violation(value, "an integer", f"write {int(value)} without quotes")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
@@ -109,7 +109,7 @@ def _not_an_integer_flaws(value: Any) -> violations.SchemaViolations:
 
 def _string_visitor(constraints: Mapping[str, Any]) -> ValueVisitor:
     def check_string(value: str) -> Any:
-        return violations.SchemaViolations(_string_flaws(value, constraints)) or value
+        return violations.SchemaViolations(_string_violations(value, constraints)) or value
 
     cached_check_string = memoized_if_short(_STRING_CACHE_SIZE)(check_string)
 
@@ -122,11 +122,11 @@ def _string_visitor(constraints: Mapping[str, Any]) -> ValueVisitor:
     return visit
 
 
-def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
+def _string_violations(value: str, constraints: Mapping[str, Any]) -> Iterator[violations.SchemaViolation]:
     enum_values = constraints.get("enum")
     if enum_values is not None:
         if value not in enum_values:
-            yield _unsupported_value_flaw(value, enum_values)
+            yield _unsupported_value_violation(value, enum_values)
         return
     if len(value) < constraints.get("minLength", 0):
         minimum_length = constraints["minLength"]
@@ -147,7 +147,7 @@ def _string_flaws(value: str, constraints: Mapping[str, Any]) -> Iterator[violat
         )
 
 
-def _unsupported_value_flaw(value: str, enum_values: list[str]) -> violations.SchemaViolation:
+def _unsupported_value_violation(value: str, enum_values: list[str]) -> violations.SchemaViolation:
     nearest_value = violations.find_nearest_name(value, enum_values)
     remedy = f"did you mean {nearest_value}?" if nearest_value else f"use {violations.join_alternatives(enum_values)}"
     shown_values = ", ".join(map(violations.format_value, enum_values))
@@ -158,7 +158,7 @@ def _unsupported_value_flaw(value: str, enum_values: list[str]) -> violations.Sc
 
 @lru_cache
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern in Go syntax, where `$` matches only at the end of the text and flags may follow `^`."""
+    """Compile a pattern of a schema. As in Go, `^(?i)` ignores case, and a final `$` matches only at the end."""
     if pattern.startswith("^(?i)"):
         pattern = "(?i)^" + pattern.removeprefix("^(?i)")
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), re.ASCII)

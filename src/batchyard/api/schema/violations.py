@@ -42,7 +42,7 @@ class SchemaViolations(list[SchemaViolation]):
 
     def with_prefix(self, step: PathStep) -> "SchemaViolations":
         """Return the violations with `step` put before each path, which is then relative to the parent value."""
-        return SchemaViolations(SchemaViolation((step, *flaw.path), *flaw[1:]) for flaw in self)
+        return SchemaViolations(SchemaViolation((step, *violation.path), *violation[1:]) for violation in self)
 
 
 def single_violation(problem: str, remedy: str) -> SchemaViolations:
@@ -155,7 +155,7 @@ _LISTED_FIELDS_MAX: Final = 12
 _NESTING_DEPTH_MAX: Final = 12
 
 
-def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> str:
+def unknown_field_remedy(scope: TypeScope, kind: str, violation: SchemaViolation) -> str:
     """Return the first remedy that applies to an unknown field in an object of an API kind.
 
     1. A known name that differs from the field's name by a typo.
@@ -165,17 +165,17 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
     5. An object at most four path steps away that has a field of this name, whose type fits the value.
     6. The list of known names, or if there are over 12, to check the spelling.
     """
-    name = str(flaw.path[-1])
-    type_scope, type_name = scope.scope_of(flaw.owner)
+    name = str(violation.path[-1])
+    type_scope, type_name = scope.scope_of(violation.owner)
     fields = type_scope.fields(type_name)
     names = list(fields)
     likely_name = find_nearest_name(name, names, STRICT_EDIT_RATIO)
     if likely_name:
         return f"did you mean {likely_name}?"
     field_with_value = next((each for each in names if name in fields[each].constraints.get("enum", ())), None)
-    if flaw.value is True and field_with_value:
+    if violation.value is True and field_with_value:
         return f"did you mean {field_with_value}: {name}?"
-    step_count, closest_path = _closest_location(scope, kind, flaw)
+    step_count, closest_path = _closest_location(scope, kind, violation)
     if closest_path and step_count <= _NEAR_STEPS_MAX:
         return f"move the field to {closest_path}"
     similar_name = find_nearest_name(name, names, LOOSE_EDIT_RATIO)
@@ -190,15 +190,15 @@ def unknown_field_remedy(scope: TypeScope, kind: str, flaw: SchemaViolation) -> 
     )
 
 
-def _closest_location(scope: TypeScope, kind: str, flaw: SchemaViolation) -> tuple[int, str]:
-    """Return the closest field with the name of an unknown field (`flaw`): its distance in path steps, and its path.
+def _closest_location(scope: TypeScope, kind: str, violation: SchemaViolation) -> tuple[int, str]:
+    """Return the closest field with the name of an unknown field (`violation`): its distance in steps, and its path.
 
     The type of the field must fit the value. Without such a field, the distance is huge and the path is ''.
     """
     minimum_step_count, closest_path = 1 << 30, ""
-    start, name = _object_location(flaw.path), str(flaw.path[-1])
+    start, name = _object_location(violation.path), str(violation.path[-1])
     for location, field in _locations_by_field(scope, kind).get(name, ()):
-        if not _may_contain(field, flaw.value):
+        if not _may_contain(field, violation.value):
             continue
         shared_steps = 0
         while shared_steps < min(len(start), len(location)) and start[shared_steps] == location[shared_steps]:

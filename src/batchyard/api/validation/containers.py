@@ -84,7 +84,7 @@ def _dns_option_errors(option: Mapping[str, Any], path: str) -> Iterator[FieldEr
         yield rules.required(path, "must not be empty", "set the name of the option")
     for field in ("name", "value"):
         text = option.get(field) or ""
-        if not rules.is_word(text):
+        if not rules.is_printable_without_spaces(text):
             message = "must not contain spaces or control characters"
             yield rules.invalid(f"{path}.{field}", text, message, f"use a {field} without spaces")
 

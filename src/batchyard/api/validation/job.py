@@ -285,7 +285,7 @@ _POD_TEMPLATE_TYPE: Final = "PodTemplateSpec"
 def job_errors(job: Obj) -> Iterator[FieldError]:
     """Validate a Job by the rules of Kubernetes and of Kueue's webhook."""
     yield from _upstream_job_errors(job)
-    yield from rules.mark_webhook(_JOB_WEBHOOK_NAME, _queued_job_errors(job))
+    yield from rules.attribute_to_webhook(_JOB_WEBHOOK_NAME, _queued_job_errors(job))
 
 
 def job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -295,7 +295,7 @@ def job_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """
     yield from _upstream_job_errors(new)
     yield from _spec_update_errors(new.get("spec") or {}, old.get("spec") or {})
-    yield from rules.mark_webhook(_JOB_WEBHOOK_NAME, _queued_job_update_errors(new, old))
+    yield from rules.attribute_to_webhook(_JOB_WEBHOOK_NAME, _queued_job_update_errors(new, old))
 
 
 def _queued_job_errors(job: Obj) -> Iterator[FieldError]:

@@ -18,7 +18,7 @@ _SUCCEEDED_INDEXES_BYTES_MAX: Final = 64 * 1024
 def failure_policy_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> Iterator[FieldError]:
     """Validate a Job's podFailurePolicy: at most 20 rules, each with either onExitCodes or onPodConditions."""
     if len(policy_rules) > _POLICY_RULES_MAX:
-        yield rules.too_many(path, len(policy_rules), _POLICY_RULES_MAX, "merge some rules")
+        yield rules.too_many_items_error(path, len(policy_rules), _POLICY_RULES_MAX, "merge some rules")
     pod_spec = (spec.get("template") or {}).get("spec") or {}
     containers = [c.get("name") for field in ("containers", "initContainers") for c in pod_spec.get(field) or ()]
     for i, rule in enumerate(policy_rules):
@@ -48,7 +48,7 @@ def _rule_action_errors(action: str | None, spec: Obj, path: str) -> Iterator[Fi
 
 def _pod_condition_errors(conditions: Sequence[Obj], path: str) -> Iterator[FieldError]:
     if len(conditions) > _POLICY_RULES_MAX:
-        yield rules.too_many(path, len(conditions), _POLICY_RULES_MAX, "split the rule into several")
+        yield rules.too_many_items_error(path, len(conditions), _POLICY_RULES_MAX, "split the rule into several")
     for j, pattern in enumerate(conditions):
         yield from rules.label_key_errors(pattern.get("type") or "", f"{path}[{j}].type")
         if (status := pattern.get("status") or "True") not in _CONDITION_STATUSES:
@@ -65,7 +65,7 @@ def _exit_code_errors(codes: Obj, containers: Sequence[Any], path: str) -> Itera
     if not exit_codes:
         yield rules.invalid(f"{path}.values", exit_codes, "at least one value is required", "add exit codes")
     elif len(exit_codes) > _EXIT_CODE_COUNT_MAX:
-        yield rules.too_many(
+        yield rules.too_many_items_error(
             f"{path}.values",
             len(exit_codes),
             _EXIT_CODE_COUNT_MAX,
@@ -94,7 +94,7 @@ def success_policy_errors(spec: Obj, policy_rules: Sequence[Obj], path: str) -> 
         message = "at least one rules must be specified when the successPolicy is specified"
         yield rules.required(path, message, "add a rule, or remove successPolicy")
     if len(policy_rules) > _POLICY_RULES_MAX:
-        yield rules.too_many(path, len(policy_rules), _POLICY_RULES_MAX, "merge some rules")
+        yield rules.too_many_items_error(path, len(policy_rules), _POLICY_RULES_MAX, "merge some rules")
     for i, rule in enumerate(policy_rules):
         yield from _success_rule_errors(rule, spec.get("completions") or 0, f"{path}[{i}]")
 

@@ -210,10 +210,10 @@ def jobset_errors(jobset: Obj) -> Iterator[FieldError]:
         yield from _job_template_errors(replicated_job["template"], f"{path}.template.metadata")
         yield from queued_jobs.spec_errors(_job_spec(replicated_job), f"{path}.template.spec", claim_template_names)
     yield from policy_errors(spec, _name_or_generated_name(jobset))
-    yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_errors(jobset))
+    yield from rules.attribute_to_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_errors(jobset))
     if label(jobset, well_known.QUEUE_NAME):
         yield from _pod_set_count_errors(spec.get("replicatedJobs") or ())
-    yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, _topology_request_errors(spec))
+    yield from rules.attribute_to_webhook(_JOBSET_WEBHOOK_NAME, _topology_request_errors(spec))
 
 
 def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
@@ -238,7 +238,7 @@ def jobset_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.immutable(JOBS_PATH, spec.get("replicatedJobs"), remedy)
     if spec.get("managedBy") != old_spec.get("managedBy"):
         yield rules.immutable("spec.managedBy", spec.get("managedBy"))
-    yield from rules.mark_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_update_errors(new, old))
+    yield from rules.attribute_to_webhook(_JOBSET_WEBHOOK_NAME, queued_jobs.queue_settings_update_errors(new, old))
 
 
 def _name_or_generated_name(jobset: Obj) -> str:
@@ -332,7 +332,7 @@ def _pod_set_count_errors(replicated_jobs: Sequence[Obj]) -> Iterator[FieldError
         yield rules.required(JOBS_PATH, message, f"add a replicatedJob, or remove the label {well_known.QUEUE_NAME}")
     if len(replicated_jobs) > _POD_SETS_MAX:
         remedy = f"merge some replicatedJobs, or remove the label {well_known.QUEUE_NAME}"
-        yield rules.too_many(JOBS_PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
+        yield rules.too_many_items_error(JOBS_PATH, len(replicated_jobs), _POD_SETS_MAX, remedy)
 
 
 def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str) -> Iterator[FieldError]:

@@ -97,7 +97,7 @@ def _key_to_path_errors(items: Sequence[Mapping[str, Any]], path: str) -> Iterat
 def _volume_file_errors(item: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     if not item.get("path"):
         yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
-    yield from rules.file_errors(item.get("path") or "", f"{path}.path")
+    yield from rules.volume_file_path_errors(item.get("path") or "", f"{path}.path")
     yield from rules.file_mode_errors(item.get("mode"), f"{path}.mode")
 
 
@@ -135,7 +135,7 @@ def _service_account_token_errors(token: Mapping[str, Any], path: str, item_path
         yield rules.invalid(f"{item_path}.expirationSeconds", expiration_seconds, message, "reduce expirationSeconds")
     if not token.get("path"):
         yield rules.required(f"{path}.path", "", _FILE_PATH_REMEDY)
-    yield from rules.file_errors(token.get("path") or "", f"{path}.path")
+    yield from rules.volume_file_path_errors(token.get("path") or "", f"{path}.path")
 
 
 # Rules of node affinity, pod affinity and topology spread constraints.
@@ -489,7 +489,9 @@ def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecField
             _POD_EQUALITY.is_same("Toleration", new_toleration, toleration)
             or (
                 is_no_execute
-                and _POD_EQUALITY.is_same("Toleration", _without_seconds(new_toleration), _without_seconds(toleration))
+                and _POD_EQUALITY.is_same(
+                    "Toleration", _without_toleration_seconds(new_toleration), _without_toleration_seconds(toleration)
+                )
             )
             for new_toleration in new
         )
@@ -498,7 +500,7 @@ def _toleration_update_errors(new: Sequence[SpecFields], old: Sequence[SpecField
             yield rules.forbidden("spec.tolerations", message, f"keep the toleration {rules.format_json(toleration)}")
 
 
-def _without_seconds(toleration: SpecFields) -> SpecFields:
+def _without_toleration_seconds(toleration: SpecFields) -> SpecFields:
     return {field: value for field, value in toleration.items() if field != "tolerationSeconds"}
 
 

@@ -144,8 +144,8 @@ _ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue: its metadata, quotas, selector, preemption and other policies."""
     yield from rules.metadata_errors(queue)
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
+    yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
+    yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
 
 
 def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -156,12 +156,12 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_errors(new)
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(new))
+    yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavor_names(spec).keys() == _flavor_names(old_spec).keys() else {}
-    yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(spec, old_on_flavors))
+    yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_error = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
-        yield from rules.mark_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_error])
+        yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_error])
 
 
 def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -224,10 +224,10 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort: its metadata, fair sharing weight and resource groups."""
     spec = cohort.get("spec") or {}
     yield from rules.metadata_errors(cohort)
-    yield from rules.mark_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
+    yield from rules.attribute_to_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
     cohort_group_errors = resource_group_errors(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
-    yield from rules.mark_webhook(_COHORT_WEBHOOK, cohort_group_errors)
+    yield from rules.attribute_to_webhook(_COHORT_WEBHOOK, cohort_group_errors)
 
 
 # Rules of LocalQueues. Source: the rules in Kueue's CRD; upstream has no webhook for them.
@@ -258,7 +258,7 @@ def resource_flavor_errors(flavor: Mapping[str, Any]) -> Iterator[FieldError]:
     spec = flavor.get("spec") or {}
     yield from rules.metadata_errors(flavor)
     labels = rules.label_errors(spec.get("nodeLabels"), "spec.nodeLabels")
-    yield from rules.mark_webhook("vresourceflavor.kb.io", labels)
+    yield from rules.attribute_to_webhook("vresourceflavor.kb.io", labels)
     yield from pods.taint_errors(spec.get("nodeTaints") or (), "spec.nodeTaints")
     yield from pods.toleration_errors(spec.get("tolerations") or (), "spec.tolerations")
     if spec.get("topologyName") and not spec.get("nodeLabels"):

@@ -33,7 +33,7 @@ def format_json(value: Any) -> str:
     return text if len(text) <= _SHOWN_VALUE_LENGTH_MAX else f"{text[:_SHOWN_VALUE_LENGTH_MAX]}..."
 
 
-def mark_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
+def attribute_to_webhook(webhook: str, errors: Iterable[FieldError]) -> Iterator[FieldError]:
     """Yield the errors, marked as reported by the named webhook, except errors of CEL rules in the schema.
 
     The text of such an error starts with the type of the value, `object` or `array`, instead of the value.
@@ -96,7 +96,7 @@ def too_long(path: str, bytes_max: int, remedy: str) -> FieldError:
     return FieldError(path, f"Too long: may not be more than {bytes_max} bytes", remedy)
 
 
-def too_many(path: str, count: int, count_max: int, remedy: str) -> FieldError:
+def too_many_items_error(path: str, count: int, count_max: int, remedy: str) -> FieldError:
     """Return the FieldError for a list with more than `count_max` items."""
     return FieldError(path, f"Too many: {count}: must have at most {count_max} items", remedy)
 
@@ -248,7 +248,7 @@ def header_name_errors(text: str) -> MessageTuple:
     return _check_pattern(text, "[-A-Za-z0-9]+", rule_text, "X-Header-Name")
 
 
-def is_word(text: str) -> bool:
+def is_printable_without_spaces(text: str) -> bool:
     """Return whether a text is printable and has no spaces."""
     return text.isprintable() and " " not in text
 
@@ -349,7 +349,7 @@ def path_component_errors(path: str, field_path: str) -> Iterator[FieldError]:
         yield invalid(field_path, path, "must not contain NUL", "remove the NUL character")
 
 
-def file_errors(path: str, field_path: str) -> Iterator[FieldError]:
+def volume_file_path_errors(path: str, field_path: str) -> Iterator[FieldError]:
     """Report a file path in a volume that is not relative, starts with '..', or contains NUL or a component '..'."""
     yield from local_path_errors(path, field_path)
     if path.startswith("..") and not path.startswith("../"):

@@ -259,20 +259,20 @@ _PRIORITY_CLASS_KIND_BY_GROUP: Final = {"scheduling.k8s.io": "PriorityClass", "k
 def workload_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Workload: its metadata, spec and status."""
     yield from rules.metadata_errors(workload)
-    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _spec_errors(workload))
+    yield from rules.attribute_to_webhook(_WORKLOAD_WEBHOOK_NAME, _spec_errors(workload))
     if workload.get("status"):
-        yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, status_errors(workload, None))
+        yield from rules.attribute_to_webhook(_WORKLOAD_WEBHOOK_NAME, status_errors(workload, None))
 
 
 def workload_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Workload: most spec fields are immutable while quota is reserved."""
     yield from rules.metadata_errors(new)
-    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _webhook_update_errors(new, old))
+    yield from rules.attribute_to_webhook(_WORKLOAD_WEBHOOK_NAME, _webhook_update_errors(new, old))
 
 
 def workload_status_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a status update of a Workload: its new status, and the changes from the old one."""
-    yield from rules.mark_webhook(_WORKLOAD_WEBHOOK_NAME, _status_change_errors(new, old))
+    yield from rules.attribute_to_webhook(_WORKLOAD_WEBHOOK_NAME, _status_change_errors(new, old))
 
 
 def _status_change_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -209,7 +209,11 @@ def _shape_content(spec: Mapping[str, Any], namespace: str, labels: Mapping[str,
         [[_container_content(c) for c in spec.get(kind) or ()] for kind in ("initContainers", "containers")],
     ]
     if affinity or spread_constraints:
-        terms = [*_pod_terms(affinity, "podAffinity"), *_pod_terms(affinity, "podAntiAffinity"), *spread_constraints]
+        terms = [
+            *_pod_affinity_terms(affinity, "podAffinity"),
+            *_pod_affinity_terms(affinity, "podAntiAffinity"),
+            *spread_constraints,
+        ]
         label_values = [labels.get(key) for term in terms for key in _merged_label_keys(term)]
         shape_content += [[affinity, spread_constraints, namespace, label_values]]
     return shape_content
@@ -219,7 +223,7 @@ def _container_content(container: Mapping[str, Any]) -> list[Any]:
     return [container.get("resources"), container.get("ports"), container.get("restartPolicy")]
 
 
-def _pod_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+def _pod_affinity_terms(affinity: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     kind_affinity = affinity.get(kind) or _EMPTY_OBJECT
     return [
         *(kind_affinity.get(well_known.REQUIRED) or ()),

@@ -453,7 +453,7 @@ class LocalQueueView:
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
     """Parse the spec of a ClusterQueue."""
     spec = obj.get("spec") or {}
-    groups = _groups(spec)
+    groups = _resource_groups(spec)
     return ClusterQueueView(
         name=obj["metadata"]["name"],
         cohort=spec.get("cohortName") or "",
@@ -464,14 +464,16 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         fungibility=_flavor_fungibility(spec.get("flavorFungibility") or {}),
         stop_policy=spec.get("stopPolicy") or "None",
         weight=_fair_sharing_weight(spec),
-        check_rules=tuple(_check_rules(spec, groups)),
+        check_rules=tuple(_admission_check_rules(spec, groups)),
     )
 
 
 def cohort_view(obj: Obj) -> CohortView:
     """Parse the spec of a Cohort."""
     spec = obj.get("spec") or {}
-    return CohortView(obj["metadata"]["name"], spec.get("parentName") or "", _groups(spec), _fair_sharing_weight(spec))
+    return CohortView(
+        obj["metadata"]["name"], spec.get("parentName") or "", _resource_groups(spec), _fair_sharing_weight(spec)
+    )
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:
@@ -481,7 +483,7 @@ def local_queue_view(obj: Obj) -> LocalQueueView:
     return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
 
 
-def _groups(spec: Mapping[str, Any]) -> tuple[ResourceGroup, ...]:
+def _resource_groups(spec: Mapping[str, Any]) -> tuple[ResourceGroup, ...]:
     return tuple(
         ResourceGroup(
             resources=tuple(group.get("coveredResources") or ()),
@@ -511,7 +513,7 @@ def _quota_limit(resource: Mapping[str, Any], field: str) -> int | None:
     return None if value is None else meta.quota_amount(resource["name"], value)
 
 
-def _check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[AdmissionCheckRule]:
+def _admission_check_rules(spec: Mapping[str, Any], groups: Sequence[ResourceGroup]) -> list[AdmissionCheckRule]:
     checks = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     all_flavors = tuple(flavor for group in groups for flavor in group.flavors)
     return [AdmissionCheckRule(check["name"], tuple(check.get("onFlavors") or all_flavors)) for check in checks]

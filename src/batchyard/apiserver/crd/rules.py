@@ -466,7 +466,7 @@ class ValidationRules:
         )
         self._item_rules = ValidationRules(item_schema) if uses_keyword(item_schema, VALIDATION_RULES) else None
 
-    def faults(self, value: Any, old: Any) -> Iterator[FieldError]:
+    def rule_errors(self, value: Any, old: Any) -> Iterator[FieldError]:
         """Yield the errors that the CEL rules report for an object; `old` is its previous value, or NO_OLD_VALUE."""
         try:
             yield from self._value_errors(value, old, "", RuleBudget())

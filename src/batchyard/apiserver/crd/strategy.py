@@ -192,11 +192,11 @@ class CustomStrategy:
         if self._is_terminating:
             message = "create not allowed while custom resource definition is terminating"
             raise StatusError(405, "MethodNotAllowed", message)
-        return list(self._validation_rules.faults(new, NO_OLD_VALUE))
+        return list(self._validation_rules.rule_errors(new, NO_OLD_VALUE))
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the errors of an updated object by the CEL validation rules."""
-        return list(self._validation_rules.faults(new, self.render(old, self._served_kind.api_version)))
+        return list(self._validation_rules.rule_errors(new, self.render(old, self._served_kind.api_version)))
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the errors of an object with an updated status by the CEL validation rules."""

@@ -85,7 +85,7 @@ class WatchStream:
         #: Called when events are available.
         self.on_new_data: Callable[[], None] = _do_nothing
 
-    def take(self) -> Sequence[Mapping[str, Any]]:
+    def take_buffered_data(self) -> Sequence[Mapping[str, Any]]:
         """Return and remove all buffered events; each is converted when it is read."""
         events, self._buffered, self._initial_count = self._buffered, [], 0
         return ConvertedItems(events, partial(_render_event, self._render_object))

@@ -236,7 +236,7 @@ class WriteHandler:
             apply.version_accessors_of(path.resource, path.namespace),
         )
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
-        result = apply.apply_configuration(live_object, _covered_fields(config, path), author, accessors, force=force)
+        result = apply.apply_configuration(live_object, _writable_fields(config, path), author, accessors, force=force)
         if stored_object is None:
             decoded_object = serialization.decode_body_object(
                 _without_server_fields(serialization.RequestBody(result.obj, body.faults), path), path, options
@@ -419,7 +419,7 @@ def _without_server_fields(body: serialization.RequestBody, path: resources.Reso
     return serialization.RequestBody(obj, body.faults)
 
 
-def _covered_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
+def _writable_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
     if path.subresource == _STATUS:
         return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
     has_status = _STATUS in path.resource.subresources

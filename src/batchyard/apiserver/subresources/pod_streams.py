@@ -54,7 +54,9 @@ def _websocket_protocol(request: api_request.ApiRequest, supported_names: Sequen
     if request.headers.get("sec-websocket-version", "") != _WEBSOCKET_VERSION:
         raise api_request.bad_request("unable to upgrade: missing or bad WebSocket Version")
     if request.method != "GET" or not request.headers.get(_WEBSOCKET_KEY_HEADER):
-        raise api_request.bad_request("unable to upgrade: not a WebSocket handshake")
+        raise api_request.bad_request(
+            "unable to upgrade: a WebSocket handshake must be a GET request with the header Sec-WebSocket-Key"
+        )
     requested_names = _header_values(request, "sec-websocket-protocol")
     name = next((each for each in requested_names or [UNNAMED_PROTOCOL] if each in supported_names), None)
     if name is None:
@@ -289,7 +291,7 @@ class PodLogs:
         stream = LogStream(log, options, self._now())
         if options.follow:
             return stream
-        data = stream.take()
+        data = stream.take_buffered_data()
         if not stream.is_over:
             return stream.put_back_data(data)
         text = b"".join(data).decode(errors="replace")
@@ -319,7 +321,7 @@ class LogStream:
         self.on_new_data: Callable[[], None] = _do_nothing
         log.on_new_data = self._notify
 
-    def take(self) -> Sequence[bytes]:
+    def take_buffered_data(self) -> Sequence[bytes]:
         """Return log data that is new since the last call; after the last data, close the log."""
         new_lines = self._log.read()
         lines = [line for line in new_lines if line.at >= self._options.since]

@@ -180,7 +180,8 @@ def _ledger_query(request: ApiRequest, selection: Selection, namespace: str) -> 
 def _keys_about_subject(subject: str, namespace: str) -> Iterator[Key]:
     """Yield the key of an object such as `job/train`.
 
-    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name.
+    For a Job or JobSet, also yield the key of its Workload, with wildcards for the hash in the name. Raise StatusError
+    if `subject` is not KIND/NAME of a known kind, or if `namespace` is '' for a namespaced kind.
     """
     plural, separator, name = subject.partition("/")
     served_kind = next(
@@ -236,7 +237,7 @@ class ForecastRequest(NamedTuple):
 class ForecastService(Protocol):
     """Computes start forecasts asynchronously."""
 
-    def start_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
+    def request_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
         """Start a forecast and return the deferred response with it. Raises StatusError if too many are pending."""
 
 
@@ -271,7 +272,7 @@ def _forecast_handler(
         text = request.query.get("seed", "0")
         if not text.isdecimal() or not text.isascii() or len(text) > _SEED_DIGITS_MAX:
             raise bad_request(f"seed: {text!r} is not a number with at most {_SEED_DIGITS_MAX} digits")
-        return forecaster.start_forecast(ForecastRequest(subject_key, int(text), request.user))
+        return forecaster.request_forecast(ForecastRequest(subject_key, int(text), request.user))
 
     return start_forecast
 

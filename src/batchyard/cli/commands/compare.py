@@ -108,12 +108,12 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
         for name, path, cluster in zip(names, (request.path_a, request.path_b), request.clusters, strict=True)
     ]
     try:
-        return read_pair(variants[0], variants[1], _read_loads(request, variants), request.settings.until)
+        return read_pair(variants[0], variants[1], _read_load_sources(request, variants), request.settings.until)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
 
 
-def _read_loads(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
+def _read_load_sources(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
     sources: list[Source] = []
     trace_paths = [path for path in request.loads if is_trace(Path(path))]
     if request.load_factor is not None and not trace_paths:
@@ -137,9 +137,9 @@ def _section_table(section: Section) -> Table:
         cells = [row.name]
         for figure in section.figures:
             value_pair = row.figures.get(figure.name, (None, None))
-            cells.append(_format_values(figure.in_row(row.name).unit, value_pair))
+            cells.append(_format_values(figure.with_unit_of_row(row.name).unit, value_pair))
             if figure is main_figure:
-                cells.append(format_change(figure.in_row(row.name), value_pair))
+                cells.append(format_change(figure.with_unit_of_row(row.name), value_pair))
         rows.append(cells)
     return rows
 

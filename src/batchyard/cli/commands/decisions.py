@@ -62,12 +62,12 @@ def _query_decisions(target: ClusterTarget, query: DecisionQuery) -> Mapping[str
         parameters[name] = format_time(_parse_instant(target, f"--{name}", text)) if text else ""
     encoded_query = urlencode({name: text for name, text in parameters.items() if text})
 
-    def path_in(namespace: str) -> str:
+    def path_for_namespace(namespace: str) -> str:
         selected_namespace = quote(query.namespace or namespace)
         scope_path = "" if query.is_everywhere else f"/namespaces/{selected_namespace}"
         return f"{_DECISIONS_API}{scope_path}/decisions?{encoded_query}"
 
-    return request_document(target, path_in)
+    return request_document(target, path_for_namespace)
 
 
 def _parse_instant(target: ClusterTarget, option: str, text: str) -> Instant:

@@ -232,7 +232,7 @@ async def _request_forecast(request: EtaRequest, subject: Key) -> Mapping[str, A
     read_access = access_reader_of_source(request.source)
     transport = HttpTransport(await read_access(), read_access)
     try:
-        reply = await transport.ask(HttpRequest("GET", _forecast_path(subject, request), timeout=MINUTE))
+        reply = await transport.send_request(HttpRequest("GET", _forecast_path(subject, request), timeout=MINUTE))
     finally:
         await transport.close()
     if reply.code == 200:

@@ -176,7 +176,10 @@ def node(
     drain: Annotated[bool, typer.Option("--drain", help="Cordon it and evict its pods.")] = False,
     data_dir: Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The data directory.")] = DATA_DIR,
 ) -> None:
-    """Crash, reclaim or drain a node, as the owner of the platform."""
+    """Crash, reclaim or drain a node.
+
+    The command needs the access of the owner of the platform.
+    """
     if crash + reclaim + drain != 1:
         raise typer.BadParameter("use exactly one of --crash, --reclaim and --drain")
 

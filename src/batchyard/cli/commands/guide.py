@@ -28,7 +28,7 @@ from batchyard.cli.platform.render import write_platform_files
 from batchyard.cli.platform.target import read_source, read_valid_platform
 from batchyard.provision.model import PlatformModel
 from batchyard.provision.render import render
-from batchyard.sim.guide import Guide, GuideObservation, examples_folder, played_steps, pool_of
+from batchyard.sim.guide import Guide, GuideObservation, examples_folder, guide_steps_up_to, pool_of
 from batchyard.sim.recovery import RunAccounting
 from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
@@ -106,7 +106,7 @@ def run(
     if folder is None:
         output.fail("batchyard: this installation contains no example manifests; set their folder with --manifests DIR")
     try:
-        guide = Guide(folder, played_steps(step), platform_dir)
+        guide = Guide(folder, guide_steps_up_to(step), platform_dir)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide was not run; fix these manifests first")
     print_warnings(guide.warnings)
@@ -129,9 +129,11 @@ def run(
     _treat_signals_as_ctrl_c()
     with run_platform_process(guide.cluster, live_speed) as live_platform:
         live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
-        live_observations = list(live_guide.play(played_steps(step)))
+        live_observations = list(live_guide.play(guide_steps_up_to(step)))
         simulated_rows = guide_rows(observations, guide)
-        different_rows = live_guide.timings.differences(simulated_rows, guide_rows(live_observations, live_guide))
+        different_rows = live_guide.timings.explain_differences(
+            simulated_rows, guide_rows(live_observations, live_guide)
+        )
         _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):
@@ -230,7 +232,7 @@ def _queues_table(observation: GuideObservation) -> printing.Table:
 
 
 def _published_queue_cells(observation: GuideObservation, queue: str) -> list[str]:
-    guide_row, is_exact = observation.step.published_row(queue), observation.step.is_exact(queue)
+    guide_row, is_exact = observation.step.published_row(queue), observation.step.has_exact_row(queue)
     agrees = observation.rows[queue] == guide_row
     agreement_cell = ("yes" if agrees else "no") if not is_exact else ("yes, exact" if agrees else "NO (exact)")
     return [str(guide_row.pending), str(guide_row.admitted), agreement_cell]
@@ -278,8 +280,8 @@ def _report_agreement(observations: Sequence[GuideObservation], guide: PlayedGui
 
     Also exit with 1 if the whole guide was played (`is_complete`) and a Job did not complete.
     """
-    exact_count = sum(len(observation.exact_queues) for observation in observations)
-    wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.wrong_queues]
+    exact_count = sum(len(observation.queues_with_exact_rows) for observation in observations)
+    wrong_rows = [f"{each.step.name}: {queue}" for each in observations for queue in each.queues_with_wrong_rows]
     all_jobs = _jobs(guide)
     job_count, completed_count = len(all_jobs), sum(is_true(job, "Complete") for job in all_jobs)
     output.report_line(
@@ -321,10 +323,10 @@ def run_for_platform(
 def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
     """Simulate the whole reference architecture guide on a platform, and print the queues, nodes and Jobs."""
     with _render_temporarily(platform) as folder:
-        run(None, None, _with_tables(output_format), None, platform_dir=folder)
+        run(None, None, _wide_instead_of_table(output_format), None, platform_dir=folder)
 
 
-def _with_tables(output_format: Output) -> Output:
+def _wide_instead_of_table(output_format: Output) -> Output:
     return Output.WIDE if output_format is Output.TABLE else output_format
 
 
@@ -370,5 +372,5 @@ def guide(
     if live and report is not None:
         raise typer.BadParameter("--report is for simulations: remove --live, or remove --report")
 
-    output_format = _with_tables(output) if verbose or live else output
+    output_format = _wide_instead_of_table(output) if verbose or live else output
     run_for_platform(platform, manifests, step, output_format, speed if live else None, report)

@@ -87,9 +87,9 @@ def format_story(
         time = f"after {format_age(observation.nodes_now - run_start)}"
         lines = [
             f"{heading}{time:>{_WIDTH - len(heading)}}",
-            _fill(step_text.event),
-            _fill(f"Why it matters: {step_text.reason}"),
-            _fill(
+            _fill_paragraph(step_text.event),
+            _fill_paragraph(f"Why it matters: {step_text.reason}"),
+            _fill_paragraph(
                 f"Shown by: {_workload_counts(observation, total - preemptions)};",
                 f"{_node_counts(observation, pools)}.",
             ),
@@ -105,7 +105,7 @@ def format_next_steps() -> str:
     return _NEXT_STEPS.format(program=program)
 
 
-def _fill(*sentences: str) -> str:
+def _fill_paragraph(*sentences: str) -> str:
     return textwrap.fill(
         " ".join(sentences), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False
     )

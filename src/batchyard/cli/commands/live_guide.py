@@ -179,7 +179,7 @@ class Timings:
         self._steps = steps
         self._recorded: list[Timing] = []
 
-    def note(self, timing: Timing) -> None:
+    def record(self, timing: Timing) -> None:
         """Record the timing of an event that was late, by any duration, or did not happen."""
         if timing.lateness > 0 or not timing.is_reached:
             self._recorded.append(timing)
@@ -197,7 +197,9 @@ class Timings:
         max_lateness = max((timing.lateness for timing in self.missed_timings if timing.is_reached), default=0)
         return speed / 2 if max_lateness == 0 else float(max(1, floor(speed * LATENESS_TOLERANCE / max_lateness)))
 
-    def differences(self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]) -> Sequence[DifferentRow]:
+    def explain_differences(
+        self, expected_rows: Mapping[str, str], live_rows: Mapping[str, str]
+    ) -> Sequence[DifferentRow]:
         """Return the rows that differ from the simulation, each with the late event that explains it, if any."""
         names = [
             name
@@ -205,16 +207,21 @@ class Timings:
             if expected_rows.get(name) != live_rows.get(name)
         ]
         return [
-            DifferentRow(name, expected_rows.get(name, "nothing"), live_rows.get(name, "nothing"), self._reason(name))
+            DifferentRow(
+                name,
+                expected_rows.get(name, "nothing"),
+                live_rows.get(name, "nothing"),
+                self._reason_for_difference(name),
+            )
             for name in names
         ]
 
-    def _reason(self, row: str) -> str:
+    def _reason_for_difference(self, row_name: str) -> str:
         """Return why a row differs: the event with the largest lateness, or UNEXPLAINED_REASON if no event was late.
         For a row `STEP: ...`, only the events up to this step are considered; for others (of a Job), those of all
         steps.
         """
-        step, separator, _ = row.partition(": ")
+        step, separator, _ = row_name.partition(": ")
         steps_so_far = self._steps[: self._steps.index(step) + 1] if separator else self._steps
         step_timings = [timing for timing in self._recorded if timing.step in steps_so_far]
         if not step_timings:
@@ -343,7 +350,7 @@ class LiveGuide:
         return [{**type_fields, **item} for item in self._request(path)["items"]]
 
     def _record_reading(self, step: GuideStep, subject: str, lateness: Duration) -> None:
-        self.timings.note(Timing(step.name, "reading of", f"the {subject}", lateness))
+        self.timings.record(Timing(step.name, "reading of", f"the {subject}", lateness))
 
     def _read_settled_queues(self, step: GuideStep, due_at: Instant) -> tuple[Instant, Sequence[Obj]]:
         for attempt in range(_QUEUE_READINGS_MAX):
@@ -355,7 +362,7 @@ class LiveGuide:
                 break
         else:
             event_and_subject = "figures of", "the ClusterQueues, which do not count every Workload,"
-            self.timings.note(Timing(step.name, *event_and_subject, moment.now - due_at, is_reached=False))
+            self.timings.record(Timing(step.name, *event_and_subject, moment.now - due_at, is_reached=False))
         return moment.now, queues
 
     def _prepare_step(self, step: GuideStep | None) -> KubectlStream | None:
@@ -383,7 +390,7 @@ class LiveGuide:
         jobs_and_times = zip(due_jobs, creation_times, strict=True)
         lateness = {document["metadata"]["name"]: instant - due_at for (due_at, document), instant in jobs_and_times}
         for name, duration in lateness.items():
-            self.timings.note(Timing(step.name, "Job", name, duration))
+            self.timings.record(Timing(step.name, "Job", name, duration))
         return max(due_jobs[-1][0], *creation_times)
 
     def _create_with_stopped_clock(
@@ -422,7 +429,7 @@ class LiveGuide:
             instant += MINUTE
         for job in unfinished_jobs:
             name = job["metadata"]["name"]
-            self.timings.note(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
+            self.timings.record(Timing(step.name, "end of Job", name, instant - started_at, is_reached=False))
         deadline, initial_node_count = instant + SHRINKING_TIME_MAX, sum(self.initial_node_counts.values())
         started_at = instant
         while (
@@ -431,7 +438,7 @@ class LiveGuide:
             instant += MINUTE
         if count > initial_node_count:
             event_and_subject = "end of", f"{count - initial_node_count} of the nodes that were added"
-            self.timings.note(Timing(step.name, *event_and_subject, instant - started_at, is_reached=False))
+            self.timings.record(Timing(step.name, *event_and_subject, instant - started_at, is_reached=False))
         return instant
 
     def _wait_for_moment(self, instant: Instant) -> GuideMoment:

@@ -64,39 +64,39 @@ class MonitoringFolder(NamedTuple):
     path: Path
 
     @property
-    def state(self) -> Path:
+    def state_file(self) -> Path:
         """The state file, which records the running Prometheus and Grafana processes."""
         return self.path / "monitoring.json"
 
     @property
-    def prometheus(self) -> Path:
+    def prometheus_folder(self) -> Path:
         """The folder with Prometheus' configuration, rules, data and log."""
         return self.path / "prometheus"
 
     @property
-    def configuration(self) -> Path:
+    def prometheus_configuration_file(self) -> Path:
         """The configuration file of Prometheus."""
-        return self.prometheus / "prometheus.yml"
+        return self.prometheus_folder / "prometheus.yml"
 
     @property
-    def grafana(self) -> Path:
+    def grafana_folder(self) -> Path:
         """The folder with Grafana's settings, dashboards, data and log."""
         return self.path / "grafana"
 
     @property
-    def settings(self) -> Path:
+    def grafana_settings_file(self) -> Path:
         """The settings file of Grafana."""
-        return self.grafana / "grafana.ini"
+        return self.grafana_folder / "grafana.ini"
 
     @property
     def provisioning(self) -> Path:
         """The folder that provisions Grafana's data source and dashboards."""
-        return self.grafana / "provisioning"
+        return self.grafana_folder / "provisioning"
 
     @property
     def dashboards(self) -> Path:
         """The folder of the Grafana dashboards."""
-        return self.grafana / "dashboards"
+        return self.grafana_folder / "dashboards"
 
 
 def monitoring_folder(data_dir: Path) -> MonitoringFolder:
@@ -106,7 +106,7 @@ def monitoring_folder(data_dir: Path) -> MonitoringFolder:
 
 def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -> None:
     """Write Prometheus' rules, its configuration for the platform at `url`, and for https a client certificate."""
-    prometheus_folder = folder.prometheus
+    prometheus_folder = folder.prometheus_folder
     prometheus_folder.mkdir(parents=True, exist_ok=True)
     is_secure = url.startswith("https:")
     if is_secure:
@@ -119,7 +119,9 @@ def write_prometheus_files(folder: MonitoringFolder, data_dir: Path, url: str) -
     for name, text in rule_files.items():
         write_private(prometheus_folder / name, text.encode())
     text = read_folder(f"{_SHIPPED_MONITORING_FOLDER}/prometheus", "prometheus.yml")["prometheus.yml"]
-    write_private(folder.configuration, _dump_yaml(_prometheus_configuration(text, url, list(rule_files))))
+    write_private(
+        folder.prometheus_configuration_file, _dump_yaml(_prometheus_configuration(text, url, list(rule_files)))
+    )
 
 
 def _prometheus_configuration(text: str, url: str, rules: list[str]) -> Mapping[str, Any]:
@@ -149,8 +151,8 @@ def write_grafana_files(folder: MonitoringFolder, prometheus: str, port: int) ->
             write_private(folder.provisioning / kind / name, _dump_yaml(document))
     for name, text in read_folder(f"{_SHIPPED_MONITORING_FOLDER}/grafana/dashboards", ".json").items():
         write_private(folder.dashboards / name, text.encode())
-    settings = _GRAFANA_SETTINGS.format(address=LOOPBACK, port=port, folder=folder.grafana)
-    write_private(folder.settings, settings.encode())
+    settings = _GRAFANA_SETTINGS.format(address=LOOPBACK, port=port, folder=folder.grafana_folder)
+    write_private(folder.grafana_settings_file, settings.encode())
 
 
 def _dump_yaml(document: Mapping[str, Any]) -> bytes:
@@ -215,7 +217,7 @@ def find_free_port(port: int, option: str) -> int:
         raise ProgramError(f"{problem}; choose another with {option} N, or 0 for any free port") from error
 
 
-def start(program: HttpProgram) -> "subprocess.Popen[bytes]":
+def start_program(program: HttpProgram) -> "subprocess.Popen[bytes]":
     """Start Prometheus or Grafana in its own session, so that Ctrl-C does not reach the process."""
     with program.log.open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - Prometheus or Grafana, with fixed arguments
@@ -368,7 +370,7 @@ def start_monitoring(request: MonitoringRequest) -> None:
 def end_monitoring(data_dir: Path) -> None:
     """End the Prometheus and Grafana that another `batchyard monitoring` started; exit with 1 on failure."""
     folder = monitoring_folder(data_dir)
-    processes = read_served_processes(folder.state)
+    processes = read_served_processes(folder.state_file)
     if not processes:
         remedy = "start it with `batchyard monitoring`, or set its --data-dir"
         output.fail(f"batchyard: no monitoring runs in {data_dir}; {remedy}")
@@ -376,24 +378,26 @@ def end_monitoring(data_dir: Path) -> None:
         if not end_served_process(process):
             output.fail(f"batchyard: {name}, pid {process.pid}, did not end; kill it with: kill -9 {process.pid}")
         output.report_line(f"batchyard: {name} at {process.url} has ended; its data is kept in {folder.path}")
-    folder.state.unlink(missing_ok=True)
+    folder.state_file.unlink(missing_ok=True)
 
 
 def _fail_if_running(folder: MonitoringFolder, data_dir: Path) -> None:
-    for name, process in read_served_processes(folder.state).items():
+    for name, process in read_served_processes(folder.state_file).items():
         message = f"batchyard: {name} of {data_dir} already runs, pid {process.pid}, {process.url}"
         output.fail(f"{message}; end it with: batchyard monitoring --end --data-dir {quote(str(data_dir))}")
 
 
 def _prometheus_program(program_path: str, folder: MonitoringFolder, port: int) -> HttpProgram:
-    data_folder, listen_address = folder.prometheus / "data", f"{LOOPBACK}:{port}"
+    data_folder, listen_address = folder.prometheus_folder / "data", f"{LOOPBACK}:{port}"
     options = {
-        "config.file": folder.configuration,
+        "config.file": folder.prometheus_configuration_file,
         "storage.tsdb.path": data_folder,
         "web.listen-address": listen_address,
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
-    return HttpProgram(_PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus / "prometheus.log")
+    return HttpProgram(
+        _PROMETHEUS, [program_path, *arguments], port, "/-/ready", folder.prometheus_folder / "prometheus.log"
+    )
 
 
 def _starts_grafana(request: MonitoringRequest) -> bool:
@@ -408,12 +412,12 @@ def _grafana_program_command() -> Sequence[str]:
 
 
 def _grafana_http_program(folder: MonitoringFolder, port: int) -> HttpProgram:
-    return HttpProgram(_GRAFANA, _grafana_command(folder), port, "/api/health", folder.grafana / "grafana.log")
+    return HttpProgram(_GRAFANA, _grafana_command(folder), port, "/api/health", folder.grafana_folder / "grafana.log")
 
 
 def _grafana_command(folder: MonitoringFolder) -> list[str]:
     program = _grafana_program_command() or ("grafana", "server")
-    return [*program, f"--homepath={_grafana_home(program[0])}", f"--config={folder.settings}"]
+    return [*program, f"--homepath={_grafana_home(program[0])}", f"--config={folder.grafana_settings_file}"]
 
 
 def _grafana_home(program: str) -> Path:
@@ -426,11 +430,11 @@ def _run_programs(
 ) -> None:
     with _end_on_signal(), _end_processes_on_exit(folder, request) as processes:
         for program in programs:
-            process = start(program)
+            process = start_program(program)
             processes.append((program, process))
             wait_until_ready(program, process)
             write_served_processes(
-                folder.state,
+                folder.state_file,
                 {
                     started_program.name: served_process(started_process, started_program)
                     for started_program, started_process in processes
@@ -476,7 +480,7 @@ def _end_processes_on_exit(folder: MonitoringFolder, request: MonitoringRequest)
         if not keeps_running:
             for _, process in reversed(processes):
                 end_process(process)
-            folder.state.unlink(missing_ok=True)
+            folder.state_file.unlink(missing_ok=True)
 
 
 def _wait_until_one_ends(processes: _ProgramProcesses) -> None:
@@ -498,14 +502,14 @@ def _monitoring_document(processes: _ProgramProcesses, folder: MonitoringFolder,
         "prometheus": {
             "url": prometheus.url,
             "pid": pid,
-            "configuration": str(folder.configuration),
-            "data": str(folder.prometheus / "data"),
+            "configuration": str(folder.prometheus_configuration_file),
+            "data": str(folder.prometheus_folder / "data"),
             "log": str(prometheus.log),
         },
         "grafana": {
             "url": None if grafana is None else grafana[0].url,
             "pid": None if grafana is None else grafana[1],
-            "configuration": str(folder.settings),
+            "configuration": str(folder.grafana_settings_file),
             "provisioning": str(folder.provisioning),
             "dashboards": str(folder.dashboards),
             "command": _grafana_command(folder),

@@ -52,20 +52,22 @@ def shadow(config: ShadowConfig, output_format: cli_options.ProgressFormat) -> N
     Exits with 1 on failure, and at the end of the run if there was a divergence.
     """
     try:
-        write_divergence = _write_text if output_format is cli_options.ProgressFormat.TEXT else _write_json
+        write_divergence = (
+            _write_divergence_as_text if output_format is cli_options.ProgressFormat.TEXT else _write_divergence_as_json
+        )
         comparison_counts = uvloop.run(_run_until_signal(config, write_divergence))
     except (KubeconfigError, OSError) as error:
         output.fail(f"batchyard: {error}")
     if output_format is cli_options.ProgressFormat.TEXT:
-        output.write(summary(comparison_counts) + "\n")
+        output.write(comparison_summary(comparison_counts) + "\n")
     else:
         output.write(_encode_json(comparison_counts.document()).decode() + "\n")
-        output.report_line(f"batchyard: {summary(comparison_counts)}")
+        output.report_line(f"batchyard: {comparison_summary(comparison_counts)}")
     if comparison_counts.divergence_count:
         raise SystemExit(1)
 
 
-def summary(counts: ComparisonCounts) -> str:
+def comparison_summary(counts: ComparisonCounts) -> str:
     """Return the numbers of agreeing and of divergent decisions of Kueue as one line."""
     agreement_count = sum(counts.agreements.values())
     divergences_by_kind = ", ".join(f"{count} {name}" for name, count in sorted(counts.divergences.items()))
@@ -84,11 +86,11 @@ async def _run_until_signal(config: ShadowConfig, write_divergence: Callable[[Di
     return await compare_with_kueue(config, write_divergence, output.report_line, end)
 
 
-def _write_json(divergence: Divergence) -> None:
+def _write_divergence_as_json(divergence: Divergence) -> None:
     output.write(_encode_json(divergence.document()).decode() + "\n")
 
 
-def _write_text(divergence: Divergence) -> None:
+def _write_divergence_as_text(divergence: Divergence) -> None:
     output.write(divergence.text() + "\n")
 
 
@@ -136,7 +138,7 @@ def run_shadow(
 ) -> None:
     """Run shadow mode with the options of the command; `kueue` is Kueue's Configuration file and fair sharing flag."""
     defaults = ShadowSettings()
-    settings = defaults if patience is None else ShadowSettings(min(defaults.settle, patience // 2), patience)
+    settings = defaults if patience is None else ShadowSettings(min(defaults.watch_skew_max, patience // 2), patience)
     config, fair_sharing = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(

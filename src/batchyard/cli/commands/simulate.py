@@ -17,7 +17,7 @@ from batchyard.api.meta import Key
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_texts, with_explicit_runtimes
+from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_source_texts, with_explicit_runtimes
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import LoopAction, Output, Report, to_duration
@@ -47,8 +47,7 @@ from batchyard.sim.event_log import Record
 from batchyard.sim.result import Reporter, Result, RunEnding
 from batchyard.sim.run_time_rules import parse_run_time_rules, unknown_run_times, with_run_times
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario, parse_run_duration
-from batchyard.sim.simulate import OnLoop as WhenLooping
-from batchyard.sim.simulate import Simulation, SimulationOptions
+from batchyard.sim.simulate import PreemptionLoopAction, Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.summary.run_summary import SummaryGrouping, summarize_run
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
@@ -157,7 +156,7 @@ def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> Si
 
     Manifests beside a state file are applied to that state.
     """
-    texts = texts or read_texts([*request.paths, *([str(request.cluster)] if request.cluster else [])])
+    texts = texts or read_source_texts([*request.paths, *([str(request.cluster)] if request.cluster else [])])
     state = texts.state()
     state = None if state is None else with_explicit_runtimes(state)
     manifests, scenario = _read_manifests_or_exit(texts)
@@ -267,7 +266,7 @@ def open_options(request: SimulateRequest, state: State | None = None) -> Iterat
     """Yield the options of a simulation run; the run's event log is open until the end of the `with` block."""
     run_length = DEFAULT_RUN_LENGTH if request.until is None and state is not None else request.until
     with _event_sink(request.events) as sink:
-        yield SimulationOptions(run_length, request.seed, WhenLooping(request.on_preemption_loop), sink, state)
+        yield SimulationOptions(run_length, request.seed, PreemptionLoopAction(request.on_preemption_loop), sink, state)
 
 
 def report_remarks(result: Result) -> None:

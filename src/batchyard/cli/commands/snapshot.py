@@ -28,7 +28,7 @@ from batchyard.cli.output import ObjectCounter
 from batchyard.server.operator.snapshot import SnapshotResult
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.state_document import list_metadata
-from batchyard.sim.whatif import consequences_of
+from batchyard.sim.whatif import consequences_of_unread_kinds
 
 STANDARD_OUTPUT: Final = "-"
 #: The suffix of batchyard's own API groups, which other clusters are not expected to serve.
@@ -67,7 +67,7 @@ def run(request: SnapshotRequest) -> None:
 
 def snapshot_remarks(snapshot: SnapshotResult, request: SnapshotRequest) -> Iterator[str]:
     """Yield remarks on a snapshot: missing kinds, kinds read later, Kueue's Configuration, and object counts."""
-    for line in consequences_of(snapshot.forbidden):
+    for line in consequences_of_unread_kinds(snapshot.forbidden):
         yield f"no permission to list {line}"
     if snapshot.kinds_at_other_revision:
         names = ", ".join(dict.fromkeys(kind_info(kind).plural for kind in snapshot.kinds_at_other_revision))

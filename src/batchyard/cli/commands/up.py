@@ -95,7 +95,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
         if options.configuration is None
         else ForecastAnswers(parse_kueue_settings(options.configuration))
     )
-    forecast_functions = ForecastFunctions(answers.forecast_of, answers.samples_of, answers.warnings_for)
+    forecast_functions = ForecastFunctions(answers.forecast_of, answers.sample_forecasts, answers.warnings_for)
     try:
         uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
     except (JournalError, PortError, CredentialsError, ClusterConflictError, SpawnerError) as error:

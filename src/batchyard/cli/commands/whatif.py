@@ -17,7 +17,7 @@ from batchyard.cli.cluster_access import (
     DEFAULT_RUN_LENGTH,
     ClusterTarget,
     read_requested_state,
-    read_texts,
+    read_source_texts,
     with_explicit_runtimes,
 )
 from batchyard.cli.commands.simulate import read_scenario_or_exit
@@ -121,7 +121,7 @@ def format_differences(difference: Difference, output_format: options.Output) ->
 
 def _requested_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
-        texts = read_texts(request.paths)
+        texts = read_source_texts(request.paths)
         if texts.states:
             output.fail(f"batchyard: {texts.states[0][0]} is the state of a cluster: use --state for it")
         return RunStart(read_scenario_or_exit(texts), at=request.at)
@@ -155,11 +155,11 @@ def _parse_object_key(text: str) -> Key:
     raise InvalidScenario([FileFault("--delete", FieldError("", f"{text!r} is not an object name", remedy))])
 
 
-def _workload_row(row: WorkloadDifference) -> list[str]:
-    timeline_without, timeline_with = row.without, row.changed
-    effect = row.effect
-    if row.sooner_by and effect in {"sooner", "later"}:
-        effect = f"{format_go_duration(abs(row.sooner_by))} {effect}"
+def _workload_row(difference: WorkloadDifference) -> list[str]:
+    timeline_without, timeline_with = difference.without, difference.changed
+    effect = difference.effect
+    if difference.sooner_by and effect in {"sooner", "later"}:
+        effect = f"{format_go_duration(abs(difference.sooner_by))} {effect}"
     preemptor = (
         ""
         if timeline_with is None
@@ -167,8 +167,8 @@ def _workload_row(row: WorkloadDifference) -> list[str]:
         else timeline_with.preempted_by
     )
     return [
-        row.name,
-        row.queue,
+        difference.name,
+        difference.queue,
         effect,
         _format_start(timeline_without),
         _format_start(timeline_with),

@@ -266,7 +266,7 @@ class Subject(NamedTuple):
         return kind_info(self.kind)
 
 
-class SimulatedQuestion(NamedTuple):
+class SimulationInputs(NamedTuple):
     """The simulation in which an object is explained: manifest paths, virtual time of the explanation, random seed."""
 
     paths: Sequence[str]
@@ -283,12 +283,12 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
     requested_namespaces: list[str] = []
 
-    def path_in(namespace: str) -> str:
+    def path_for_namespace(namespace: str) -> str:
         requested_namespaces.append(subject.namespace or namespace)
         return object_path(served_kind, api_version, requested_namespaces[-1], quote(subject.name), "why")
 
     try:
-        document = request_document(target, path_in)
+        document = request_document(target, path_for_namespace)
     except UnreachableError as error:
         if error.code not in _MISSING_SUBRESOURCE_CODES:
             output.fail(f"batchyard: {error}")
@@ -307,34 +307,34 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     output.write(_format_answer(document, output_format))
 
 
-def explain_in_simulation(subject: Subject, question: SimulatedQuestion, output_format: Output) -> None:
+def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_format: Output) -> None:
     """Simulate manifests up to a virtual time and print the explanation of an object.
 
     The default time is the end of the run, or if the files contain a cluster state, the time of this state. The command
     exits with 1 if the object does not exist then.
     """
-    from batchyard.cli.cluster_access import read_texts  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.cluster_access import read_source_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
-    texts = read_texts(question.paths)
-    if question.at is None and not (texts.manifests or texts.file_faults):
+    texts = read_source_texts(inputs.paths)
+    if inputs.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
             explain_in_state(subject, state, output_format)
             return
-    request = SimulateRequest(question.paths, None, question.at, question.seed)
+    request = SimulateRequest(inputs.paths, None, inputs.at, inputs.seed)
     scenario, state = read_scenario_and_state(request, texts)
-    until = 0 if question.at is None and state is not None else question.at
+    until = 0 if inputs.at is None and state is not None else inputs.at
     # A sink, even one that keeps nothing, makes the run record the time of its last event.
-    options = SimulationOptions(until, question.seed, sink=lambda _: None, state=state)
+    options = SimulationOptions(until, inputs.seed, sink=lambda _: None, state=state)
     simulation = Simulation(scenario, options)
     simulation.advance()
     end = simulation.world.log.last_record_at - (EPOCH if state is None else state.at)
     simulation.result()
-    if question.at is not None and simulation.world.kernel.next_instant() is None and end < question.at:
-        message = f"the run ends at {format_age(end)}, before --at {format_age(question.at)}: its end is explained"
+    if inputs.at is not None and simulation.world.kernel.next_instant() is None and end < inputs.at:
+        message = f"the run ends at {format_age(end)}, before --at {format_age(inputs.at)}: its end is explained"
         output.report_line(f"batchyard: {message}; set an earlier --at for an earlier state")
     explain_in_world(simulation.world, subject, output_format)
 
@@ -393,7 +393,7 @@ def _format_answer(document: Mapping[str, Any], output_format: Output) -> str:
     return render_document(document, output_format)
 
 
-def _parse_moment(text: str) -> Duration:
+def _parse_duration_option(text: str) -> Duration:
     try:
         return parse_run_duration(text)
     except ValueError as error:
@@ -417,7 +417,7 @@ def why(
     at: Annotated[
         Duration | None,
         typer.Option(
-            parser=_parse_moment,
+            parser=_parse_duration_option,
             metavar="DURATION",
             help="With -f: at this virtual time; default: the end, or a state's time.",
         ),
@@ -436,7 +436,7 @@ def why(
     if subject is None:
         raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:
-        explain_in_simulation(subject, SimulatedQuestion(paths, at, seed), output)
+        explain_in_simulation(subject, SimulationInputs(paths, at, seed), output)
     else:
         target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         explain_in_cluster(subject, target, output)

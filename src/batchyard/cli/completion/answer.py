@@ -42,7 +42,7 @@ class CompletionAnswer(NamedTuple):
         return "".join(f"{line}\n" for line in (self.kind, *map("\t".join, self.rows)))
 
 
-def answer(arguments: Sequence[str]) -> str:
+def completion_text(arguments: Sequence[str]) -> str:
     """Return the completions of the last word as the text that the completion scripts read.
 
     The arguments are the value of $KUBECONFIG, then the words after `batchyard` up to the current one.
@@ -88,7 +88,7 @@ class _CommandLine:
 
     def read(self, word: str) -> None:
         if self.pending_option is not None:
-            self._set(self.pending_option, word)
+            self._set_option(self.pending_option, word)
             self.pending_option = None
         elif self.is_past_dashes:
             self._argument_count += 1
@@ -98,7 +98,7 @@ class _CommandLine:
             name, separator, value = word.partition("=")
             option = self.option(name)
             if option is not None and separator:
-                self._set(option, value)
+                self._set_option(option, value)
             elif option is not None and option["value"]:
                 self.pending_option = option
         elif self.command["commands"]:
@@ -106,7 +106,7 @@ class _CommandLine:
         else:
             self._argument_count += 1
 
-    def _set(self, option: Mapping[str, Any], value: str) -> None:
+    def _set_option(self, option: Mapping[str, Any], value: str) -> None:
         self._values |= dict.fromkeys(option["names"], value)
 
     def option(self, name: str) -> Mapping[str, Any] | None:

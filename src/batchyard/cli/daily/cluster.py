@@ -219,7 +219,7 @@ class ClusterClient:
         raise ClusterRequestError(f"{message}: {remedy}")
 
     async def _request(self, request: HttpRequest) -> HttpResponse:
-        response = await self.transport.ask(request)
+        response = await self.transport.send_request(request)
         if not response.code or response.code == HTTPStatus.UNAUTHORIZED:
             raise ClusterRequestError(f"{self.url}: {failure_advice(response)}")
         return response
@@ -266,7 +266,7 @@ async def watch_objects(
         if plan.is_watch:
             informer.process_watch_end(await transport.stream(plan.request, on_lines))
         else:
-            on_events(informer.process_list_page(await transport.ask(plan.request)))
+            on_events(informer.process_list_page(await transport.send_request(plan.request)))
         on_request_end(informer)
 
 

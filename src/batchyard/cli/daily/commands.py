@@ -296,8 +296,8 @@ async def _set_priority(client: ClusterClient, entry: JobEntry, class_name: str)
     if entry.job is None and entry.kind == "Workload":
         command = f"kubectl edit workload {entry.name} -n {entry.namespace}"
         raise ClusterRequestError(f"{job_text} has no job: set its spec.priorityClassRef with `{command}`")
-    _check_class_change(entry, job_text)
-    old_class = _class_of(entry)
+    _check_priority_class_change(entry, job_text)
+    old_class = _priority_class_of(entry)
     if old_class == class_name:
         return f"{job_text} already has WorkloadPriorityClass {class_name}"
     path = await client.path_of(entry.api_version, entry.kind, entry.namespace, entry.name)
@@ -326,16 +326,16 @@ async def _priority_class_value(client: ClusterClient, class_name: str) -> int |
     return values[class_name]
 
 
-def _class_of(entry: JobEntry) -> str:
+def _priority_class_of(entry: JobEntry) -> str:
     if entry.job is not None:
         return label(entry.job, well_known.PRIORITY_CLASS) or ""
     reference = {} if entry.workload is None else entry.workload["spec"].get("priorityClassRef") or {}
     return str(reference["name"]) if reference.get("kind") == "WorkloadPriorityClass" else ""
 
 
-def _check_class_change(entry: JobEntry, job_text: str) -> None:
+def _check_priority_class_change(entry: JobEntry, job_text: str) -> None:
     """Raise ClusterRequestError for a change that Kueue rejects: a job with quota can change its class, not add one."""
-    if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _class_of(entry):
+    if entry.workload is None or not is_true(entry.workload, "QuotaReserved") or _priority_class_of(entry):
         return
     names = f"{entry.title} -n {entry.namespace}"
     raise ClusterRequestError(

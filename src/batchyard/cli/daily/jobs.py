@@ -291,33 +291,35 @@ async def read_required_entries(client: ClusterClient, namespace: str, *, with_p
     return entries
 
 
-async def find_job(client: ClusterClient, namespace: str, text: str) -> JobEntry:
+async def find_job(client: ClusterClient, namespace: str, job_reference: str) -> JobEntry:
     """Return the job that the user names, as NAME or KIND/NAME; a Workload's name stands for its job.
 
     Raises ClusterRequestError if there is none or more than one, with the names that the user may have meant.
     """
-    return (await find_jobs(client, namespace, [text]))[0]
+    return (await find_jobs(client, namespace, [job_reference]))[0]
 
 
-async def find_jobs(client: ClusterClient, namespace: str, texts: Sequence[str]) -> Sequence[JobEntry]:
+async def find_jobs(client: ClusterClient, namespace: str, job_references: Sequence[str]) -> Sequence[JobEntry]:
     """Return the jobs that the user names, each job once; names and errors are as for `find_job`."""
     entries = await read_required_entries(client, namespace)
-    named_entries = [await _select_entry(client, namespace, text, entries) for text in texts]
+    named_entries = [await _select_entry(client, namespace, job_reference, entries) for job_reference in job_references]
     return list({entry.uid: entry for entry in named_entries}.values())
 
 
-async def _select_entry(client: ClusterClient, namespace: str, text: str, entries: Sequence[JobEntry]) -> JobEntry:
-    matches = [entry for entry in entries if _is_named(entry, text)]
+async def _select_entry(
+    client: ClusterClient, namespace: str, job_reference: str, entries: Sequence[JobEntry]
+) -> JobEntry:
+    matches = [entry for entry in entries if _is_named(entry, job_reference)]
     if len(matches) == 1:
         return matches[0]
     if matches:
         titles = ", ".join(entry.title for entry in matches)
-        raise ClusterRequestError(f"{text} is ambiguous in namespace {namespace}: use one of {titles}")
-    raise ClusterRequestError(await _not_found_message(client, namespace, text, entries))
+        raise ClusterRequestError(f"{job_reference} is ambiguous in namespace {namespace}: use one of {titles}")
+    raise ClusterRequestError(await _not_found_message(client, namespace, job_reference, entries))
 
 
-def _is_named(entry: JobEntry, text: str) -> bool:
-    kind, separator, name = text.rpartition("/")
+def _is_named(entry: JobEntry, job_reference: str) -> bool:
+    kind, separator, name = job_reference.rpartition("/")
     if not separator:
         return name in {entry.name, entry.workload_name}
     kind = kind.lower().partition(".")[0]
@@ -327,18 +329,18 @@ def _is_named(entry: JobEntry, text: str) -> bool:
 
 
 async def _not_found_message(
-    client: ClusterClient, namespace: str, text: str, entries_in_namespace: Sequence[JobEntry]
+    client: ClusterClient, namespace: str, job_reference: str, entries_in_namespace: Sequence[JobEntry]
 ) -> str:
-    message = f"{text if '/' in text else f'job {text}'} not found in namespace {namespace}"
+    message = f"{job_reference if '/' in job_reference else f'job {job_reference}'} not found in namespace {namespace}"
     entries_elsewhere = await read_entries(client, "", with_pods=False) or ()
-    namespaces = list(dict.fromkeys(entry.namespace for entry in entries_elsewhere if _is_named(entry, text)))
+    namespaces = list(dict.fromkeys(entry.namespace for entry in entries_elsewhere if _is_named(entry, job_reference)))
     if namespaces:
         return f"{message}; found in {', '.join(namespaces)}: use -n {namespaces[0]}"
-    names = similar_names(text.rpartition("/")[2], [entry.name for entry in entries_in_namespace])
+    names = similar_names(job_reference.rpartition("/")[2], [entry.name for entry in entries_in_namespace])
     if names:
         return f"{message}; similar names: {', '.join(names)}"
     other_names = similar_names(
-        text.rpartition("/")[2], [f"{entry.namespace}/{entry.name}" for entry in entries_elsewhere]
+        job_reference.rpartition("/")[2], [f"{entry.namespace}/{entry.name}" for entry in entries_elsewhere]
     )
     if other_names:
         return f"{message}; similar names in other namespaces: {', '.join(other_names)}: use -n NS"

@@ -60,7 +60,7 @@ class _JobLogs:
         self._check_started(pods, started_pods)
         self._has_several = len(started_pods) > 1
         for pod in started_pods:
-            await self._read(pod)
+            await self._print_pod_log(pod)
 
     async def follow(self) -> None:
         """Print the logs until the job, or the pod of `--pod`, ends; pods that start later are included."""
@@ -88,9 +88,9 @@ class _JobLogs:
                 f"{self._entry.title} runs more than {_FOLLOWED_MAX} pods, whose logs cannot all be followed: select"
                 " one with --index or --pod"
             )
-        self._readers[name] = asyncio.ensure_future(self._read(pod))
+        self._readers[name] = asyncio.ensure_future(self._print_pod_log(pod))
 
-    async def _read(self, pod: Obj) -> None:
+    async def _print_pod_log(self, pod: Obj) -> None:
         name, container = pod["metadata"]["name"], self._container_of(pod)
         reader = LogReader(name, self._print_line)
         path = object_path(kind_info(scheme.POD), "v1", self._entry.namespace, name)

@@ -1,6 +1,6 @@
 """The command `batchyard queue`: shows the place of a job in its queue, the jobs before it, and its forecast start.
 
-The line of a ClusterQueue is the list of its pending jobs in scheduling order.
+The list of the pending jobs of a ClusterQueue is in scheduling order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ class PendingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterQueueOrder:
+class PendingJobList:
     """The pending jobs of a ClusterQueue in scheduling order; `note` explains missing jobs or an estimated order."""
 
     cluster_queue: str
@@ -79,7 +79,7 @@ class ClusterQueueOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueOrderSources:
+class PendingJobSources:
     """The LocalQueues and Workloads that the user may list, by which jobs are assigned to ClusterQueues."""
 
     local_queues: Sequence[Obj]
@@ -94,7 +94,7 @@ class QueueOrderSources:
         return ""
 
 
-async def _read_queue_order_sources(client: ClusterClient, namespace: str) -> QueueOrderSources:
+async def _read_pending_job_sources(client: ClusterClient, namespace: str) -> PendingJobSources:
     local_queues = await client.list_objects(scheme.LOCAL_QUEUE)
     if local_queues is None and namespace:
         local_queues = await client.list_objects(scheme.LOCAL_QUEUE, namespace)
@@ -106,34 +106,34 @@ async def _read_queue_order_sources(client: ClusterClient, namespace: str) -> Qu
     if workloads is None:
         raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)
     entries = job_entries(workloads, (), None)
-    return QueueOrderSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
+    return PendingJobSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 
 async def list_pending_jobs(
-    client: ClusterClient, sources: QueueOrderSources, cluster_queue: str, namespace: str
-) -> ClusterQueueOrder:
+    client: ClusterClient, sources: PendingJobSources, cluster_queue: str, namespace: str
+) -> PendingJobList:
     """Return the pending jobs of a ClusterQueue, from Kueue's visibility API if possible.
 
     If the user may not list the pending Workloads of the ClusterQueue, return only the jobs in its LocalQueues of
-    `namespace`. If these cannot be listed either, return the pending jobs in `sources`, in an order estimated from
-    priority and age.
+    `namespace`. If these cannot be listed either, return the pending jobs in `sources`, in an order estimated
+    from priority and age.
     """
     pending = await client.list_pending(f"clusterqueues/{cluster_queue}")
     if not pending.problem:
-        return ClusterQueueOrder(cluster_queue, [_pending_job(item, sources) for item in pending.items])
+        return PendingJobList(cluster_queue, [_pending_job(item, sources) for item in pending.items])
     if pending.is_forbidden and namespace:
-        local_items = await _list_local_lines(client, sources, cluster_queue, namespace)
+        local_items = await _list_pending_in_local_queues(client, sources, cluster_queue, namespace)
         if local_items is not None:
             note = f"{pending.problem}: jobs of other LocalQueues are counted, but not shown"
             jobs = [_pending_job(item, sources) for item in local_items]
-            return ClusterQueueOrder(cluster_queue, jobs, note, is_complete=False)
+            return PendingJobList(cluster_queue, jobs, note, is_complete=False)
     note = f"{pending.problem}: the order is estimated from priority and age"
     jobs = list(estimate_queue_order(sources, cluster_queue))
-    return ClusterQueueOrder(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
+    return PendingJobList(cluster_queue, jobs, note, is_complete=not pending.is_forbidden)
 
 
-async def _list_local_lines(
-    client: ClusterClient, sources: QueueOrderSources, cluster_queue: str, namespace: str
+async def _list_pending_in_local_queues(
+    client: ClusterClient, sources: PendingJobSources, cluster_queue: str, namespace: str
 ) -> Sequence[Obj] | None:
     items: list[Obj] = []
     for queue in sources.local_queues:
@@ -147,7 +147,7 @@ async def _list_local_lines(
     return sorted(items, key=lambda item: item.get("positionInClusterQueue", 0))
 
 
-def _pending_job(item: Obj, sources: QueueOrderSources) -> PendingJob:
+def _pending_job(item: Obj, sources: PendingJobSources) -> PendingJob:
     metadata = item["metadata"]
     entry = sources.entries.get((metadata["namespace"], metadata["name"]))
     owner = controller_of(item) or next(iter(metadata.get("ownerReferences") or ()), None)
@@ -170,7 +170,7 @@ def _requests_of(entry: JobEntry | None) -> str:
     return "" if entry is None or entry.workload is None else format_requests(entry.workload)
 
 
-def estimate_queue_order(sources: QueueOrderSources, cluster_queue: str) -> Iterator[PendingJob]:
+def estimate_queue_order(sources: PendingJobSources, cluster_queue: str) -> Iterator[PendingJob]:
     """Yield the pending jobs of a ClusterQueue, by priority and then by queueing time, as Kueue does by default."""
     queued_views = []
     for entry in sources.entries.values():
@@ -185,11 +185,11 @@ def estimate_queue_order(sources: QueueOrderSources, cluster_queue: str) -> Iter
     for place, (_, _, _, entry) in enumerate(sorted(queued_views, key=lambda row: row[:3]), 1):
         queue = f"{entry.namespace}/{entry.queue}"
         local_counts[queue] = local_counts.get(queue, 0) + 1
-        yield _entry_in_line(entry, place, local_counts[queue])
+        yield _pending_job_of_entry(entry, place, local_counts[queue])
 
 
-def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
-    assert entry.workload is not None, "only Workloads are in a line"
+def _pending_job_of_entry(entry: JobEntry, place: int, local_place: int) -> PendingJob:
+    assert entry.workload is not None, "only Workloads are in a queue"
     return PendingJob(
         *(entry.title, entry.namespace, entry.queue, entry.workload_name, entry.priority),
         *(workload_view(entry.workload).created, place, local_place, format_requests(entry.workload), entry.reason),
@@ -200,10 +200,10 @@ def _entry_in_line(entry: JobEntry, place: int, local_place: int) -> PendingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlaceAnswer:
+class _JobPlace:
     entry: JobEntry
-    line: ClusterQueueOrder
-    #: The job in the line; None if the line does not contain the job.
+    job_list: PendingJobList
+    #: The job in the list; None if the list does not contain the job.
     pending_job: PendingJob | None
     forecast: Mapping[str, Any] | None
     now: Instant
@@ -214,21 +214,21 @@ class _PlaceAnswer:
             "job": self.entry.title,
             "namespace": self.entry.namespace,
             "queue": self.entry.queue,
-            "clusterQueue": self.line.cluster_queue,
+            "clusterQueue": self.job_list.cluster_queue,
             "state": str(self.entry.state),
             "placeInClusterQueue": 0 if self.pending_job is None else self.pending_job.place,
             "placeInLocalQueue": 0 if self.pending_job is None else self.pending_job.local_place,
-            "pending": len(self.line.jobs),
+            "pending": len(self.job_list.jobs),
             "ahead": ahead,
             "reason": self.entry.reason,
-            "note": self.line.note,
+            "note": self.job_list.note,
             **({} if self.forecast is None else {"forecast": dict(self.forecast)}),
         }
 
     @property
     def ahead(self) -> Sequence[PendingJob]:
         pending = self.pending_job
-        return [] if pending is None else [each for each in self.line.jobs if each.place < pending.place]
+        return [] if pending is None else [each for each in self.job_list.jobs if each.place < pending.place]
 
     def lines(self, *, is_wide: bool) -> Iterator[str]:
         entry, pending_job = self.entry, self.pending_job
@@ -240,15 +240,15 @@ class _PlaceAnswer:
             reason = f": {entry.reason}" if entry.reason else ""
             yield f"{entry.title} in namespace {entry.namespace} is not queued: it is {entry.state}{reason}"
             return
-        total = f" of {len(self.line.jobs)}" if self.line.is_complete else ""
+        total = f" of {len(self.job_list.jobs)}" if self.job_list.is_complete else ""
         local_place = f"position {pending_job.local_place} in LocalQueue {entry.queue} of namespace {entry.namespace}"
-        queue_place = f"position {pending_job.place}{total} in ClusterQueue {self.line.cluster_queue}"
+        queue_place = f"position {pending_job.place}{total} in ClusterQueue {self.job_list.cluster_queue}"
         yield f"{entry.title} has {queue_place}, and {local_place}"
         if entry.reason:
             yield f"it waits: {entry.reason if is_wide else shorten(str(shorten_reason(entry.reason)), 100)}"
         yield from _forecast_lines(entry, self.forecast)
-        if self.line.note:
-            yield f"note: {self.line.note}"
+        if self.job_list.note:
+            yield f"note: {self.job_list.note}"
         yield from _ahead_lines(self.ahead, self.now, is_wide=is_wide)
 
 
@@ -284,18 +284,18 @@ def _ahead_lines(ahead: Sequence[PendingJob], now: Instant, *, is_wide: bool) ->
         yield f"... and {len(ahead) - len(shown_jobs)} more ahead: -o wide"
 
 
-async def _answer_place(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _PlaceAnswer:
+async def _find_place_in_queue(client: ClusterClient, namespace: str, name: str, *, with_forecast: bool) -> _JobPlace:
     entry = await find_job(client, namespace, name)
     if entry.state not in _WAITING_STATES or entry.workload is None:
-        return _PlaceAnswer(entry, ClusterQueueOrder(entry.cluster_queue, ()), None, None, client.now)
-    sources = await _read_queue_order_sources(client, namespace)
+        return _JobPlace(entry, PendingJobList(entry.cluster_queue, ()), None, None, client.now)
+    sources = await _read_pending_job_sources(client, namespace)
     cluster_queue = sources.cluster_queue_of(namespace, entry.queue)
     if not cluster_queue:
-        return _PlaceAnswer(entry, ClusterQueueOrder("", ()), None, None, client.now)
-    line = await list_pending_jobs(client, sources, cluster_queue, namespace)
-    pending_job = line.find_pending_job(namespace, entry.workload_name)
+        return _JobPlace(entry, PendingJobList("", ()), None, None, client.now)
+    job_list = await list_pending_jobs(client, sources, cluster_queue, namespace)
+    pending_job = job_list.find_pending_job(namespace, entry.workload_name)
     forecast = await _read_forecast(client, entry) if with_forecast and pending_job is not None else None
-    return _PlaceAnswer(entry, line, pending_job, forecast, client.now)
+    return _JobPlace(entry, job_list, pending_job, forecast, client.now)
 
 
 async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str, Any] | None:
@@ -305,28 +305,28 @@ async def _read_forecast(client: ClusterClient, entry: JobEntry) -> Mapping[str,
     return decode_object(response.body) if response.code == HTTPStatus.OK else None
 
 
-# All lines of a namespace.
+# All pending jobs of a namespace.
 
 
-async def _pending_jobs(
-    client: ClusterClient, namespace: str
-) -> tuple[list[PendingJob], Mapping[str, ClusterQueueOrder]]:
-    """Return the pending jobs of a namespace ('': of all), and the order of each of their ClusterQueues by its name.
+async def _pending_jobs(client: ClusterClient, namespace: str) -> tuple[list[PendingJob], Mapping[str, PendingJobList]]:
+    """Return the pending jobs of a namespace ('': of all), and the list of each of their ClusterQueues by name.
 
     The jobs are sorted by namespace, LocalQueue and place in the queue; jobs with an unknown place come last.
     """
-    sources = await _read_queue_order_sources(client, namespace)
+    sources = await _read_pending_job_sources(client, namespace)
     queues = [each for each in sources.local_queues if namespace in ("", each["metadata"]["namespace"])]
     names = dict.fromkeys(name for each in queues if (name := each["spec"].get("clusterQueue")))
-    lines = {name: await list_pending_jobs(client, sources, name, namespace) for name in names}
-    pending = [job for line in lines.values() for job in line.jobs if namespace in ("", job.namespace)]
-    keys_in_lines = {(job.namespace, job.workload_name) for job in pending}
+    job_lists = {name: await list_pending_jobs(client, sources, name, namespace) for name in names}
+    pending = [job for job_list in job_lists.values() for job in job_list.jobs if namespace in ("", job.namespace)]
+    listed_keys = {(job.namespace, job.workload_name) for job in pending}
     other_jobs = [
-        _entry_in_line(entry, 0, 0)
+        _pending_job_of_entry(entry, 0, 0)
         for key, entry in sources.entries.items()
-        if entry.state in _WAITING_STATES and key not in keys_in_lines and namespace in ("", entry.namespace)
+        if entry.state in _WAITING_STATES and key not in listed_keys and namespace in ("", entry.namespace)
     ]
-    return sorted([*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)), lines
+    return sorted(
+        [*pending, *other_jobs], key=lambda job: (job.namespace, job.queue, job.place == 0, job.place)
+    ), job_lists
 
 
 def _format_pending(jobs: Sequence[PendingJob], now: Instant, output_format: Output, *, with_namespace: bool) -> str:
@@ -378,17 +378,17 @@ def queue(
     if name and all_namespaces:
         raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 
-    async def show_place(client: ClusterClient) -> str:
-        answer = await _answer_place(client, namespace or client.namespace, name, with_forecast=eta)
+    async def show_job_place(client: ClusterClient) -> str:
+        answer = await _find_place_in_queue(client, namespace or client.namespace, name, with_forecast=eta)
         if not output.is_table:
             return terminal.render_document(answer.document(), output)
         return "\n".join(answer.lines(is_wide=output is Output.WIDE)) + "\n"
 
     async def show_pending(client: ClusterClient) -> str:
-        pending, lines = await _pending_jobs(client, "" if all_namespaces else namespace or client.namespace)
-        for note in dict.fromkeys(line.note for line in lines.values() if line.note):
+        pending, job_lists = await _pending_jobs(client, "" if all_namespaces else namespace or client.namespace)
+        for note in dict.fromkeys(job_list.note for job_list in job_lists.values() if job_list.note):
             terminal.report_line(f"batchyard: {note}")
         return _format_pending(pending, client.now, output, with_namespace=all_namespaces)
 
     target = target_of(context, kubeconfig, kube_context, data_dir)
-    terminal.write(run_in_cluster(target, show_place if name else show_pending))
+    terminal.write(run_in_cluster(target, show_job_place if name else show_pending))

@@ -323,18 +323,18 @@ def draw_frame(model: TopModel, state: ViewState, size: ScreenSize) -> "Renderab
         body.add_row(*drawn_sections[2:])
     else:
         body = _draw_section(model.sections[state.tab], state, body_height, has_title=False)
-    return Group(_summary_line(model, state), _tab_line(model, state), body, _key_line(model, state))
+    return Group(_summary_line(model, state), _tab_line(model, state), body, _bottom_line(model, state))
 
 
 def _summary_line(model: TopModel, state: ViewState) -> "Text":
-    text = _line("batchyard top", "bold")
+    text = _styled_line("batchyard top", "bold")
     if state.is_paused:
         text.append("  paused", "yellow")
     return text.append(f"  {format_second(model.now)}  {model.summary}")
 
 
 def _tab_line(model: TopModel, state: ViewState) -> "Text":
-    line = _line("", "")
+    line = _styled_line("", "")
     for number, section in enumerate(model.sections):
         label = f" {section.title} {len(_matching_rows(section, state))} "
         line.append(f"[{label.strip()}]" if number == state.tab else label, "reverse" if number == state.tab else "")
@@ -342,17 +342,17 @@ def _tab_line(model: TopModel, state: ViewState) -> "Text":
     return line
 
 
-def _key_line(model: TopModel, state: ViewState) -> "Text":
+def _bottom_line(model: TopModel, state: ViewState) -> "Text":
     if state.is_typing:
-        return _line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
+        return _styled_line(f"filter: {state.filter_text}_  (Enter keeps it, Esc removes it)", "bold")
     problem = next((section.problem for section in model.sections if section.problem and section.rows), "")
     if problem:
-        return _line(f"q quit  not up to date: {problem}", "bold red")
+        return _styled_line(f"q quit  not up to date: {problem}", "bold red")
     active_filter = f"  filter: {state.filter_text} (Esc removes it)" if state.filter_text else ""
-    return _line(f"{_HELP}{active_filter}", "dim")
+    return _styled_line(f"{_HELP}{active_filter}", "dim")
 
 
-def _line(text: str, style: str) -> "Text":
+def _styled_line(text: str, style: str) -> "Text":
     from rich.text import Text  # noqa: PLC0415 - slow to load
 
     return Text(text, style, no_wrap=True, overflow="ellipsis")
@@ -406,11 +406,11 @@ def _new_table(section: TopSection, title: str | None) -> "RichTable":
 
 def _draw_cell(cell: str | UsageBar) -> "Text":
     if not isinstance(cell, UsageBar):
-        return _line(cell.replace("\n", " "), "")
+        return _styled_line(cell.replace("\n", " "), "")
     fraction = cell.used / cell.limit if cell.limit else float(cell.used > 0)
     filled_width = min(_BAR_WIDTH, round(fraction * _BAR_WIDTH))
     style = "red" if fraction > 1 else "yellow" if fraction >= 0.9 else "green"
-    text = _line("", "")
+    text = _styled_line("", "")
     text.append("#" * filled_width, style)
     text.append("." * (_BAR_WIDTH - filled_width), "dim")
     text.append(f" {cell.text}")
@@ -425,7 +425,7 @@ def format_once(model: TopModel, width: int) -> str:
 
     text = StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(_line(f"{format_second(model.now)}  {model.summary}", ""))
+    console.print(_styled_line(f"{format_second(model.now)}  {model.summary}", ""))
     for section in model.sections:
         console.print()
         console.print(_draw_section(section, ViewState(), max(1, len(section.rows)) + 2, has_title=True))
@@ -461,7 +461,10 @@ class _TopView:
 
         watches = [asyncio.ensure_future(self._watch(informer)) for informer in self._informers]
         try:
-            with _keys_of_terminal(self._on_keys), Live(console=Console(), screen=True, auto_refresh=False) as live:
+            with (
+                _reading_terminal_keys(self._on_keys),
+                Live(console=Console(), screen=True, auto_refresh=False) as live,
+            ):
                 await self._draw_until_quit(live, watches)
         finally:
             for task in watches:
@@ -510,7 +513,7 @@ class _TopView:
 
 
 @contextmanager
-def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
+def _reading_terminal_keys(on_keys: Callable[[bytes], None]) -> Iterator[None]:
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
     mode = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
@@ -522,7 +525,7 @@ def _keys_of_terminal(on_keys: Callable[[bytes], None]) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, mode)
 
 
-async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
+async def _read_model_once(client: ClusterClient, namespace: str) -> TopModel:
     cache, problems = ObjectCache(), {}
     for kind in _KINDS:
         info = kind_info(kind)
@@ -536,7 +539,7 @@ async def _model_once(client: ClusterClient, namespace: str) -> TopModel:
     return top_model(cache, problems, client.now)
 
 
-async def _scope_of(client: ClusterClient, namespace: str) -> str:
+async def _namespace_to_list(client: ClusterClient, namespace: str) -> str:
     if namespace:
         return namespace
     info = kind_info(scheme.WORKLOAD)
@@ -560,10 +563,10 @@ def top(
 
     async def show_once(client: ClusterClient) -> str:
         width = get_terminal_size().columns if sys.stdout.isatty() else _ONCE_WIDTH
-        return format_once(await _model_once(client, await _scope_of(client, namespace)), width)
+        return format_once(await _read_model_once(client, await _namespace_to_list(client, namespace)), width)
 
     async def show_live(client: ClusterClient) -> None:
-        await _TopView(client, await _scope_of(client, namespace)).run()
+        await _TopView(client, await _namespace_to_list(client, namespace)).run()
 
     if once:
         terminal.write(run_in_cluster(target, show_once))

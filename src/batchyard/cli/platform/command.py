@@ -71,7 +71,10 @@ def render(
         bool, typer.Option("--overwrite", help="Also replace files that you wrote or changed.")
     ] = False,
 ) -> None:
-    """Write all files of the platform to a folder: Terraform, manifests, and the cluster file of `up`."""
+    """Write all files of the platform to a folder.
+
+    The files are Terraform, manifests, and the cluster file of `up`.
+    """
     from batchyard.cli.platform import render as command  # noqa: PLC0415 - loads the platform
 
     command.run(file, out, project, overwrite=overwrite)
@@ -107,7 +110,7 @@ def create(
     skip: _Skip = None,
     output: _ProgressFormat = ProgressFormat.TEXT,
 ) -> None:
-    """Create the platform on GKE or on an existing cluster, or resume an unfinished run."""
+    """Create the platform, or resume an unfinished run."""
     from batchyard.cli.platform import drive  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.step_runner import StepRunnerSettings  # noqa: PLC0415 - loads the platform
     from batchyard.cli.platform.target import ClusterOptions  # noqa: PLC0415 - loads the platform

@@ -52,7 +52,7 @@ class MergedFinding(NamedTuple):
     line: int
 
 
-def findings(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
+def lint_platform(source: PlatformSource, platform: PlatformModel) -> Sequence[MergedFinding]:
     """Lint the platform's objects; return the findings with the most severe first, equal findings merged."""
     objects = [each for group in platform_objects(platform).values() for each in group if not _is_idle(each)]
     if platform.cluster is not None:
@@ -166,7 +166,7 @@ def _make_plan(source: PlatformSource, platform: PlatformModel) -> _Plan:
             metadata = rendered_object.obj["metadata"]
             name = f"{metadata['namespace']}/{metadata['name']}" if "namespace" in metadata else metadata["name"]
             objects.setdefault(rendered_object.obj["kind"], []).append(name)
-    merged_findings = findings(source, platform)
+    merged_findings = lint_platform(source, platform)
     resource_names, supplies = describe_google_resources(platform), machine_supplies(platform)
     return _Plan(platform, resource_names, objects, supplies, required_quotas(platform), merged_findings, source.name)
 

@@ -119,7 +119,7 @@ class Cluster:
     async def list_pods(self, namespace: str, selector: str) -> Sequence[Obj]:
         """Request the pods that match `selector`, a URL query, from the API server; empty if that fails."""
         path = object_path(kind_info(scheme.POD), "v1", namespace)
-        response = await self.client.transport.ask(HttpRequest("GET", f"{path}?{selector}"))
+        response = await self.client.transport.send_request(HttpRequest("GET", f"{path}?{selector}"))
         return _items_in_response(response)
 
     async def latest_warning(self, pod: Obj) -> tuple[str, str] | None:
@@ -127,7 +127,9 @@ class Cluster:
         metadata = pod["metadata"]
         path = object_path(kind_info(scheme.EVENT), "v1", metadata["namespace"])
         field_selector = quote(f"involvedObject.uid={metadata['uid']},type=Warning")
-        response = await self.client.transport.ask(HttpRequest("GET", f"{path}?fieldSelector={field_selector}"))
+        response = await self.client.transport.send_request(
+            HttpRequest("GET", f"{path}?fieldSelector={field_selector}")
+        )
         events = [(event_last_time(event), event) for event in _items_in_response(response)]
         if not events:
             return None
@@ -142,7 +144,9 @@ class Cluster:
         return await self.client.stream_log(path, f"container={container}&follow=true", since_time, handle_lines)
 
     async def _delete_job(self, job: Mapping[str, Any]) -> None:
-        response = await self.client.transport.ask(HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION))
+        response = await self.client.transport.send_request(
+            HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION)
+        )
         if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
             problem = f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
@@ -150,7 +154,7 @@ class Cluster:
 
     async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
         path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
-        response = await self.client.transport.ask(HttpRequest("POST", path, msgspec.json.encode(obj)))
+        response = await self.client.transport.send_request(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= response.code < 300:
             raise SubmitError(f"{obj['kind']} {obj['metadata']['name']} cannot be created: {failure_reason(response)}")
         return decode_object(response.body)
@@ -210,50 +214,52 @@ def match_gpu_model(
     `flavors` or `nodes` is None if the user may not read them. Raises SubmitError if no label contains the model, or
     if the matching labels differ.
     """
-    model = job_request.gpu_model
+    gpu_model = job_request.gpu_model
     if flavors is None and nodes is None:
-        message = f"no permission to list ResourceFlavors and Nodes, so the GPU model {model} cannot be found"
+        message = f"no permission to list ResourceFlavors and Nodes, so the GPU model {gpu_model} cannot be found"
         raise SubmitError(f"{message}: use --gpus N --node-selector NAME=VALUE")
     flavor_labels = {f"flavor {name}": flavor.labels for name, flavor in (flavors or {}).items()}
     node_labels = {f"node {node['metadata']['name']}": node["metadata"].get("labels") or {} for node in nodes or ()}
     for labels_by_source in (flavor_labels, node_labels):
-        matches = _group_by_matching_labels(model, labels_by_source)
+        matches = _group_by_matching_labels(gpu_model, labels_by_source)
         if len(matches) == 1:
             selector, sources = next(iter(matches.items()))
             source = sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
-            return GpuMatch(dict(selector), f"GPU model {model}: {source}, node label {_format_labels(selector)}")
+            return GpuMatch(dict(selector), f"GPU model {gpu_model}: {source}, node label {_format_labels(selector)}")
         if matches:
             models = "; ".join(f"{_format_labels(labels)} ({sources[0]})" for labels, sources in matches.items())
-            raise SubmitError(f"GPU model {model} is ambiguous: {models}: use more of the name, as in MODEL-80gb:N")
+            raise SubmitError(f"GPU model {gpu_model} is ambiguous: {models}: use more of the name, as in MODEL-80gb:N")
     values = _gpu_values([*flavor_labels.values(), *node_labels.values()])
     available = ", ".join(values[:_MODELS_SHOWN_MAX]) or (
         "none has a label with a GPU model: use --gpus N, if needed with --node-selector NAME=VALUE"
     )
     source = f"the flavors of queue {job_request.queue} and the nodes"
-    raise SubmitError(f"GPU model {model} not found in the labels of {source}; available: {available}")
+    raise SubmitError(f"GPU model {gpu_model} not found in the labels of {source}; available: {available}")
 
 
 def _group_by_matching_labels(
-    model: str, labels_by_source: Mapping[str, Mapping[str, str]]
+    gpu_model: str, labels_by_source: Mapping[str, Mapping[str, str]]
 ) -> Mapping[tuple[tuple[str, str], ...], Sequence[str]]:
     """Group flavors or nodes by their labels whose values contain the GPU model; return only exact matches, if any."""
     sources_by_labels: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for source, labels in labels_by_source.items():
-        pairs = [pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], model)]
+        pairs = [
+            pair for pair in labels.items() if pair[0] != well_known.HOSTNAME and _contains_words(pair[1], gpu_model)
+        ]
         matching_labels = tuple([pair for pair in pairs if _GPU_LABEL.search(pair[0])] or pairs)
         if matching_labels:
             sources_by_labels.setdefault(matching_labels, []).append(source)
     exact_matches = {
         labels: sources
         for labels, sources in sources_by_labels.items()
-        if any(value.lower() == model.lower() for _, value in labels)
+        if any(value.lower() == gpu_model.lower() for _, value in labels)
     }
     return exact_matches or sources_by_labels
 
 
-def _contains_words(value: str, model: str) -> bool:
+def _contains_words(value: str, gpu_model: str) -> bool:
     """Return whether a label value contains a model as whole words: a100 is in nvidia-tesla-a100."""
-    words, model_words = (re.split(r"[^a-z0-9]+", text.lower()) for text in (value, model))
+    words, model_words = (re.split(r"[^a-z0-9]+", text.lower()) for text in (value, gpu_model))
     return f" {' '.join(model_words)} " in f" {' '.join(words)} "
 
 

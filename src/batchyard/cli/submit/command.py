@@ -308,7 +308,7 @@ class JobFollower:
             if self._progress.is_pending:
                 position = await self._cluster.queue_position(self._job_request, self._uid)
                 if position is not None:
-                    self._report_all(self._progress.process_position(*position, self._job_request.queue))
+                    self._report_all(self._progress.process_queue_position(*position, self._job_request.queue))
             await sleep_for(_PROGRESS_POLL_INTERVAL)
 
     def _follow_log(self, pod: Obj) -> None:

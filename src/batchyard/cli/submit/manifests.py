@@ -100,9 +100,9 @@ def archive_config_maps(job_request: JobRequest, archive: bytes) -> Sequence[Obj
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": _metadata(job_request, _part_name(job_request, number), {}),
+            "metadata": _metadata(job_request, _archive_config_map_name(job_request, number), {}),
             "immutable": True,
-            "binaryData": {_part_key(number): base64.b64encode(archive[start : start + PART_SIZE]).decode()},
+            "binaryData": {_archive_part_key(number): base64.b64encode(archive[start : start + PART_SIZE]).decode()},
         }
         for number, start in enumerate(range(0, len(archive), PART_SIZE))
     ]
@@ -181,14 +181,17 @@ def _container_resources(job_request: JobRequest) -> dict[str, str]:
 
 
 def _volume_sources(job_request: JobRequest, archive: bytes) -> list[dict[str, Any]]:
-    return [{"configMap": {"name": _part_name(job_request, number)}} for number in range(-(-len(archive) // PART_SIZE))]
+    return [
+        {"configMap": {"name": _archive_config_map_name(job_request, number)}}
+        for number in range(-(-len(archive) // PART_SIZE))
+    ]
 
 
-def _part_name(job_request: JobRequest, part_number: int) -> str:
+def _archive_config_map_name(job_request: JobRequest, part_number: int) -> str:
     return f"{job_request.name}-files-{part_number}"
 
 
-def _part_key(part_number: int) -> str:
+def _archive_part_key(part_number: int) -> str:
     return f"part-{part_number:03}"
 
 

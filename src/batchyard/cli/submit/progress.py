@@ -72,13 +72,13 @@ class JobProgress:
         elif quota_condition is not None:
             yield from self._pending_message(_pending_reason_of(workload, quota_condition))
 
-    def process_position(self, before_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
-        """Yield a message if a pending Job's queue position changed: `before_count` Workloads are before the Job."""
-        position = f"{before_count + 1} of {pending_count}"
+    def process_queue_position(self, preceding_count: int, pending_count: int, queue: str) -> Iterator[ProgressMessage]:
+        """Yield a message if a pending Job's queue position changed: `preceding_count` Workloads are before the Job."""
+        position = f"{preceding_count + 1} of {pending_count}"
         if self.is_pending and position != self._queue_position:
             self._queue_position = position
             yield ProgressMessage(
-                "Position", f"is {position} in queue {queue}", {"position": before_count + 1, "of": pending_count}
+                "Position", f"is {position} in queue {queue}", {"position": preceding_count + 1, "of": pending_count}
             )
 
     def process_pod(self, pod: Obj) -> Iterator[ProgressMessage]:

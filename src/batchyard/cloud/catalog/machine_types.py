@@ -148,7 +148,7 @@ def catalog_of(cluster: Obj) -> Catalog:
 
 def _customized_catalog(added_machines: Mapping[str, Any], price_rows: Mapping[str, Any]) -> Catalog:
     catalog = builtin_catalog()
-    price_fractions = _builtin_rows()["fractions"]
+    price_fractions = _load_builtin_catalog()["fractions"]
     machines, attachable = dict(catalog.machines), dict(catalog.attachable)
     for name, row in added_machines.items():
         known_machine = machines.get(name)
@@ -170,7 +170,7 @@ def _customized_catalog(added_machines: Mapping[str, Any], price_rows: Mapping[s
 @cache
 def builtin_catalog() -> Catalog:
     """Return the cloud's catalog as `catalog.yaml` defines it."""
-    rows = _builtin_rows()
+    rows = _load_builtin_catalog()
     price_fractions = rows["fractions"]
     named_machines = {name: _machine_type(name, row, price_fractions) for name, row in rows["machines"].items()}
     return Catalog(
@@ -189,7 +189,7 @@ def builtin_catalog() -> Catalog:
 
 
 @cache
-def _builtin_rows() -> Mapping[str, Any]:
+def _load_builtin_catalog() -> Mapping[str, Any]:
     catalog_yaml = pkgutil.get_data("batchyard.cloud.catalog", "catalog.yaml")
     assert catalog_yaml is not None, "catalog.yaml is missing from the installed package"
     rows_by_section: Mapping[str, Any] = yaml.load(catalog_yaml, Loader=yaml.CSafeLoader)

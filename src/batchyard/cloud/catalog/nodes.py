@@ -45,7 +45,7 @@ def capacity(machine: MachineType, node_system: NodeSystem, pods: int = DEFAULT_
     resource_amounts = {
         "cpu": machine.cpu_milli,
         "ephemeral-storage": _disk_bytes(machine, node_system),
-        "memory": max(0, memory - interpolate_reserved(node_system.reserved_memory, memory)),
+        "memory": max(0, memory - interpolate_reserved_amount(node_system.reserved_memory, memory)),
         "pods": pods,
     }
     if machine.accelerator is not None:
@@ -82,21 +82,26 @@ def reserved_memory_mib(memory_mib: int) -> int:
     return _reserved_by_brackets(memory_mib, _RESERVED_MEMORY_BRACKETS)
 
 
-def interpolate_reserved(pairs: Sequence[tuple[int, int]], amount: int) -> int:
-    """Return the reserved part of an amount, interpolated linearly between measured pairs of total and reserved.
+def interpolate_reserved_amount(total_reserved_pairs: Sequence[tuple[int, int]], total: int) -> int:
+    """Return the reserved part of a total, interpolated linearly between measured pairs of total and reserved.
 
     Outside the measured range, the first or the last two pairs are extrapolated.
     """
-    upper_index = next((index for index, row in enumerate(pairs) if row[0] >= amount), len(pairs) - 1)
-    (low, reserved_low), (high, reserved_high) = pairs[max(0, upper_index - 1)], pairs[max(1, upper_index)]
-    return reserved_low + (amount - low) * (reserved_high - reserved_low) // (high - low)
+    upper_index = next(
+        (index for index, row in enumerate(total_reserved_pairs) if row[0] >= total), len(total_reserved_pairs) - 1
+    )
+    (low, reserved_low), (high, reserved_high) = (
+        total_reserved_pairs[max(0, upper_index - 1)],
+        total_reserved_pairs[max(1, upper_index)],
+    )
+    return reserved_low + (total - low) * (reserved_high - reserved_low) // (high - low)
 
 
 def _disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:
     if machine.local_ssds:
         return machine.local_ssds * LOCAL_SSD_BYTES - node_system.local_ssd_overhead.get(machine.local_ssds, 0)
     disk_bytes = node_system.boot_disk_gib * GIB
-    return disk_bytes - interpolate_reserved(node_system.reserved_disk, disk_bytes)
+    return disk_bytes - interpolate_reserved_amount(node_system.reserved_disk, disk_bytes)
 
 
 def _reserved_disk_bytes(machine: MachineType, node_system: NodeSystem) -> int:

@@ -28,7 +28,7 @@ def machine_of(pool: Obj, catalog: Catalog) -> MachineType:
     return replace(machine, accelerator=accelerator, prices=prices)
 
 
-def has_its_accelerator(pool: Obj, catalog: Catalog) -> bool:
+def has_specified_accelerator(pool: Obj, catalog: Catalog) -> bool:
     """Return whether a node pool's machines have the accelerators in its spec: built in, or possible to attach."""
     accelerator_row, actual_accelerator = pool["spec"].get("accelerator"), machine_of(pool, catalog).accelerator
     return not accelerator_row or (
@@ -149,7 +149,7 @@ class StepDuration(NamedTuple):
 
 def step_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> StepDuration:
     """Return the duration of a machine step such as `boot` or `drivers` for a machine type."""
-    row = _duration_row(step, machine, cluster, catalog)
+    row = _configured_duration(step, machine, cluster, catalog)
     return StepDuration(parse_duration(row["min"]), parse_duration(row["typical"]), parse_duration(row["max"]))
 
 
@@ -161,7 +161,7 @@ def with_typical_times(cluster: Obj) -> Obj:
     step_names = [step for step, row in catalog.times.items() if isinstance(row, Mapping)]
 
     def typical_rows(machine: MachineType, step_names: Iterable[str]) -> Mapping[str, Any]:
-        durations = {step: _duration_row(step, machine, cluster, catalog)["typical"] for step in step_names}
+        durations = {step: _configured_duration(step, machine, cluster, catalog)["typical"] for step in step_names}
         return {step: {"min": text, "typical": text, "max": text} for step, text in durations.items()}
 
     machine_steps = [step for step in step_names if step != POD_START]
@@ -181,11 +181,11 @@ def preparation_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Du
 
 def repair_time(machine: MachineType, cluster: Obj, catalog: Catalog) -> Duration:
     """Return how long after its crash a machine is replaced."""
-    text: str = _duration_row("repair", machine, cluster, catalog)
+    text: str = _configured_duration("repair", machine, cluster, catalog)
     return parse_duration(text)
 
 
-def _duration_row(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
+def _configured_duration(step: str, machine: MachineType, cluster: Obj, catalog: Catalog) -> Any:
     """Return the configured duration of a machine step, from the first of: machine type, family, Cluster, catalog.
 
     It is a row of minimum, typical and maximum, except for the step `repair`, whose duration is a single text.

@@ -61,7 +61,7 @@ def _chart_line(recorded_series: RecordedSeries, total_kind: str, name: str, tit
 
 def _nominal_quota_line(inputs: ViewInputs, resource: str, count: int) -> ViewJson | None:
     snapshot = inputs.queue_source.snapshot
-    ids = [fr for fr, (_, name) in enumerate(snapshot.names) if name == resource]
+    ids = [fr for fr, (_, name) in enumerate(snapshot.flavor_resource_names) if name == resource]
     nodes = [*snapshot.cohorts.values(), *(queue.node for queue in snapshot.queues.values())]
     amounts = [node.nominal[fr] for node in nodes for fr in ids if fr in node.nominal]
     total = sum(amounts)

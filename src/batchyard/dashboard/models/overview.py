@@ -139,7 +139,7 @@ _DEFAULT_TIMELINE_PERIOD: Final = HOUR
 _MIN_TIMELINE_PERIOD: Final = MINUTE
 
 
-class _Span(NamedTuple):
+class _TimelineBar(NamedTuple):
     """One bar of the timeline: an interval of a Workload in a lane (a flavor or a node)."""
 
     start: Instant
@@ -192,16 +192,16 @@ def _period_start(inputs: ViewInputs, query: Query) -> Instant:
     return (inputs.now - max(period, _MIN_TIMELINE_PERIOD)) // SECOND * SECOND
 
 
-def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_Span]:
+def _spans_by_flavor(histories: Iterable[WorkloadHistory]) -> list[_TimelineBar]:
     return [
-        _Span(interval.start, interval.end, flavor, history.key, interval.outcome)
+        _TimelineBar(interval.start, interval.end, flavor, history.key, interval.outcome)
         for history in histories
         for interval in history.quota_intervals
         for flavor in interval.flavors
     ]
 
 
-def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
+def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_TimelineBar]:
     """Return the timeline's bars by node; pods of a Workload that start at the same time on a node share a bar."""
     span_ends: dict[tuple[str, str, Instant], Instant | None] = {}
     for interval in inputs.history.pod_binding_intervals():
@@ -210,11 +210,13 @@ def _spans_by_node(inputs: ViewInputs, access: NamespaceAccess) -> list[_Span]:
         key = (interval.node, interval.workload, interval.start)
         latest_end_time = span_ends.get(key, 0)
         span_ends[key] = None if latest_end_time is None or interval.end is None else max(latest_end_time, interval.end)
-    return [_Span(start, end, node, workload, "") for (node, workload, start), end in span_ends.items()]
+    return [_TimelineBar(start, end, node, workload, "") for (node, workload, start), end in span_ends.items()]
 
 
-def _lane_documents(spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant) -> list[ViewJson]:
-    spans_by_lane: dict[str, list[_Span]] = {}
+def _lane_documents(
+    spans: list[_TimelineBar], workload_numbers: dict[str, int], period_start: Instant
+) -> list[ViewJson]:
+    spans_by_lane: dict[str, list[_TimelineBar]] = {}
     for span in spans:
         spans_by_lane.setdefault(span.lane, []).append(span)
     lane_documents = []
@@ -225,7 +227,7 @@ def _lane_documents(spans: list[_Span], workload_numbers: dict[str, int], period
 
 
 def _arrange_bars_in_rows(
-    spans: list[_Span], workload_numbers: dict[str, int], period_start: Instant
+    spans: list[_TimelineBar], workload_numbers: dict[str, int], period_start: Instant
 ) -> tuple[list[list[object]], int]:
     """Return bars [start, end, row, Workload number, outcome], each in the first free row, and the row count."""
     free_rows: list[int] = []

@@ -21,7 +21,7 @@ from batchyard.scheduling.cluster_queue import ClusterQueue
 
 def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
     """Return the row of a ClusterQueue, with counts of Workloads and a usage bar for each flavor."""
-    queue_state = inputs.queue_source.readiness(queue.name)
+    queue_state = inputs.queue_source.active_status(queue.name)
     admitted_count = sum(workload.is_admitted for workload in queue.workloads.values())
     return {
         "name": queue.name,
@@ -96,8 +96,12 @@ def queue_time_series(inputs: ViewInputs, queue: str) -> ViewJson | None:
     return {
         "from": format_timestamp(start),
         "to": format_timestamp(inputs.now),
-        "pending": _running_sums(_all_changes(histories, _pending_changes), start, step_duration, len(step_starts)),
-        "running": _running_sums(_all_changes(histories, _running_changes), start, step_duration, len(step_starts)),
+        "pending": _running_sums(
+            _all_changes(histories, _pending_count_changes), start, step_duration, len(step_starts)
+        ),
+        "running": _running_sums(
+            _all_changes(histories, _running_count_changes), start, step_duration, len(step_starts)
+        ),
         "usage": [
             {
                 "flavor": flavor,
@@ -119,7 +123,7 @@ def _all_changes(
     return [change for history in histories for change in changes_of(history)]
 
 
-def _pending_changes(history: WorkloadHistory) -> _Changes:
+def _pending_count_changes(history: WorkloadHistory) -> _Changes:
     is_pending = False
     for mark in history.marks:
         if mark.event in _PENDING_EVENTS and not is_pending:
@@ -130,7 +134,7 @@ def _pending_changes(history: WorkloadHistory) -> _Changes:
             yield mark.at, -1
 
 
-def _running_changes(history: WorkloadHistory) -> _Changes:
+def _running_count_changes(history: WorkloadHistory) -> _Changes:
     for interval in history.quota_intervals:
         yield interval.start, 1
         if interval.end is not None:

@@ -63,7 +63,7 @@ def _missing_quota(snapshot: Snapshot, node: QuotaNode, view: WorkloadView, reso
 
     None if the queue `node` has no quota for the flavor and resource.
     """
-    fr = next((each for each in node.declared_frs if snapshot.names[each] == (flavor, resource)), None)
+    fr = next((each for each in node.declared_frs if snapshot.flavor_resource_names[each] == (flavor, resource)), None)
     if fr is None:
         return None
     requests = {**dict(view.pod_sets[0].template.requests), PODS: 1}
@@ -131,7 +131,7 @@ def quota_usage_rows(snapshot: Snapshot, node: QuotaNode) -> list[ViewJson]:
     """
     ids = [
         fr
-        for fr in range(len(snapshot.names))
+        for fr in range(len(snapshot.flavor_resource_names))
         if fr in node.nominal or _amount_of(node.subtree_quota, fr) or _amount_of(node.usage, fr)
     ]
     return sorted((_usage_row(snapshot, node, fr) for fr in ids), key=lambda line: (line["flavor"], line["resource"]))
@@ -158,7 +158,7 @@ def _usage_sort_key(usage_row: ViewJson) -> tuple[bool, float]:
 
 
 def _usage_row(snapshot: Snapshot, node: QuotaNode, fr: int) -> ViewJson:
-    flavor, resource = snapshot.names[fr]
+    flavor, resource = snapshot.flavor_resource_names[fr]
     nominal, quota, used_amount = (
         node.nominal.get(fr, 0),
         _amount_of(node.subtree_quota, fr),

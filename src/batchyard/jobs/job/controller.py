@@ -180,7 +180,7 @@ class RelevantJobPods:
         self.is_complete = False
 
     @property
-    def pods(self) -> Iterable[meta.Key]:
+    def pod_keys(self) -> Iterable[meta.Key]:
         """The keys of the pods that have not ended or still have the Job finalizer."""
         return self._flags_by_pod
 
@@ -282,7 +282,7 @@ class PodIndex:
         job_key = event.key.namespace, job_uid
         job_pods = self._pods_of(job_key)
         is_relevant = job_pods.observe(event, now)
-        if not (job_pods.job_is_known or job_pods.pods):  # the last pod of a deleted Job
+        if not (job_pods.job_is_known or job_pods.pod_keys):  # the last pod of a deleted Job
             del self._pods_by_job[job_key]
         return is_relevant
 
@@ -463,7 +463,7 @@ class JobPodController:
             return ReconcileResult(requeue_at=reconcile_at)
         if not job_index.is_complete:
             job_index.add_existing(reader.owned_by(obj["metadata"]["uid"], key.namespace))
-        pods = job_pods(pod for each in job_index.pods if (pod := reader.get(each)) is not None)
+        pods = job_pods(pod for each in job_index.pod_keys if (pod := reader.get(each)) is not None)
         plan = plan_job(obj, pods, job_index.failure_times, now)
         job_index.record_plan(plan)
         names = (pod.obj["metadata"]["name"] for pod in pods)

@@ -69,7 +69,7 @@ class JobIntegration:
         """
         parallelism: int = job["spec"].get("parallelism", 1)
         completions: int = job["spec"].get("completions", parallelism)
-        ended_count = _ended_count(job, completions)
+        ended_count = _ended_pod_count(job, completions)
         reclaimable_count = parallelism - max(completions - ended_count, 0)
         if parallelism <= 1 or ended_count == 0 or reclaimable_count <= 0:
             return []
@@ -84,7 +84,9 @@ class JobIntegration:
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: expecting 1 podset, got {len(injections)}")
         started_job: Obj = with_path(job, ("spec", "suspend"), False)
         started_job = _with_parallelism(started_job, injections[0].count)
-        return with_path(started_job, _POD_TEMPLATE_PATH, workloads.inject(job["spec"]["template"], injections[0]))
+        return with_path(
+            started_job, _POD_TEMPLATE_PATH, workloads.inject_pod_set_info(job["spec"]["template"], injections[0])
+        )
 
     def stop(self, job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the next write that stops the Job: suspend, clear startTime, restore the pod template; None when done.
@@ -132,14 +134,16 @@ def _restore_template(job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -
     template, original = job["spec"]["template"], pod_set_infos[0]
     labels = (template.get("metadata") or {}).get("labels") or {}
     controller_labels = {name: labels[name] for name in well_known.POD_OWNER_LABELS if name in labels}
-    restored_template = workloads.restore(template, replace(original, labels={**original.labels, **controller_labels}))
+    restored_template = workloads.restore_pod_set_info(
+        template, replace(original, labels={**original.labels, **controller_labels})
+    )
     job = _with_parallelism(job, original.count)
     if semantic_equality(scheme.JOB).is_same("PodTemplateSpec", restored_template, template):
         return job
     return with_path(job, _POD_TEMPLATE_PATH, restored_template)
 
 
-def _ended_count(job: Obj, completions: int) -> int:
+def _ended_pod_count(job: Obj, completions: int) -> int:
     status = job.get("status") or {}
     if job["spec"].get("completionMode") != "Indexed":
         succeeded_count: int = status.get("succeeded", 0)

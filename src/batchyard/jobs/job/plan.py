@@ -22,7 +22,6 @@ from batchyard.jobs.job.spec import (
     PolicyRule,
     Spans,
     backoff_end,
-    contains,
     count_common,
     count_from_annotation,
     failures_since_success,
@@ -36,6 +35,7 @@ from batchyard.jobs.job.spec import (
     observe_job,
     parse_indexes,
     policy_decision,
+    spans_contain,
     unused_indexes,
     with_indexes,
 )
@@ -299,7 +299,7 @@ def _is_recorded(pod: JobPod, record: PodTerminationRecord, job: ObservedJob) ->
         return pod.uid in job.uncounted_failed
     if record is _RECORD_SUCCESS:
         if job.spec.indexed:
-            return contains(job.recorded_indexes, pod.index)
+            return spans_contain(job.recorded_indexes, pod.index)
         return pod.uid in job.uncounted_succeeded
     return True
 
@@ -356,7 +356,7 @@ def plan_pod_changes(job: ObservedJob, failure_times: Iterable[Instant], now: In
     surplus_pods = _surplus_pods(job, max(0, len(job.active_pods) - desired_count))
     if surplus_pods:
         return PodChanges(to_dismiss=surplus_pods)
-    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating(job)), CREATED_MAX)
+    missing_count = min(desired_count - len(job.active_pods) - len(_awaited_terminating_pods(job)), CREATED_MAX)
     if missing_count <= 0:
         return PodChanges()
     if job.spec.backoff_limit_per_index is not None:
@@ -412,12 +412,14 @@ def _deletion_order(pod: JobPod) -> tuple[bool, int, bool, Instant, int, Instant
 
 def _missing_indexes(job: ObservedJob, count: int) -> list[int]:
     spec = job.spec
-    pod_indexes = [pod.index for pod in (*job.active_pods, *_awaited_terminating(job)) if spec.has_index(pod.index)]
+    pod_indexes = [
+        pod.index for pod in (*job.active_pods, *_awaited_terminating_pods(job)) if spec.has_index(pod.index)
+    ]
     used_indexes = with_indexes(job.succeeded_indexes, pod_indexes)
     return unused_indexes(index_union(used_indexes, job.failed_indexes), count, spec.completions or 0)
 
 
-def _awaited_terminating(job: ObservedJob) -> list[JobPod]:
+def _awaited_terminating_pods(job: ObservedJob) -> list[JobPod]:
     return [pod for pod in job.pods if pod.terminating] if job.spec.replaces_after_end else []
 
 
@@ -504,50 +506,52 @@ def _active_since(observed_job: ObservedJob, now: Instant) -> Instant | None:
 
 
 def _plan_pods(
-    state: ObservedJob, outcome: JobOutcome | None, failure_times: Iterable[Instant], now: Instant
+    observed_job: ObservedJob, outcome: JobOutcome | None, failure_times: Iterable[Instant], now: Instant
 ) -> PodChanges:
     if outcome is None:
-        return PodChanges() if state.is_deleted else plan_pod_changes(state, failure_times, now)
-    pods = state.active_pods
+        return PodChanges() if observed_job.is_deleted else plan_pod_changes(observed_job, failure_times, now)
+    pods = observed_job.active_pods
     return PodChanges(to_dismiss=pods) if outcome.succeeded else PodChanges(to_delete=pods)
 
 
-def _is_complete(state: ObservedJob, pod_changes: PodChanges) -> bool:
-    if pod_changes.to_create or len(state.active_pods) > len(pod_changes.to_dismiss):
+def _is_complete(observed_job: ObservedJob, pod_changes: PodChanges) -> bool:
+    if pod_changes.to_create or len(observed_job.active_pods) > len(pod_changes.to_dismiss):
         return False
-    return state.succeeded_count >= (1 if state.spec.completions is None else state.spec.completions)
+    return observed_job.succeeded_count >= (
+        1 if observed_job.spec.completions is None else observed_job.spec.completions
+    )
 
 
 def _new_status(
-    state: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
+    job: ObservedJob, outcome: JobOutcome | None, pod_changes: PodChanges, active_since: Instant | None, now: Instant
 ) -> tuple[Mapping[str, Any], Sequence[JobEvent]]:
-    conditions = JobConditions(state.status, now)
-    status = {**state.status, **termination_fields(state, outcome), **_pod_counts(state, pod_changes, active_since)}
+    conditions = JobConditions(job.status, now)
+    status = {**job.status, **termination_fields(job, outcome), **_pod_counts(job, pod_changes, active_since)}
     if active_since is not None:
         status["startTime"] = format_time(active_since)
     if outcome is not None:
         conditions.set(outcome.interim_condition_type, True, outcome.reason, outcome.message)
-        if _all_pods_counted(state):
-            conditions.end(outcome, has_too_many_successes=state.succeeded_count > _success_count_max(state))
+        if _all_pods_counted(job):
+            conditions.end(outcome, has_too_many_successes=job.succeeded_count > _success_count_max(job))
             status["completionTime"] = format_time(now) if outcome.succeeded else None
-    elif not state.is_deleted:
-        conditions.set_suspended(state.spec.suspended)
-        if state.spec.suspended:
+    elif not job.is_deleted:
+        conditions.set_suspended(job.spec.suspended)
+        if job.spec.suspended:
             status["startTime"] = None
     status["conditions"] = conditions.as_list()
     return {name: value for name, value in status.items() if value or name in _ALWAYS_WRITTEN_FIELDS}, conditions.events
 
 
-def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Instant | None) -> dict[str, Any]:
+def _pod_counts(observed_job: ObservedJob, pod_changes: PodChanges, active_since: Instant | None) -> dict[str, Any]:
     """Return the Job status fields `active`, `ready` and `terminating`: pod counts after the planned changes.
 
     When a Job starts, the pods to create count as active in the same write. Later only existing pods count, because the
     creation of new pods may be rejected.
     """
     deleted_uids = {pod.uid for pod in (*pod_changes.to_dismiss, *pod_changes.to_delete)}
-    remaining_pods = [pod for pod in state.active_pods if pod.uid not in deleted_uids]
-    is_new_start_time = active_since is not None and state.status.get("startTime") != format_time(active_since)
-    terminating_count = sum(pod.terminating for pod in state.pods) + len(pod_changes.to_delete)
+    remaining_pods = [pod for pod in observed_job.active_pods if pod.uid not in deleted_uids]
+    is_new_start_time = active_since is not None and observed_job.status.get("startTime") != format_time(active_since)
+    terminating_count = sum(pod.terminating for pod in observed_job.pods) + len(pod_changes.to_delete)
     terminating_count += sum(
         bool(pod.obj["spec"].get("nodeName")) for pod in pod_changes.to_dismiss
     )  # unscheduled pods are removed at once
@@ -558,9 +562,9 @@ def _pod_counts(state: ObservedJob, pod_changes: PodChanges, active_since: Insta
     }
 
 
-def _success_count_max(state: ObservedJob) -> int:
-    return state.succeeded_count if state.spec.completions is None else state.spec.completions
+def _success_count_max(observed_job: ObservedJob) -> int:
+    return observed_job.succeeded_count if observed_job.spec.completions is None else observed_job.spec.completions
 
 
-def _all_pods_counted(state: ObservedJob) -> bool:
-    return not any(pod.tracked or not pod.ended for pod in state.pods)
+def _all_pods_counted(observed_job: ObservedJob) -> bool:
+    return not any(pod.tracked or not pod.ended for pod in observed_job.pods)

@@ -161,7 +161,7 @@ def index_count(spans: Spans) -> int:
     return sum(last - first + 1 for first, last in spans)
 
 
-def contains(spans: Spans, index: int) -> bool:
+def spans_contain(spans: Spans, index: int) -> bool:
     """Return whether a completion index is in a set of completion indexes."""
     position = bisect_right(spans, (index, index))
     return (position > 0 and spans[position - 1][1] >= index) or (position < len(spans) and spans[position][0] == index)
@@ -498,7 +498,7 @@ def _failed_predecessors(
         index = pod.index
         if not (pod.tracked and spec.has_index(index) and has_failed(pod, spec)) or index in active_indexes:
             continue
-        if any(contains(spans, index) for spans in finished_indexes):
+        if any(spans_contain(spans, index) for spans in finished_indexes):
             continue
         if index not in latest_pod_by_index or _retry_order(pod) >= _retry_order(latest_pod_by_index[index]):
             latest_pod_by_index[index] = pod

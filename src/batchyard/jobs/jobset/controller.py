@@ -45,7 +45,9 @@ def child_jobs(jobset: Obj, replicated_job: Mapping[str, Any], indexes: Iterable
             "ownerReferences": [controller_reference(jobset)],
             **_labels_and_annotations(template.get("metadata") or {}, position_labels, placement_annotations),
         }
-        pod_template = _reserve_nodes(metadata, _pod_template(jobset, template, position_labels, placement_annotations))
+        pod_template = _with_node_selector_strategy(
+            metadata, _pod_template(jobset, template, position_labels, placement_annotations)
+        )
         spec = {**template["spec"], "template": pod_template, "suspend": jobset_spec.is_suspended(jobset)}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         jobs.append(with_defaults(job))
@@ -86,7 +88,7 @@ def _pod_template(
     }
 
 
-def _reserve_nodes(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
+def _with_node_selector_strategy(metadata: Obj, pod_template: dict[str, Any]) -> dict[str, Any]:
     annotations = metadata["annotations"]
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY not in annotations:
         return pod_template
@@ -240,10 +242,10 @@ def _create_and_resume(
         return jobset_pass.reconcile_result()
     writes.extend(_job_resume_writes(jobset_pass.children.active_jobs, startup))
     if startup.must_wait:
-        status_draft.start_in_order()
+        status_draft.begin_startup_policy()
         return jobset_pass.reconcile_result()
     if jobset_spec.starts_in_order(jobset):
-        status_draft.complete_start_in_order()
+        status_draft.complete_startup_policy()
     status_draft.resume()
     return jobset_pass.reconcile_result()
 

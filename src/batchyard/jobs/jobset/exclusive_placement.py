@@ -53,7 +53,7 @@ def with_priority_label(pod: meta.Obj) -> meta.Obj:
     """
     annotations = pod["metadata"].get("annotations") or {}
     priority = pod["spec"].get("priority")
-    if priority is None or not _is_handled(annotations):
+    if priority is None or not _is_handled_by_webhooks(annotations):
         return pod
     labels = {**(pod["metadata"].get("labels") or {}), well_known.JOB_SET_PRIORITY: str(priority)}
     return meta.with_metadata(pod, labels=labels)
@@ -68,7 +68,7 @@ def mutate_pod(pod: meta.Obj, reader: PlacementReader) -> meta.Obj:
     """
     annotations = pod["metadata"].get("annotations") or {}
     pod = with_priority_label(pod)
-    if not _is_handled(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
+    if not _is_handled_by_webhooks(annotations) or well_known.EXCLUSIVE_TOPOLOGY not in annotations:
         return pod
     return _exclude_other_jobs(pod) if is_leader(pod) else _bind_to_leader_domain(pod, reader)
 
@@ -79,7 +79,7 @@ def validate_pod(pod: meta.Obj, reader: PlacementReader) -> None:
     Such a follower has no node selector for its topology domain, or no single active leader with a node.
     """
     annotations = pod["metadata"].get("annotations") or {}
-    if not _is_handled(annotations):
+    if not _is_handled_by_webhooks(annotations):
         return
     topology_key = annotations.get(well_known.EXCLUSIVE_TOPOLOGY)
     if topology_key is None or is_leader(pod):
@@ -103,7 +103,7 @@ def is_leader(pod: meta.Obj) -> bool:
     return meta.annotation(pod, well_known.COMPLETION_INDEX) == "0"
 
 
-def _is_handled(annotations: Mapping[str, str]) -> bool:
+def _is_handled_by_webhooks(annotations: Mapping[str, str]) -> bool:
     """Return whether the webhooks handle the pod: it belongs to a JobSet that does not use manually labeled nodes."""
     return well_known.JOB_SET_NAME in annotations and well_known.NODE_SELECTOR_STRATEGY not in annotations
 

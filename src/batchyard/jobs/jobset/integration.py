@@ -62,20 +62,26 @@ class JobSetIntegration:
         if len(injections) != len(replicated_jobs):
             count_mismatch_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_mismatch_text}")
-        templates = [workloads.inject(_pod_template_of(r), i) for r, i in zip(replicated_jobs, injections, strict=True)]
+        templates = [
+            workloads.inject_pod_set_info(_pod_template_of(r), i)
+            for r, i in zip(replicated_jobs, injections, strict=True)
+        ]
         return _with_templates(with_path(job, ("spec", "suspend"), False), templates)
 
-    def stop(self, job: Obj, infos: Sequence[workloads.PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -> Write | None:
         """Return the write that suspends the JobSet and restores its pod templates; None if already suspended.
 
-        The templates are restored only if `infos` has one item for each replicated job.
+        The templates are restored only if `pod_set_infos` has one item for each replicated job.
         """
         if self.is_suspended(job):
             return None
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
         replicated_jobs = job["spec"].get("replicatedJobs") or ()
-        if len(infos) == len(replicated_jobs):
-            templates = [workloads.restore(_pod_template_of(r), i) for r, i in zip(replicated_jobs, infos, strict=True)]
+        if len(pod_set_infos) == len(replicated_jobs):
+            templates = [
+                workloads.restore_pod_set_info(_pod_template_of(r), i)
+                for r, i in zip(replicated_jobs, pod_set_infos, strict=True)
+            ]
             stopped_jobset = _with_templates(stopped_jobset, templates)
         return Update(stopped_jobset)
 

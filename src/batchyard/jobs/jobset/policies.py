@@ -139,11 +139,11 @@ class JobSetStatusDraft:
         """Set the JobSet's Suspended condition, if it has one, to False."""
         self._set_condition(spec.SUSPENDED, False, spec.JOBS_RESUMED)
 
-    def start_in_order(self) -> None:
+    def begin_startup_policy(self) -> None:
         """Set the JobSet's condition StartupPolicyInProgress to True, and StartupPolicyCompleted, if True, to False."""
         self._set_condition(spec.STARTUP_IN_PROGRESS, True, spec.IN_ORDER_IN_PROGRESS)
 
-    def complete_start_in_order(self) -> None:
+    def complete_startup_policy(self) -> None:
         """Set the JobSet's condition StartupPolicyCompleted to True, and StartupPolicyInProgress, if True, to False."""
         self._set_condition(spec.STARTUP_COMPLETED, True, spec.IN_ORDER_COMPLETED)
 
@@ -251,19 +251,19 @@ def apply_failure_policy(draft: JobSetStatusDraft, jobset: Obj, failed_jobs: Seq
     """Fail or restart the JobSet in `draft`, its next status, as its failure policy requires for the failed Jobs."""
     failure_policy = jobset["spec"].get("failurePolicy")
     if failure_policy is None:
-        draft.fail(_name_failed_job(spec.JOBS_FAILED, _first_failed_job(failed_jobs)))
+        draft.fail(_with_failed_job_name(spec.JOBS_FAILED, _first_failed_job(failed_jobs)))
         return
     rule, job = _first_matching_rule(failure_policy.get("rules") or (), failed_jobs)
     policy_cause = spec.BY_DEFAULT_FAILURE_POLICY if rule is None else f"{spec.BY_RULE_PREFIX}{rule['name']}"
     match "RestartJobSet" if rule is None else rule["action"]:
         case "FailJobSet":
-            draft.fail(_name_failed_job(spec.FAIL_ACTION, job))
+            draft.fail(_with_failed_job_name(spec.FAIL_ACTION, job))
         case "RestartJobSet" if _counted_restarts(jobset) >= failure_policy.get("maxRestarts", 0):
-            draft.fail(_name_failed_job(spec.RESTARTS_EXHAUSTED, job))
+            draft.fail(_with_failed_job_name(spec.RESTARTS_EXHAUSTED, job))
         case "RestartJobSet":
-            draft.restart(policy_cause, _name_failed_job(spec.RESTART_ACTION, job), counts_towards_max=True)
+            draft.restart(policy_cause, _with_failed_job_name(spec.RESTART_ACTION, job), counts_towards_max=True)
         case "RestartJobSetAndIgnoreMaxRestarts":
-            draft.restart(policy_cause, _name_failed_job(spec.FREE_RESTART_ACTION, job), counts_towards_max=False)
+            draft.restart(policy_cause, _with_failed_job_name(spec.FREE_RESTART_ACTION, job), counts_towards_max=False)
 
 
 def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj]) -> tuple[FailureRule | None, Obj]:
@@ -299,7 +299,7 @@ def _counted_restarts(jobset: Obj) -> int:
     return restart_count
 
 
-def _name_failed_job(reason_message: ReasonMessage, job: Obj) -> ReasonMessage:
+def _with_failed_job_name(reason_message: ReasonMessage, job: Obj) -> ReasonMessage:
     return ReasonMessage(
         reason_message.reason, f"{reason_message.message} (first failed job: {job['metadata']['name']})"
     )

@@ -344,7 +344,11 @@ class LocalKubelet:
                 problem = request.problem
             else:
                 desired_runs.writes.extend([*_delete_outdated_runs(start, request), Create(request)])
-                problem = images.previous_image_problem(start.container.status) if run_of(request).image_for else None
+                problem = (
+                    images.previous_image_problem(start.container.status)
+                    if run_of(request).image_pull_container
+                    else None
+                )
             if problem is not None:
                 desired_runs.problems[start.container.name] = problem
         return desired_runs
@@ -395,7 +399,7 @@ def _delete_outdated_runs(start: pod_actions.ContainerStart, request: Obj) -> It
 
     A new image pull replaces all earlier pulls. A new container start replaces all earlier starts except the last.
     """
-    for run in start.container.images if run_of(request).image_for else start.container.runs[:-1]:
+    for run in start.container.images if run_of(request).image_pull_container else start.container.runs[:-1]:
         yield Delete(key_of_run(run))
 
 

@@ -121,7 +121,7 @@ class PodState(NamedTuple):
 def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     """Return the observed state of a pod, computed from its Run objects and its status."""
     observed_runs = [run_of(run) for run in runs]
-    sandbox = next((run for run in observed_runs if not run.container and not run.image_for), None)
+    sandbox = next((run for run in observed_runs if not run.container and not run.image_pull_container), None)
     last_sandbox_number = max((run.sandbox_number for run in observed_runs), default=-1)
     sandbox_number = last_sandbox_number + 1 if sandbox is None else sandbox.sandbox_number
     runs_by_container, statuses, spec = group_runs_by_container(observed_runs), statuses_by_name(pod), pod["spec"]

@@ -72,7 +72,7 @@ def probes_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def lifecycle_hooks_of(container: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return a container's lifecycle hooks by kind (`postStart`, `preStop`), with defaults and numeric ports.
 
     Raises ContainerError if a port is unknown or invalid.
@@ -147,7 +147,7 @@ class NodeSettings:
     #: Whether pods may use the machine's network, including services on the loopback interface.
     host_network: bool = False
     #: Returns why a seccomp profile of this machine cannot be loaded, by its name; '' if it can.
-    profile_fault: Callable[[str], str] = accept_any_profile
+    seccomp_profile_fault: Callable[[str], str] = accept_any_profile
 
 
 class ResolvedImage(NamedTuple):
@@ -196,7 +196,7 @@ def build_container_run(
         find_image_mapping(container.get("image") or "", settings.images), {}
     )
     security.reject_unsupported(pod, container, reader, host_network=settings.host_network)
-    seccomp_profile = security.seccomp_of(pod, container, settings.profile_fault)
+    seccomp_profile = security.seccomp_of(pod, container, settings.seccomp_profile_fault)
     container_devices = inputs.devices.get(name, ContainerDevices())
     variables = {**container_devices.variables, **environment(pod, container, inputs.addresses, reader)}
     mounts = pod_volumes.mounts_of(container, variables, inputs.volumes)
@@ -220,7 +220,7 @@ def build_container_run(
         "devices": list(container_devices.paths),
         "network": "node" if pod["spec"].get("hostNetwork") else "pod",
         "probes": probes_of(container),
-        "hooks": hooks_of(container),
+        "hooks": lifecycle_hooks_of(container),
         "terminationMessagePath": container.get("terminationMessagePath") or _TERMINATION_MESSAGE_PATH,
         "terminationMessagePolicy": container.get("terminationMessagePolicy") or _TERMINATION_MESSAGE_POLICY,
         "log": {"maxBytes": settings.log_max_bytes, "maxFiles": settings.log_max_files},
@@ -353,7 +353,7 @@ def _find_rejections(pod: Obj, node: Obj, other_pods: Sequence[Obj]) -> Iterator
     view, requested_pod = node_view(node), pod_view(pod)
     node_info = NodeInfo(view)
     for other_pod in other_pods:
-        node_info.take(pod_view(other_pod))
+        node_info.add_pod(pod_view(other_pod))
     yield from _resource_rejections(requested_pod, node_info)
     yield from _scheduling_rejections(requested_pod, node_info)
 
@@ -508,11 +508,13 @@ def _resource_lists(pod: Obj) -> Iterator[Mapping[str, Any]]:
 
 
 def parse_node_settings(
-    settings: Mapping[str, Any], engines: Sequence[str] = (), profile_fault: Callable[[str], str] = accept_any_profile
+    settings: Mapping[str, Any],
+    engines: Sequence[str] = (),
+    seccomp_profile_fault: Callable[[str], str] = accept_any_profile,
 ) -> NodeSettings:
     """Return this machine's settings from `spec.local` of a Cluster; `engines` are the usable container engines.
 
-    `profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
+    `seccomp_profile_fault` returns why a seccomp profile of this machine cannot be loaded, or ''.
     """
     log = settings.get("log") or {}
     return NodeSettings(
@@ -523,5 +525,5 @@ def parse_node_settings(
         engines=engines,
         cache_bytes=meta.amount("memory", settings.get("imageCache", "20Gi")),
         host_network=bool(settings.get("hostNetwork")),
-        profile_fault=profile_fault,
+        seccomp_profile_fault=seccomp_profile_fault,
     )

@@ -39,7 +39,7 @@ class ObservedRun(NamedTuple):
     stop: StopRequest | None
 
     @property
-    def image_for(self) -> str:
+    def image_pull_container(self) -> str:
         """The name of the container for which an image is pulled; empty if this is not an image pull."""
         return str(self.obj["spec"].get("for", ""))
 
@@ -119,8 +119,8 @@ def group_pulls_by_container(runs: Sequence[ObservedRun]) -> Mapping[str, Sequen
     """Return the image pulls among `runs` by container name, the oldest first."""
     pulls_by_container: dict[str, list[ObservedRun]] = {}
     for run in sorted(runs, key=lambda pull_run: int(pull_run.obj["spec"].get("number", 0))):
-        if run.image_for:
-            pulls_by_container.setdefault(run.image_for, []).append(run)
+        if run.image_pull_container:
+            pulls_by_container.setdefault(run.image_pull_container, []).append(run)
     return pulls_by_container
 
 

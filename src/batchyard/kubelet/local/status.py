@@ -391,17 +391,19 @@ def _exit_code(status: Mapping[str, Any]) -> int | None:
 
 def _final_statuses(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> tuple[Statuses, Statuses]:
     if not init_statuses or _has_initialized(pod_state, init_statuses, main_statuses):
-        main_statuses = [_as_terminated(status) for status in main_statuses]
-    last_started_index = max((number for number, status in enumerate(init_statuses) if _has_started(status)), default=0)
+        main_statuses = [_with_terminated_state(status) for status in main_statuses]
+    last_started_index = max(
+        (number for number, status in enumerate(init_statuses) if _has_ever_started(status)), default=0
+    )
     return [
-        *map(_as_terminated, init_statuses[: last_started_index + 1]),
+        *map(_with_terminated_state, init_statuses[: last_started_index + 1]),
         *init_statuses[last_started_index + 1 :],
     ], main_statuses
 
 
 def _has_initialized(pod_state: PodState, init_statuses: Statuses, main_statuses: Statuses) -> bool:
     last_init_container = list(_init_containers(pod_state))[-1]
-    return any(_has_started(status) for status in main_statuses) or bool(
+    return any(_has_ever_started(status) for status in main_statuses) or bool(
         last_init_container.role is ContainerRole.INIT and _exit_code(init_statuses[-1]) == 0
     )
 
@@ -410,9 +412,9 @@ def _init_containers(pod_state: PodState) -> Iterator[Any]:
     return (container for container in pod_state.containers if container.role is not ContainerRole.MAIN)
 
 
-def _has_started(status: Mapping[str, Any]) -> bool:
+def _has_ever_started(status: Mapping[str, Any]) -> bool:
     return "waiting" not in status["state"] or bool(status["lastState"])
 
 
-def _as_terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return status if "terminated" in status["state"] else {**status, "state": unknown_state()}

@@ -387,7 +387,9 @@ def _empty_dir_plan(pod: Obj, source: Mapping[str, Any], reader: Reader) -> Empt
     size_limit = max(0, meta.amount("memory", source.get("sizeLimit") or "0")) or None
     mode = 0o1777 if source.get("stickyBit") else 0o777
     if medium:
-        size_limits = [size for size in (size_limit, _pod_memory_limit(pod), _node_memory(pod, reader)) if size]
+        size_limits = [
+            size for size in (size_limit, _pod_memory_limit(pod), _allocatable_node_memory(pod, reader)) if size
+        ]
         return EmptyDirPlan(True, min(size_limits, default=None), mode)
     return EmptyDirPlan(False, size_limit, mode)
 
@@ -401,7 +403,7 @@ def _pod_memory_limit(pod: Obj) -> int:
     return total_memory // meta.NANO if is_limited else 0
 
 
-def _node_memory(pod: Obj, reader: Reader) -> int:
+def _allocatable_node_memory(pod: Obj, reader: Reader) -> int:
     node = pod_fields_of(pod, (), reader).node or {}
     allocatable: Mapping[str, Any] = (node.get("status") or {}).get("allocatable") or {}
     return meta.amount("memory", allocatable.get("memory") or "0")

@@ -59,7 +59,7 @@ def status_of(pod: Obj, container: str) -> Mapping[str, Any]:
 _STATUS_FIELDS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
 
-def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
+def first_log_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool) -> Sequence[containers.LogLine]:
     """Return the first log lines of a simulated container: its run time, and its checkpoint, if it resumes from one."""
     run_time = (
         "until it is stopped" if plan.runtime >= UNLIMITED_RUNTIME else f"for {format_duration(plan.runtime)} in all"
@@ -71,7 +71,7 @@ def first_lines(pod: Obj, start_time: Instant, plan: RunPlan, *, previous: bool)
     return [_format_line(start_time, text) for text in lines]
 
 
-def checkpoint_lines(
+def checkpoint_log_lines(
     start_time: Instant, interval: Duration | None, last_time: Instant, end_time: Instant
 ) -> Iterator[containers.LogLine]:
     """Yield the log lines of checkpoints, one per `interval`, after `last_time` and up to `end_time`.
@@ -87,7 +87,9 @@ def checkpoint_lines(
         yield _format_line(start_time + number * interval, f"saved: the work of {work_done} since the start")
 
 
-def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool) -> containers.LogLine:
+def last_log_line(
+    pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, previous: bool
+) -> containers.LogLine:
     """Return the last log line of an ended container: its exit code, and why it was stopped, if known."""
     exit_code = terminated_state["exitCode"]
     stop_reason = "" if previous else _stop_reason_text(pod)
@@ -99,7 +101,7 @@ def last_line(pod: Obj, terminated_state: Mapping[str, Any], plan: RunPlan, *, p
     return _format_line(parse_time(terminated_state["finishedAt"]), text)
 
 
-def lost_line(now: Instant) -> containers.LogLine:
+def lost_log_line(now: Instant) -> containers.LogLine:
     """Return the last log line of a simulated container whose outcome is unknown."""
     return _format_line(now, "lost: the outcome of the container is unknown")
 
@@ -226,7 +228,7 @@ class SimulatedLog:
         self._kernel = kernel
         self._previous = previous
         self._reported_until: Instant = run.start_time
-        self._lines: list[containers.LogLine] = list(first_lines(pod, run.start_time, plan, previous=previous))
+        self._lines: list[containers.LogLine] = list(first_log_lines(pod, run.start_time, plan, previous=previous))
         self._ticket: Ticket | None = None
         self._is_over = False
         self.on_new_data: Callable[[], None] = _do_nothing
@@ -244,7 +246,7 @@ class SimulatedLog:
         """Always False, because `read` returns all lines."""
         return False
 
-    def skip_to_last(self, lines: int) -> None:
+    def skip_to_last(self, line_count: int) -> None:
         """Do nothing: a simulated log is short, so no lines are skipped."""
 
     def read(self) -> Sequence[containers.LogLine]:
@@ -269,7 +271,7 @@ class SimulatedLog:
         self._pod = change.obj
         run = find_run_started_at(change.obj, self._container, self._start_time)
         if run is None or (change.type is EventType.DELETED and run.end_state is None):
-            self._lines.append(lost_line(self._kernel.now()))
+            self._lines.append(lost_log_line(self._kernel.now()))
             self.close()
         else:
             self._finish_if_ended(run)
@@ -277,14 +279,14 @@ class SimulatedLog:
     def _finish_if_ended(self, run: SimulatedRun) -> None:
         if run.end_state is None:
             return
-        end_line = last_line(self._pod, run.end_state, self._plan, previous=self._previous)
+        end_line = last_log_line(self._pod, run.end_state, self._plan, previous=self._previous)
         self._add_checkpoint_lines(end_line.at)
         self._lines.append(end_line)
         self.close()
 
     def _add_checkpoint_lines(self, end_time: Instant) -> None:
         if end_time > self._reported_until:
-            self._lines += checkpoint_lines(
+            self._lines += checkpoint_log_lines(
                 self._start_time, self._plan.checkpoint_every, self._reported_until, end_time
             )
             self._reported_until = end_time

@@ -111,7 +111,7 @@ def _sleeping_time(image: str, command: tuple[str, ...], args: tuple[str, ...]) 
     program = argv[0].rpartition("/")[2] if argv else ""
     if program == "sleep":
         return _sleep_duration(argv[1:])
-    script = _find_script(argv[1:]) if program in _SHELL_PROGRAMS else None
+    script = _find_shell_script(argv[1:]) if program in _SHELL_PROGRAMS else None
     return None if script is None else _script_duration(script)
 
 
@@ -143,7 +143,7 @@ def _sleep_duration(args: Sequence[str]) -> Duration | None:
     return total_sleep_time if args else None
 
 
-def _find_script(args: Sequence[str]) -> str | None:
+def _find_shell_script(args: Sequence[str]) -> str | None:
     for index, arg in enumerate(args):
         if not arg.startswith("-"):
             return None
@@ -190,7 +190,7 @@ def _remove_comment_words(words: Sequence[str]) -> list[str] | None:
     kept_words: list[str] = []
     is_comment = False
     for word in words:
-        is_comment = not _is_operator(word, "\n") and (is_comment or word.startswith("#"))
+        is_comment = not _is_shell_operator(word, "\n") and (is_comment or word.startswith("#"))
         if not is_comment:
             kept_words.append(word)
         elif "sleep" in word:
@@ -203,7 +203,7 @@ def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]
     previous_operator: str = "\n"
     command: list[str] = []
     for word in (*words, "\n"):
-        if not _is_operator(word):
+        if not _is_shell_operator(word):
             command.append(word)
             continue
         operator = word.strip("\n") or "\n"
@@ -212,7 +212,7 @@ def _split_commands(words: Sequence[str]) -> Iterable[tuple[str, list[str], str]
         previous_operator, command = operator, []
 
 
-def _is_operator(word: str, characters: str = "") -> bool:
+def _is_shell_operator(word: str, characters: str = "") -> bool:
     return bool(word) and characters in word and set(word) <= set(_SHELL_PUNCTUATION)
 
 
@@ -256,7 +256,7 @@ def record_work_at_end(pod: meta.Obj, new_pod: meta.Obj, interval: Duration, rea
     has_succeeded = pods.phase(new_pod) == pods.SUCCEEDED
     if has_succeeded and (pods.is_interchangeable(pod) or meta.group_kind(job) != scheme.JOB_SET):
         # The Job never recreates a succeeded pod.
-        return _update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
+        return _job_update_if_changed(job, pods.with_saved_work(job, pods.saved_work_key(pod), 0))
     return _record_work(job, pods.saved_work_key(pod), _work_after_run(pod, new_pod, interval))
 
 
@@ -343,13 +343,13 @@ def _work_owner(pod: meta.Obj, reader: Reader) -> meta.Obj | None:
 
 def _record_work(job: meta.Obj, work_key: str, work: Duration) -> list[Write]:
     return (
-        _update_if_changed(job, pods.with_saved_work(job, work_key, work))
+        _job_update_if_changed(job, pods.with_saved_work(job, work_key, work))
         if pods.saved_work(job, work_key) < work
         else []
     )
 
 
-def _update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
+def _job_update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
     return [] if new_job is old_job else [Update(new_job)]
 
 

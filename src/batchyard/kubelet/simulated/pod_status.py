@@ -137,7 +137,7 @@ def exited_state(exit_code: int, started_at: str, finished_at: Instant) -> Share
 
 
 def lost_state(message: str) -> SharedContainerState:
-    """Return the `terminated` state of containers that were lost, so that their exit code is unknown."""
+    """Return the `terminated` state of lost containers: exit code 137, because the real one is unknown."""
     return {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": message}}
 
 

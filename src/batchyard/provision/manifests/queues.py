@@ -8,7 +8,7 @@ from batchyard.api.meta import Obj
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.provision import model
-from batchyard.provision.yaml_output import RenderedObject, obj_of
+from batchyard.provision.yaml_output import RenderedObject, make_platform_object
 
 # Node labels and taints of a flavor: the labels and taints common to its pools, and the ones set on the flavor.
 #
@@ -97,7 +97,7 @@ def flavor_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return the Topologies, then the ResourceFlavors of the platform."""
     topologies = [
         RenderedObject(
-            obj_of(
+            make_platform_object(
                 scheme.TOPOLOGY,
                 platform.name,
                 each.name,
@@ -129,11 +129,11 @@ def cohort_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
 
 def queue_objects(platform: model.PlatformModel) -> Sequence[RenderedObject]:
     """Return every ClusterQueue, followed by its LocalQueues."""
-    return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _queue(queue, platform)]
+    return [RenderedObject(obj, queue.path) for queue in platform.queues for obj in _objects_of_queue(queue, platform)]
 
 
 def _priority_class(priority: model.PriorityClass, platform: model.PlatformModel) -> Obj:
-    return obj_of(
+    return make_platform_object(
         scheme.PRIORITY_CLASS,
         platform.name,
         priority.name,
@@ -146,7 +146,9 @@ def _priority_class(priority: model.PriorityClass, platform: model.PlatformModel
 
 def _workload_priority_class(priority: model.PriorityClass, platform: model.PlatformModel) -> Obj:
     kind = scheme.WORKLOAD_PRIORITY_CLASS
-    return obj_of(kind, platform.name, priority.name, value=priority.value, **_description_field(priority))
+    return make_platform_object(
+        kind, platform.name, priority.name, value=priority.value, **_description_field(priority)
+    )
 
 
 def _description_field(priority: model.PriorityClass) -> dict[str, Any]:
@@ -161,18 +163,18 @@ def _flavor(flavor: model.PlatformFlavor, platform: model.PlatformModel) -> Obj:
         "topologyName": flavor.topology,
     }
     nonempty_fields = {field: value for field, value in spec.items() if value}
-    return obj_of(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=nonempty_fields)
+    return make_platform_object(scheme.RESOURCE_FLAVOR, platform.name, flavor.name, spec=nonempty_fields)
 
 
 def _admission_check(check: model.AdmissionCheck, platform: model.PlatformModel) -> Iterator[Obj]:
     parameters = check.parameters
     if check.provisioning is not None:
         kind = scheme.kind_info(scheme.PROVISIONING_REQUEST_CONFIG)
-        yield obj_of(kind.constant, platform.name, check.config_name, spec=dict(check.provisioning))
+        yield make_platform_object(kind.constant, platform.name, check.config_name, spec=dict(check.provisioning))
         parameters = {"apiGroup": kind.group, "kind": kind.kind, "name": check.config_name}
     parameters_field = {"parameters": dict(parameters)} if parameters else {}
     spec = {"controllerName": check.controller, **parameters_field}
-    yield obj_of(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
+    yield make_platform_object(scheme.ADMISSION_CHECK, platform.name, check.name, spec=spec)
 
 
 def _cohort(cohort: model.Cohort, platform: model.PlatformModel) -> Obj:
@@ -183,19 +185,21 @@ def _cohort(cohort: model.Cohort, platform: model.PlatformModel) -> Obj:
         spec["fairSharing"] = cohort.fair_sharing
     if cohort.flavors:
         spec["resourceGroups"] = _resource_groups(cohort.flavors)
-    return obj_of(scheme.COHORT, platform.name, cohort.name, spec=spec)
+    return make_platform_object(scheme.COHORT, platform.name, cohort.name, spec=spec)
 
 
-def _queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
+def _objects_of_queue(queue: model.Queue, platform: model.PlatformModel) -> Iterator[Obj]:
     spec: dict[str, Any] = {"cohortName": queue.cohort} if queue.cohort else {}
     spec |= {**queue.spec, "namespaceSelector": queue.namespace_selector}
     if queue.admission_checks:
         spec["admissionChecksStrategy"] = {"admissionChecks": list(queue.admission_checks)}
     spec["resourceGroups"] = _resource_groups(queue.flavors)
-    yield obj_of(scheme.CLUSTER_QUEUE, platform.name, queue.name, spec=spec)
+    yield make_platform_object(scheme.CLUSTER_QUEUE, platform.name, queue.name, spec=spec)
     for local_queue in queue.local_queues:
         local_queue_spec = {"clusterQueue": queue.name}
-        yield obj_of(scheme.LOCAL_QUEUE, platform.name, local_queue.name, local_queue.namespace, spec=local_queue_spec)
+        yield make_platform_object(
+            scheme.LOCAL_QUEUE, platform.name, local_queue.name, local_queue.namespace, spec=local_queue_spec
+        )
 
 
 def _resource_groups(flavors: Sequence[model.FlavorQuotas]) -> list[Mapping[str, Any]]:
@@ -280,8 +284,8 @@ def shared_rbac_objects(platform: model.PlatformModel) -> Sequence[RenderedObjec
     if not subjects:
         return []
     name = f"{platform.name}-readers"
-    role = obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=_policy_rules(_SHARED_READ_RULES))
-    role_binding = obj_of(
+    role = make_platform_object(scheme.CLUSTER_ROLE, platform.name, name, rules=_policy_rules(_SHARED_READ_RULES))
+    role_binding = make_platform_object(
         scheme.CLUSTER_ROLE_BINDING,
         platform.name,
         name,
@@ -301,7 +305,7 @@ def team_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Seq
 
 def _unlabelled_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
     if team.namespace != _DEFAULT_NAMESPACE:
-        yield obj_of(scheme.NAMESPACE, platform.name, team.namespace)
+        yield make_platform_object(scheme.NAMESPACE, platform.name, team.namespace)
     yield _service_account(team, platform)
     yield from _role_objects(team, platform)
     yield from _limit_objects(team, platform)
@@ -310,7 +314,7 @@ def _unlabelled_objects(team: model.PlatformTeam, platform: model.PlatformModel)
 
 
 def _service_account(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
-    account = obj_of(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
+    account = make_platform_object(scheme.SERVICE_ACCOUNT, platform.name, team.identity.name, team.namespace)
     if platform.google is None:
         return account
     annotations = {_GOOGLE_ACCOUNT_ANNOTATION: google_account(team, platform.google)}
@@ -329,24 +333,28 @@ def _role_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> It
         subjects = _rbac_subjects(people)
         if subjects:
             role_name = f"{team.name}-{name}"
-            yield obj_of(scheme.ROLE, platform.name, role_name, team.namespace, rules=_policy_rules(rule_rows))
+            yield make_platform_object(
+                scheme.ROLE, platform.name, role_name, team.namespace, rules=_policy_rules(rule_rows)
+            )
             ref = {"apiGroup": _RBAC_GROUP, "kind": "Role", "name": role_name}
-            yield obj_of(scheme.ROLE_BINDING, platform.name, role_name, team.namespace, roleRef=ref, subjects=subjects)
+            yield make_platform_object(
+                scheme.ROLE_BINDING, platform.name, role_name, team.namespace, roleRef=ref, subjects=subjects
+            )
 
 
 def _limit_objects(team: model.PlatformTeam, platform: model.PlatformModel) -> Iterator[Obj]:
     limit_kinds = (scheme.RESOURCE_QUOTA, scheme.LIMIT_RANGE, scheme.BUDGET)
     for kind, spec in zip(limit_kinds, (team.resource_quota, team.limit_range, team.budget), strict=True):
         if spec is not None:
-            yield obj_of(kind, platform.name, team.name, team.namespace, spec=dict(spec))
+            yield make_platform_object(kind, platform.name, team.name, team.namespace, spec=dict(spec))
 
 
 def _network_policy(team: model.PlatformTeam, platform: model.PlatformModel) -> Obj:
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
-    return obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
+    return make_platform_object(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", team.namespace, spec=spec)
 
 
-def _rbac_subjects(*people: model.People) -> list[Mapping[str, str]]:
+def _rbac_subjects(*people: model.UsersAndGroups) -> list[Mapping[str, str]]:
     subjects = [
         {"apiGroup": _RBAC_GROUP, "kind": kind, "name": name}
         for each in people

@@ -16,7 +16,7 @@ from batchyard.operator_manifests.deployment import HEALTH_PORT, selector_labels
 from batchyard.package_data import read_folder
 from batchyard.provision.engine import ENGINE_NAMESPACES, settings_of
 from batchyard.provision.model import MonitoringStack, Part, PlatformEngine, PlatformModel
-from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of, obj_of
+from batchyard.provision.yaml_output import RenderedObject, dump_yaml, labels_of, make_platform_object
 
 # Common parts of the monitoring stack: namespace, labels, and Deployments for the restricted pod security standard.
 
@@ -54,28 +54,31 @@ class HttpServer:
 
 def namespace_objects(platform: PlatformModel) -> list[Obj]:
     """Return the monitoring namespace, and a NetworkPolicy that allows ingress only from pods of this namespace."""
-    namespace = obj_of(scheme.NAMESPACE, platform.name, NAMESPACE)
+    namespace = make_platform_object(scheme.NAMESPACE, platform.name, NAMESPACE)
     namespace["metadata"]["labels"] = {**labels_of(platform.name), **_RESTRICTED_LABELS}
     own_namespace_peer: Part = {"from": [{"podSelector": {}}]}
     spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [own_namespace_peer]}
-    return [namespace, obj_of(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", NAMESPACE, spec=spec)]
+    return [
+        namespace,
+        make_platform_object(scheme.NETWORK_POLICY, platform.name, "from-own-namespace", NAMESPACE, spec=spec),
+    ]
 
 
 def config_map(platform: PlatformModel, name: str, data: Mapping[str, str]) -> Obj:
     """Return a ConfigMap in the monitoring namespace with these files (text by name)."""
-    return obj_of(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
+    return make_platform_object(scheme.CONFIG_MAP, platform.name, name, NAMESPACE, data=dict(data))
 
 
 def service(platform: PlatformModel, server: HttpServer) -> Obj:
     """Return the Service of a server, with the server's port."""
     port = {"name": "http", "port": server.port, "targetPort": "http", "protocol": "TCP"}
     spec = {"selector": {NAME_LABEL: server.name}, "ports": [port]}
-    return obj_of(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
+    return make_platform_object(scheme.SERVICE, platform.name, server.name, NAMESPACE, spec=spec)
 
 
 def service_account(platform: PlatformModel, name: str) -> Obj:
     """Return a ServiceAccount in the monitoring namespace."""
-    return obj_of(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
+    return make_platform_object(scheme.SERVICE_ACCOUNT, platform.name, name, NAMESPACE)
 
 
 def subjects_of(name: str) -> list[Mapping[str, str]]:
@@ -98,12 +101,12 @@ def deployment(platform: PlatformModel, server: HttpServer) -> Obj:
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": {NAME_LABEL: server.name}},
-        "template": {"metadata": metadata, "spec": _pod(server)},
+        "template": {"metadata": metadata, "spec": _pod_spec(server)},
     }
-    return obj_of(scheme.DEPLOYMENT, platform.name, server.name, NAMESPACE, spec=spec)
+    return make_platform_object(scheme.DEPLOYMENT, platform.name, server.name, NAMESPACE, spec=spec)
 
 
-def _pod(server: HttpServer) -> dict[str, Any]:
+def _pod_spec(server: HttpServer) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": server.calls_api,
         "securityContext": {
@@ -182,8 +185,8 @@ def kube_state_metrics_objects(platform: PlatformModel, stack: MonitoringStack) 
     role, subjects = role_ref("ClusterRole", name), subjects_of(KUBE_STATE_METRICS_NAME)
     return [
         service_account(platform, KUBE_STATE_METRICS_NAME),
-        obj_of(scheme.CLUSTER_ROLE, platform.name, name, rules=rules),
-        obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects),
+        make_platform_object(scheme.CLUSTER_ROLE, platform.name, name, rules=rules),
+        make_platform_object(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects),
         deployment(platform, server),
     ]
 
@@ -288,7 +291,7 @@ def _scrape_jobs(platform: PlatformModel) -> list[Part]:
 
 def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: int) -> dict[str, Any]:
     filters = [
-        _keep_only(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
+        _relabel_keep_rule(f"__meta_kubernetes_pod_label_{key.translate(_LABEL_CHARACTERS)}", pod_labels[key])
         for key in pod_labels
     ]
     address = {
@@ -301,11 +304,11 @@ def _scrape_job(name: str, namespace: str, pod_labels: Mapping[str, str], port: 
     return {
         "job_name": name,
         "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": [namespace]}}],
-        "relabel_configs": [*filters, _keep_only("__meta_kubernetes_pod_phase", "Running"), address, instance],
+        "relabel_configs": [*filters, _relabel_keep_rule("__meta_kubernetes_pod_phase", "Running"), address, instance],
     }
 
 
-def _keep_only(label: str, value: str) -> Part:
+def _relabel_keep_rule(label: str, value: str) -> Part:
     return {"source_labels": [label], "regex": value, "action": "keep"}
 
 
@@ -318,7 +321,9 @@ def prometheus_access_objects(platform: PlatformModel) -> list[Obj]:
     if platform.engine is PlatformEngine.KUEUE:
         name, role = f"{platform.name}-{PROMETHEUS_NAME}-kueue", role_ref("ClusterRole", _KUEUE_READER_ROLE)
         subjects = subjects_of(PROMETHEUS_NAME)
-        objects.append(obj_of(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects))
+        objects.append(
+            make_platform_object(scheme.CLUSTER_ROLE_BINDING, platform.name, name, roleRef=role, subjects=subjects)
+        )
     return objects
 
 
@@ -327,8 +332,8 @@ def _pod_list_rbac(platform: PlatformModel, namespace: str) -> list[Obj]:
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     role, subjects = role_ref("Role", name), subjects_of(PROMETHEUS_NAME)
     return [
-        obj_of(scheme.ROLE, platform.name, name, namespace, rules=rules),
-        obj_of(scheme.ROLE_BINDING, platform.name, name, namespace, roleRef=role, subjects=subjects),
+        make_platform_object(scheme.ROLE, platform.name, name, namespace, rules=rules),
+        make_platform_object(scheme.ROLE_BINDING, platform.name, name, namespace, roleRef=role, subjects=subjects),
     ]
 
 
@@ -440,7 +445,7 @@ def stack_access(platform: PlatformModel) -> Sequence[Obj]:
     return [] if platform.monitoring.stack is None else prometheus_access_objects(platform)
 
 
-def stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
+def monitoring_stack_requests(platform: PlatformModel) -> Mapping[str, Mapping[str, str]]:
     """Return the resource requests of the single pod of each Deployment in the monitoring stack, by Deployment name.
 
     The result is empty if the platform has no monitoring stack.

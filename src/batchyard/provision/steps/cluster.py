@@ -366,7 +366,10 @@ def check_job_step(connection: ClusterConnection, namespace: str, local_queue: s
         [
             Probe(
                 connection.kubectl(
-                    "create", "--dry-run=server", "--filename=-", stdin_text=json.dumps(_job(namespace, local_queue))
+                    "create",
+                    "--dry-run=server",
+                    "--filename=-",
+                    stdin_text=json.dumps(_queue_check_job(namespace, local_queue)),
                 ),
                 probe_parsers.succeeds(),
             )
@@ -375,7 +378,7 @@ def check_job_step(connection: ClusterConnection, namespace: str, local_queue: s
     )
 
 
-def _job(namespace: str, local_queue: str) -> dict[str, Any]:
+def _queue_check_job(namespace: str, local_queue: str) -> dict[str, Any]:
     requests = {"cpu": "1", "memory": "1Gi"}
     container = {"name": "main", "image": "busybox", "resources": {"requests": requests, "limits": requests}}
     return {

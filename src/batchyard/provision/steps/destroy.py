@@ -82,7 +82,7 @@ def prune_step(
             destroys=True,
             details=model.ConsentDetails(_list_workloads_command(connection), _describe_deletion),
         ),
-        stdin_from_probes=_delete_input(manifest_parts),
+        stdin_from_probes=_references_to_obsolete_objects(manifest_parts),
         is_checked=False,
         is_optional=True,
     )
@@ -100,7 +100,7 @@ def delete_obsolete_step(
         "delete objects that an earlier version of the file defined",
         commands=(_delete_command(connection, "--wait"),),
         probes=_obsolete_probes(connection, platform, manifest_parts, ""),
-        stdin_from_probes=_delete_input(manifest_parts),
+        stdin_from_probes=_references_to_obsolete_objects(manifest_parts),
         retry=model.Retry(5, 10, ("failed calling webhook", "connection refused", "i/o timeout")),
         is_checked=False,
         remedy="finalizers need a running controller: check the pods of the engine",
@@ -138,7 +138,7 @@ def _obsolete_objects_parser(manifest_parts: Sequence[ManifestPart], remedy_note
     return parse
 
 
-def _delete_input(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
+def _references_to_obsolete_objects(manifest_parts: Sequence[ManifestPart]) -> model.InputFromProbes:
     def compute_input(command_outputs: Sequence[model.CommandOutput]) -> str:
         obsolete_objects = [obj for output in command_outputs for obj in _obsolete_objects(output, manifest_parts)]
         object_references = [
@@ -253,7 +253,12 @@ def creation_steps(
     if google_settings is None:
         consent = model.Consent(f"This applies {platform.name} to {describe_cluster(connection)}.")
         admin_step = cluster.require_admin_step(connection, platform.name)
-        return [KUBECTL.step(), cluster.api_server_step(connection), admin_step, *_confirm_first(steps, consent)]
+        return [
+            KUBECTL.step(),
+            cluster.api_server_step(connection),
+            admin_step,
+            *_with_consent_before_first_change(steps, consent),
+        ]
     return [
         *google.tool_steps(),
         *google.account_steps(google_settings.project),
@@ -300,7 +305,9 @@ def _steps_unless_embedded(
     return (replace(step, only_if=cluster.not_embedded_probe(connection)) for step in steps)
 
 
-def _confirm_first(steps: Sequence[model.PlatformStep], consent: model.Consent) -> list[model.PlatformStep]:
+def _with_consent_before_first_change(
+    steps: Sequence[model.PlatformStep], consent: model.Consent
+) -> list[model.PlatformStep]:
     first_change_index = next(index for index, step in enumerate(steps) if step.commands)
     return [replace(step, consent=consent) if index == first_change_index else step for index, step in enumerate(steps)]
 

@@ -15,7 +15,7 @@ from batchyard.provision.terraform.files import destroy_targets
 # Programs that the steps run, with their minimum versions.
 
 
-class Tool(NamedTuple):
+class RequiredProgram(NamedTuple):
     """A required program: the command that prints its version as JSON, the version field, and the minimum."""
 
     name: str
@@ -40,7 +40,7 @@ class Tool(NamedTuple):
 
 
 #: The first kubectl version whose `diff` respects --force-conflicts.
-KUBECTL: Final = Tool(
+KUBECTL: Final = RequiredProgram(
     "kubectl",
     ("kubectl", "version", "--client", "--output=json"),
     ("clientVersion", "gitVersion"),
@@ -48,7 +48,7 @@ KUBECTL: Final = Tool(
     "install kubectl: https://kubernetes.io/docs/tasks/tools/",
 )
 #: The minimum version in terraform/versions.tf.
-TERRAFORM: Final = Tool(
+TERRAFORM: Final = RequiredProgram(
     "terraform",
     ("terraform", "version", "-json"),
     ("terraform_version",),
@@ -56,7 +56,7 @@ TERRAFORM: Final = Tool(
     "install Terraform: https://developer.hashicorp.com/terraform/install",
 )
 #: The first gcloud version whose `get-credentials` has --dns-endpoint.
-GCLOUD: Final = Tool(
+GCLOUD: Final = RequiredProgram(
     "gcloud",
     ("gcloud", "version", "--format=json"),
     ("Google Cloud SDK",),

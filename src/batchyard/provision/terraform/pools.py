@@ -33,17 +33,17 @@ def format_assignments(value_by_name: Mapping[str, Value], depth: int = 0) -> st
     lines = [(_format_name(name), _format_value(value, depth)) for name, value in value_by_name.items()]
     return "".join(
         f"{_INDENT * depth}{name.ljust(width)} = {text}\n"
-        for width, entries in _group_by_width(lines)
+        for width, entries in _group_by_name_width(lines)
         for name, text in entries
     )
 
 
-def _group_by_width(lines: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+def _group_by_name_width(assignments: Sequence[tuple[str, str]]) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     """Group assignments for alignment, as `terraform fmt` does; yield each group with the width of its longest name.
 
     Adjacent one-line assignments form a group. An assignment of several lines is a group of its own.
     """
-    for is_long, group in groupby(lines, key=lambda line: "\n" in line[1]):
+    for is_long, group in groupby(assignments, key=lambda assignment: "\n" in assignment[1]):
         names_and_values = list(group)
         if is_long:
             yield from ((len(name), [(name, text)]) for name, text in names_and_values)

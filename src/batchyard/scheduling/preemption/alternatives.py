@@ -191,9 +191,10 @@ def find_spared_workloads(
         for holder in spared_holders[:_RECORDED_WORKLOADS_MAX]
     ]
     return SparedWorkloads(
-        tuple(recorded_workloads), count - sum(_holds_any(snapshot.holder(key), contested_frs) for key in victim_keys)
+        tuple(recorded_workloads),
+        count - sum(_holds_any_flavor_resource(snapshot.holder(key), contested_frs) for key in victim_keys),
     )
 
 
-def _holds_any(workload: AdmittedWorkload | None, frs: Sequence[int]) -> bool:
-    return workload is not None and any(amount > 0 and fr in frs for fr, amount in workload.usage)
+def _holds_any_flavor_resource(workload: AdmittedWorkload | None, flavor_resources: Sequence[int]) -> bool:
+    return workload is not None and any(amount > 0 and fr in flavor_resources for fr, amount in workload.usage)

@@ -185,7 +185,7 @@ class _TargetOrder:
         self._preemptor_path = dict.fromkeys(context.queue.node.path)
 
     def share(self, node: QuotaNode) -> Share:
-        return weighted_share(node, self._context.snapshot.names)
+        return weighted_share(node, self._context.snapshot.flavor_resource_names)
 
     def has_candidate(self, queue: ClusterQueue) -> bool:
         return bool(self._remaining_candidates.get(queue.node))

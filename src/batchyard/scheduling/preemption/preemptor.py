@@ -214,7 +214,7 @@ class Preemptor:
 
         As in Kueue, the resource `pods` is ignored even if the queue has quota for it.
         """
-        names = self._snapshot.names
+        names = self._snapshot.flavor_resource_names
         usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 

@@ -73,7 +73,7 @@ def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     required_checks = lifecycle.required_checks(view, admission)
     if admission is None:
         required_checks = sorted({*required_checks, *lifecycle.retried_checks(context.workload, view)})
-    new_workload = lifecycle.with_checks(context.workload, required_checks, context.now)
+    new_workload = lifecycle.with_required_checks(context.workload, required_checks, context.now)
     return None if new_workload is context.workload else _write_outcome(UpdateStatus(new_workload))
 
 
@@ -144,7 +144,9 @@ def _requeue_block_reason(workload: Obj) -> str | None:
 
 def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult | None:
     local_queue = context.queues.local_queue
-    if _requeue_block_reason(context.workload) != lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED or not _is_open(local_queue):
+    if _requeue_block_reason(context.workload) != lifecycle.EVICTED_BY_LOCAL_QUEUE_STOPPED or not _is_unstopped(
+        local_queue
+    ):
         return None
     return _requeue(context, lifecycle.LOCAL_QUEUE_RESTARTED, "The LocalQueue was restarted after being stopped")
 
@@ -171,12 +173,12 @@ def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
 def _handle_cluster_queue_restart(context: WorkloadReconcile) -> ReconcileResult | None:
     if _requeue_block_reason(context.workload) != lifecycle.EVICTED_BY_CLUSTER_QUEUE_STOPPED:
         return None
-    if not _is_open(context.queues.local_queue) or not _is_open(context.queues.cluster_queue):
+    if not _is_unstopped(context.queues.local_queue) or not _is_unstopped(context.queues.cluster_queue):
         return None  # upstream does not look up the ClusterQueue of a stopped LocalQueue
     return _requeue(context, lifecycle.CLUSTER_QUEUE_RESTARTED, "The ClusterQueue was restarted after being stopped")
 
 
-def _is_open(queue: Obj | None) -> bool:
+def _is_unstopped(queue: Obj | None) -> bool:
     return queue is not None and pending_reason.stop_policy(queue) == "None"
 
 
@@ -262,7 +264,7 @@ def _check_execution_time(context: WorkloadReconcile) -> ReconcileResult | None:
         return ReconcileResult(requeue_at=due)
     message = f"The maximum execution time ({limit_seconds}s) exceeded"
     return _write_outcome(
-        UpdateStatus(evictions.exceed_execution_time(workload, context.now)),
+        UpdateStatus(evictions.request_deactivation_after_execution_time(workload, context.now)),
         EventRecord(context.key, "Warning", evictions.MAXIMUM_EXECUTION_TIME_EXCEEDED, message),
     )
 

@@ -33,7 +33,7 @@ def evict(
     """
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
-        draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, observed=False)
+        draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, sets_observed_generation=False)
     _mark_evicted(draft, lifecycle.Eviction(reason, message, cause))
     return draft.result()
 
@@ -97,7 +97,7 @@ def request_deactivation(workload: meta.Obj, reason: str, message: str, now: Ins
     return draft.result()
 
 
-def exceed_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
+def request_deactivation_after_execution_time(workload: meta.Obj, now: Instant) -> meta.Obj:
     """Return the Workload with its deactivation requested and its accumulated execution time reset."""
     draft = meta.StatusDraft(workload, now)
     message = "exceeding the maximum execution time"

@@ -84,7 +84,7 @@ def retried_checks(workload: meta.Obj, queue: ClusterQueueView) -> list[str]:
     return [check["name"] for check in checks_of(workload) if check.get("retryCount") and check["name"] in check_names]
 
 
-def with_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant) -> meta.Obj:
+def with_required_checks(workload: meta.Obj, required_names: Sequence[str], now: Instant) -> meta.Obj:
     """Return the Workload with exactly the required admission checks; new ones are Pending.
 
     The same object is returned if its checks are the required ones.

@@ -79,7 +79,7 @@ def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason |
         return PendingReason(lifecycle.DEACTIVATED, "The workload is deactivated")
     if is_on_hold(workload):
         return None
-    blocker = queue_blocker(workload, queues) or _namespace_mismatch_reason(queues)
+    blocker = queue_pending_reason(workload, queues) or _namespace_mismatch_reason(queues)
     if blocker is not None:
         return blocker
     if has_admission_gate(workload):
@@ -87,7 +87,7 @@ def reason_for_pending(workload: Obj, queues: WorkloadQueues) -> PendingReason |
     return _evaluation_awaited_reason(workload)
 
 
-def queue_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
+def queue_pending_reason(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:
     """Return the pending reason if a Workload's queue is missing, stopped or inactive; otherwise None."""
     name = workload["spec"].get("queueName", "")
     if queues.local_queue is None:

@@ -35,7 +35,7 @@ async def is_other_server(sender: RequestSender) -> bool:
 
     Return False if the server reports no version: a proxy may answer, for example with a login page.
     """
-    answer = await sender.ask(HttpRequest("GET", _VERSION_PATH))
+    answer = await sender.send_request(HttpRequest("GET", _VERSION_PATH))
     version = decode_object(answer.body).get("gitVersion") if answer.code == 200 else None
     return isinstance(version, str) and _BATCHYARD_NAME not in version
 
@@ -74,7 +74,7 @@ class ServerClock:
 
     async def _poll_server_once(self) -> Duration:
         asked_at = self._real_time_timers.now()
-        return self._follow_response(await self._sender.ask(HttpRequest("GET", self._path)), asked_at)
+        return self._follow_response(await self._sender.send_request(HttpRequest("GET", self._path)), asked_at)
 
     def _poll_after(self, delay: Duration) -> None:
         self._real_time_timers.call_at(self._real_time_timers.now() + delay, self._poll)

@@ -51,7 +51,7 @@ AnswerFunction: TypeAlias = Callable[[], Any]
 @dataclass(slots=True, eq=False)
 class _QueuedQuestion:
     question: Hashable
-    work: AnswerFunction
+    compute_answer: AnswerFunction
     revision: int
     callbacks: list[ResponseCallback] = field(default_factory=list)
 
@@ -69,8 +69,8 @@ class ForkPool:
         self._cached_revision = -1
         self.metrics = ForkMetrics(monotonic_seconds, lambda: len(self._queue))
 
-    def submit_question(self, question: Hashable, work: AnswerFunction) -> DeferredResponse:
-        """Return the deferred answer to a question, which `work` computes. Raises StatusError if the queue is full.
+    def submit_question(self, question: Hashable, compute_answer: AnswerFunction) -> DeferredResponse:
+        """Return the deferred answer to a question, from `compute_answer()`. Raises StatusError if the queue is full.
 
         If an equal question is cached or queued, its answer is used.
         """
@@ -83,7 +83,7 @@ class ForkPool:
             if len(self._queue) >= QUEUED_QUESTIONS_MAX:
                 self.metrics.count_rejection()
                 raise too_many_requests()
-            queued_question = _QueuedQuestion(question, work, self._revision())
+            queued_question = _QueuedQuestion(question, compute_answer, self._revision())
             self._queue.append(queued_question)
             self._loop.call_soon(self._start_next_question)
         return DeferredResponse(queued_question.callbacks.append)
@@ -105,7 +105,7 @@ class ForkPool:
         self.metrics.begin()
         self._child = ChildProcess(
             self._loop,
-            partial(_encode_answer, queued_question.work),
+            partial(_encode_answer, queued_question.compute_answer),
             FORECAST_SECONDS_MAX,
             partial(self._process_result, queued_question),
         )
@@ -115,12 +115,12 @@ class ForkPool:
         response = _decode_output(child_result.output)
         result = ANSWERED if response.code == 200 else REJECTED if len(child_result.output) >= _CODE_LENGTH else FAILED
         self.metrics.end(result, child_result.cpu_seconds, child_result.peak_memory)
-        self._store(queued_question, response)
+        self._cache_response(queued_question, response)
         for callback in queued_question.callbacks:
             callback(response)
         self._loop.call_soon(self._start_next_question)
 
-    def _store(self, queued_question: _QueuedQuestion, response: Response) -> None:
+    def _cache_response(self, queued_question: _QueuedQuestion, response: Response) -> None:
         if response.code != 200:
             return
         if queued_question.revision != self._cached_revision:
@@ -136,9 +136,9 @@ def _decode_output(output: bytes) -> Response:
     return Response(int(output[:_CODE_LENGTH]), output[_CODE_LENGTH:])
 
 
-def _encode_answer(work: AnswerFunction) -> bytes:
+def _encode_answer(compute_answer: AnswerFunction) -> bytes:
     try:
-        return b"200" + msgspec.json.encode(work())
+        return b"200" + msgspec.json.encode(compute_answer())
     except StatusError as rejection:
         response = rejection.response()
         return b"%d" % response.code + msgspec.json.encode(response.body)
@@ -314,7 +314,7 @@ class ForecastEngine:
         #: Decides which Workloads a user may see. The platform sets it before it serves requests.
         self.authorizer: Authorizer | None = None
 
-    def start_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
+    def request_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
         """Return the deferred forecast of a Workload's start. Raises StatusError if the queue is full."""
         deferred_forecast = self._fork_pool.submit_question(forecast_request, partial(self._forecast, forecast_request))
         self._calibration_loop.record_use()

@@ -78,7 +78,7 @@ class Connections:
             self._body_bytes_by_holder.pop(holder, None)
         return self._body_bytes <= BODY_BYTES_MAX and (not holder or holder_bytes <= USER_BODY_BYTES_MAX)
 
-    def enter_port(self, holder: str) -> bool:
+    def acquire_port_forward(self, holder: str) -> bool:
         """Count a new port-forward connection; return False if a limit is reached.
 
         `holder` identifies the user; it is '' for members of `system:masters`, who have only the total limit.
@@ -91,13 +91,13 @@ class Connections:
         self._port_counts[holder] = port_count + 1
         return True
 
-    def leave_port(self, holder: str) -> None:
-        """Stop counting a closed port-forward connection that `enter_port` counted for this `holder`."""
+    def release_port_forward(self, holder: str) -> None:
+        """Stop counting a closed port-forward connection that `acquire_port_forward` counted for this `holder`."""
         self._port_counts[holder] -= 1
         if not self._port_counts[holder]:
             del self._port_counts[holder]
 
-    def leave(self, connection: ClosableConnection) -> None:
+    def remove(self, connection: ClosableConnection) -> None:
         """Stop counting a closed connection as open."""
         self._open.pop(connection, None)
         if not self._open:

@@ -36,7 +36,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _shared_encodings: Final[dict[int, tuple[Any, bytes]]] = {}
 
 
-def encode_shared(value: Any) -> bytes:
+def encode_with_cache(value: Any) -> bytes:
     """Return the JSON encoding of an immutable object, from a cache that responses and watches share.
 
     Encodings above 64 KiB are not cached.
@@ -180,7 +180,7 @@ class RequestDispatcher:
     def _execute_next_request(self) -> None:
         if not len(self._queue):
             return  # the request was rejected at shutdown
-        flow_name, queued_request = self._queue.take()
+        flow_name, queued_request = self._queue.take_next_item()
         began_at = monotonic_seconds()
         self._watchdog.begin(queued_request.request)
         try:
@@ -197,7 +197,7 @@ class RequestDispatcher:
         """The number of watches and upgraded connections in progress."""
         return len(self._users_by_stream)
 
-    def leave(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
+    def end_stream(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
         """Stop counting a stream as a watch of its user. A streaming response is also ended."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.unsubscribe(stream)
@@ -251,7 +251,7 @@ class RequestDispatcher:
 def _encode_response(response: api_request.Response, request: api_request.ApiRequest) -> api_request.Response:
     if request.method == "GET" or not isinstance(response.body, dict) or "items" in response.body:
         return encode_body(response)
-    return response._replace(body=encode_shared(response.body) + b"\n")
+    return response._replace(body=encode_with_cache(response.body) + b"\n")
 
 
 def encode_body(response: api_request.Response) -> api_request.Response:

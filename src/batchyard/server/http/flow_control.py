@@ -137,7 +137,7 @@ class FairQueue(Generic[_T]):
             flow.used_time = max(flow.used_time, self._virtual_time)
             self._push_flow(name, flow)
 
-    def take(self) -> tuple[str, _T]:
+    def take_next_item(self) -> tuple[str, _T]:
         """Remove the next item; return its flow's name ('' if urgent) and the item. Raises IndexError if empty."""
         if self._urgent:
             return "", self._urgent.popleft()
@@ -207,11 +207,11 @@ class ResponseTurns:
         """Return a function that queues a callback of this user; fair queueing among users decides when it runs."""
         flow_name, is_urgent = flow_of(user), is_exempt_from_limits(user)
 
-        def take_turn(work: Work) -> None:
+        def queue_work(work: Work) -> None:
             self._queue.put(flow_name, work, is_urgent=is_urgent)
             self._schedule_turn()
 
-        return take_turn
+        return queue_work
 
     def _schedule_turn(self) -> None:
         if not self._is_scheduled:
@@ -220,7 +220,7 @@ class ResponseTurns:
 
     def _take_turn(self) -> None:
         self._is_scheduled = False
-        flow_name, work = self._queue.take()
+        flow_name, work = self._queue.take_next_item()
         if self._queue.has_urgent or self._queue.has_non_urgent:
             self._schedule_turn()
         began_at = monotonic_seconds()

@@ -153,7 +153,7 @@ class ForkedWork:
         for child in self._children:
             child.kill()
         while len(self._queue):
-            _, queued_work = self._queue.take()
+            _, queued_work = self._queue.take_next_item()
             self._post(partial(queued_work.on_end, too_many_requests()))
 
     def _schedule_fork(self) -> None:
@@ -171,7 +171,7 @@ class ForkedWork:
             has_free_slot = self._queue.has_non_urgent and len(self._children) - owner_child_count < CHILDREN_MAX
         if self._is_ending or not has_free_slot:
             return
-        flow_name, queued_work = self._queue.take()
+        flow_name, queued_work = self._queue.take_next_item()
         forked_children: list[ChildProcess] = []
         child = ChildProcess(
             self._loop,

@@ -91,7 +91,7 @@ class RequestParser:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._must_parse_again:
-                self._parse_again(data[upgrade.args[0] :])
+                self._parse_again_without_upgrade(data[upgrade.args[0] :])
                 return
             self.is_over = self._is_upgrade = True
             self._keep_remaining_data(data[upgrade.args[0] :])
@@ -112,7 +112,7 @@ class RequestParser:
                 self._is_upgrade = False
                 self._sink.refuse(*_INVALID_REQUEST)
 
-    def _parse_again(self, remaining_data: bytes) -> None:
+    def _parse_again_without_upgrade(self, remaining_data: bytes) -> None:
         """Parse a request head again without its Upgrade header: httptools ignores the body of an upgrade request."""
         method, version = self._parser.get_method().decode(), self._parser.get_http_version()
         lines = [f"{method} {self._url.decode('latin-1')} HTTP/{version}"]
@@ -121,7 +121,7 @@ class RequestParser:
         self._parser, self._must_parse_again, self.is_in_body = httptools.HttpRequestParser(self), False, False
         self.feed("\r\n".join([*lines, "", ""]).encode("latin-1") + remaining_data)
 
-    def reject_late(self, error: StatusError) -> bool:
+    def reject_late_request(self, error: StatusError) -> bool:
         """Stop parsing, and reject the request whose body is late. Return False if there is no such request."""
         request, self._current_request, self.is_over = self._current_request, None, True
         if request is not None:

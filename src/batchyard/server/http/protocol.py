@@ -32,7 +32,7 @@ from batchyard.apiserver.request import (
     timeout_seconds,
 )
 from batchyard.server.http.connections import CertificateUser, ConnectionDeadline, Connections, certificate_user_of
-from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_shared
+from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_with_cache
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import ParsedRequest, RequestParser
 from batchyard.server.streaming.pod_streams import serve_upgraded, switching_protocols_response
@@ -60,10 +60,10 @@ class StreamSink(Protocol):
     def accepts_data(self) -> bool:
         """Whether the connection accepts data now. If not, the connection calls `write_next` once it accepts data."""
 
-    def write_body_part(self, body_part: bytes) -> None:
+    def write_response_part(self, body_part: bytes) -> None:
         """Write a part of the streaming response."""
 
-    def end_body(self) -> None:
+    def end_streaming_response(self) -> None:
         """End the streaming response."""
 
     def abort(self) -> None:
@@ -100,7 +100,7 @@ class ResponseStream:
         """
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
-        if self._queued_parts is None and (parts := self.response.take()):
+        if self._queued_parts is None and (parts := self.response.take_buffered_data()):
             self._queued_parts = iter(parts)
         if self._queued_parts is not None:
             with ExitStack() as on_exception:
@@ -108,13 +108,13 @@ class ResponseStream:
                 part = self._encode_next_parts(self._queued_parts)
                 on_exception.pop_all()
             if part:
-                self._sink.write_body_part(part)
+                self._sink.write_response_part(part)
         if self._queued_parts is not None:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
         elif self.response.is_over:
             self.stop()
-            self._sink.end_body()
+            self._sink.end_streaming_response()
 
     def _take_next_turn(self) -> None:
         self._is_turn_scheduled = False
@@ -159,7 +159,7 @@ class ResponsePieces:
         self.on_new_data: Callable[[], None] = _ignore_new_data
         self._pieces = pieces
 
-    def take(self) -> Iterator[bytes]:
+    def take_buffered_data(self) -> Iterator[bytes]:
         """Return the iterator over all encoded pieces of the response, and mark the response as taken completely."""
         self.is_over = True
         return self._pieces
@@ -175,7 +175,7 @@ def _encode_part(part: Any) -> bytes:
     if isinstance(part, bytes):
         return part
     if type(part) is dict and len(part) == _WATCH_EVENT_FIELD_COUNT and "type" in part and "object" in part:
-        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_shared(part["object"]))
+        return b'{"type":"%b","object":%b}\n' % (part["type"].encode(), encode_with_cache(part["object"]))
     return _encode(part) + b"\n"
 
 
@@ -250,7 +250,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release all resources of the closed connection."""
-        self._connections.leave(self)
+        self._connections.remove(self)
         self._deadline.end()
         self._requests.end()
         self._release_bodies()
@@ -263,7 +263,7 @@ class HttpProtocol(asyncio.Protocol):
         self._queued_requests.clear()
         if self._stream is not None:
             self._stream.stop()
-            self._dispatcher.leave(self._stream.response)
+            self._dispatcher.end_stream(self._stream.response)
             self._stream = None
 
     def data_received(self, data: bytes) -> None:
@@ -330,18 +330,18 @@ class HttpProtocol(asyncio.Protocol):
 
     # --- responses ---
 
-    def write_body_part(self, body_part: bytes) -> None:
+    def write_response_part(self, body_part: bytes) -> None:
         """Write a part of the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         self._transport.write(
             b"%x\r\n%b\r\n" % (len(body_part), body_part) if self._current_request.is_chunked else body_part
         )
 
-    def end_body(self) -> None:
+    def end_streaming_response(self) -> None:
         """End the streaming response in progress."""
         assert self._current_request is not None, "a part is written only while a response is in progress"
         if self._stream is not None:
-            self._dispatcher.leave(self._stream.response)
+            self._dispatcher.end_stream(self._stream.response)
             self._stream = None
         if self._current_request.is_chunked:
             self._transport.write(b"0\r\n\r\n")
@@ -375,7 +375,7 @@ class HttpProtocol(asyncio.Protocol):
     def _write_response(self, response: StartedResponse) -> None:
         if self._is_lost or self._transport.is_closing():
             if not isinstance(response, Response):
-                self._dispatcher.leave(response)
+                self._dispatcher.end_stream(response)
             return
         parsed_request = self._current_request
         assert parsed_request is not None, "a response arrives only while a request is in progress"
@@ -407,7 +407,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current_request = parsed_request._replace(is_last=is_last)
         self._transport.write(_encode_head(response, self._connections.date_header(), encoding_header, is_last=is_last))
         if parsed_request.request.method == "HEAD":
-            self._dispatcher.leave(stream)
+            self._dispatcher.end_stream(stream)
             self._end_response()
         else:
             self._stream_parts(stream, parsed_request)
@@ -427,7 +427,7 @@ class HttpProtocol(asyncio.Protocol):
         connection = UpgradedConnection(
             transport, connections, self.peer, _holder_name_of(user), self._turns.scheduler_for(user)
         )
-        serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.leave, response))
+        serve_upgraded(response, connection, unparsed_data, partial(self._dispatcher.end_stream, response))
 
     def _release_bodies(self) -> None:
         for holder, length in self._body_bytes.items():
@@ -467,7 +467,7 @@ class HttpProtocol(asyncio.Protocol):
             deadline.start(("taken", number), READ_TIMEOUT, transport.abort)
         elif requests.is_in_body:
             deadline.start(
-                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late(_LATE_BODY) or transport.abort()
+                ("body", number), BODY_TIMEOUT, lambda: requests.reject_late_request(_LATE_BODY) or transport.abort()
             )
         elif requests.is_in_head or not number:
             deadline.start(("head", number), HEAD_TIMEOUT, transport.abort)

@@ -100,11 +100,15 @@ def _parse_credentials(plugin_output: bytes, version: str, command: str) -> Mapp
         raise ValueError(f"exec: {command} must print both clientCertificateData and clientKeyData, or neither")
     if not token and not certificate:
         raise ValueError(f"exec: {command} printed neither a token nor a client certificate")
-    user_fields = {"token": token, "client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
+    user_fields = {
+        "token": token,
+        "client-certificate-data": _encode_base64(certificate),
+        "client-key-data": _encode_base64(key),
+    }
     return {field: str(value) for field, value in user_fields.items() if value}
 
 
-def _base64(text: Any) -> str:
+def _encode_base64(text: Any) -> str:
     return base64.b64encode(str(text).encode()).decode() if text else ""
 
 
@@ -213,7 +217,7 @@ async def read_access(source: KubeconfigSource) -> ApiServerAccess:
     """
     configuration = Configuration()
     try:
-        namespace, impersonation_headers = await _configure(source, configuration)
+        namespace, impersonation_headers = await _fill_configuration(source, configuration)
         return _access_from_configuration(configuration, namespace)._replace(headers=tuple(impersonation_headers))
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         is_missing = isinstance(error, FileNotFoundError) and error.filename is None
@@ -234,7 +238,9 @@ def _is_in_cluster(source: KubeconfigSource) -> bool:
     return not source.kubeconfig and not source.context and (_SERVICE_ACCOUNT_FOLDER / "token").exists()
 
 
-async def _configure(source: KubeconfigSource, configuration: Configuration) -> tuple[str, Sequence[tuple[str, str]]]:
+async def _fill_configuration(
+    source: KubeconfigSource, configuration: Configuration
+) -> tuple[str, Sequence[tuple[str, str]]]:
     if _is_in_cluster(source):
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         return (_SERVICE_ACCOUNT_FOLDER / "namespace").read_text("utf-8").strip(), ()

@@ -310,7 +310,7 @@ class LocalContainers:
         return next((run for run in pod_runs if run.container == container and run.phase == RUNNING), None)
 
     def _has_exited(self, key: Key) -> bool:
-        run = self._runtime.run(key)
+        run = self._runtime.find_run(key)
         return run is None or (run.get("status") or {}).get("phase") == EXITED
 
 
@@ -336,10 +336,10 @@ class LocalLog:
         self.on_new_data: Callable[[], None] = _ignore_new_data
         open_logs[self] = None
 
-    def skip_to_last(self, lines: int) -> None:
-        """Skip to the last `lines` lines of the log. If these exceed the limits of lines or bytes, skip nothing."""
-        if lines <= _TAIL_LINES_MAX:
-            self._reader.skip_to_last(lines)
+    def skip_to_last(self, line_count: int) -> None:
+        """Skip to the last `line_count` log lines. If these exceed the limits of lines or bytes, skip nothing."""
+        if line_count <= _TAIL_LINES_MAX:
+            self._reader.skip_to_last(line_count)
 
     def read(self) -> Sequence[containers.LogLine]:
         """Return the next lines of the log; an empty list while reading pauses so that the thread does other work."""
@@ -398,9 +398,9 @@ class _RotatedLogReader:
         *complete_lines, self._incomplete_line = (self._incomplete_line + self._read_chunk()).split(b"\n")
         return [line for raw_line in complete_lines if (line := self._complete_line(raw_line)) is not None]
 
-    def skip_to_last(self, lines: int) -> None:
-        """Skip to the last `lines` lines of the log; skip nothing if these exceed about _TAIL_BYTES_MAX bytes."""
-        line_count, byte_count = 0, 0
+    def skip_to_last(self, line_count: int) -> None:
+        """Skip to the last `line_count` lines of the log; skip nothing if these exceed about _TAIL_BYTES_MAX bytes."""
+        read_line_count, byte_count = 0, 0
         for path in [self._path, *map(self._rotated_log_path, self._rotation_numbers())]:
             try:
                 log_file = path.open("rb")
@@ -411,12 +411,12 @@ class _RotatedLogReader:
                 block_start = max(0, block_end - _CHUNK_SIZE)
                 log_file.seek(block_start)
                 file_block = log_file.read(block_end - block_start)
-                line_count, byte_count, block_end = (
-                    line_count + len(_FULL_LINE_PATTERN.findall(file_block)),
+                read_line_count, byte_count, block_end = (
+                    read_line_count + len(_FULL_LINE_PATTERN.findall(file_block)),
                     byte_count + len(file_block),
                     block_start,
                 )
-                if line_count > lines:
+                if read_line_count > line_count:
                     log_file.seek(block_start + file_block.index(b"\n") + 1)
                     self._file = log_file
                     return

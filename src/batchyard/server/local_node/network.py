@@ -150,7 +150,7 @@ class DnsType(IntEnum):
     PTR = 12
 
 
-class DnsCode(IntEnum):
+class DnsResponseCode(IntEnum):
     """DNS response codes."""
 
     OK = 0
@@ -185,14 +185,14 @@ def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> byte
     if flags & _RESPONSE_FLAG:
         return None
     if flags & _OPCODE_MASK or questions != 1:
-        dns_code = DnsCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsCode.MALFORMED
+        dns_code = DnsResponseCode.NOT_IMPLEMENTED if flags & _OPCODE_MASK else DnsResponseCode.MALFORMED
         return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 0, 0, 0, 0)
     try:
         question, question_end = _parse_question(message)
     except DnsMessageError:
-        return _DNS_HEADER.pack(message_id, _response_flags(flags, DnsCode.MALFORMED), 0, 0, 0, 0)
+        return _DNS_HEADER.pack(message_id, _response_flags(flags, DnsResponseCode.MALFORMED), 0, 0, 0, 0)
     record_values = lookup(question)
-    dns_code = DnsCode.NO_SUCH_NAME if record_values is None else DnsCode.OK
+    dns_code = DnsResponseCode.NO_SUCH_NAME if record_values is None else DnsResponseCode.OK
     dns_records = [_encode_record(question.type, value) for value in record_values or ()]
     question_bytes = message[_DNS_HEADER.size : question_end]
     response_header = _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code), 1, len(dns_records), 0, 0)
@@ -202,7 +202,7 @@ def answer_dns_query(message: bytes, lookup: DnsLookup, length_max: int) -> byte
     return _DNS_HEADER.pack(message_id, _response_flags(flags, dns_code) | _TRUNCATED_FLAG, 1, 0, 0, 0) + question_bytes
 
 
-def _response_flags(flags: int, dns_code: DnsCode) -> int:
+def _response_flags(flags: int, dns_code: DnsResponseCode) -> int:
     return _RESPONSE_FLAG | _AUTHORITATIVE_FLAG | _RECURSION_AVAILABLE_FLAG | flags & _RECURSION_DESIRED_FLAG | dns_code
 
 

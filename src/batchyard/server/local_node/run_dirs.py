@@ -37,7 +37,7 @@ class RunFolders:
         for name in (_PODS_FOLDER, _TRASH_FOLDER):
             (node / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         #: The highest number in the trash folder.
-        self._last_trash_number = max((int(path.name) for path in self.trash()), default=0)
+        self._last_trash_number = max((int(path.name) for path in self.trashed_paths()), default=0)
 
     def path(self, key: Key) -> Path:
         """Return the path of a container run's folder, relative to the folder of the node."""
@@ -118,7 +118,7 @@ class RunFolders:
         """Move the folder of a pod's sandbox, but not its parent folder, to the trash folder. Return the new path."""
         return self._move_to_trash(self._node / self.path(key))
 
-    def trash(self) -> Iterator[Path]:
+    def trashed_paths(self) -> Iterator[Path]:
         """Yield the paths in the trash folder, which are to be deleted."""
         return (self._node / _TRASH_FOLDER).iterdir()
 

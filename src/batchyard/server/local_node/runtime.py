@@ -266,7 +266,7 @@ class LocalContainerRuntime:
         self._loop.add_reader(self._socket, self._receive_changes)
         self._adopt_runs()
 
-    def run(self, key: Key) -> Obj | None:
+    def find_run(self, key: Key) -> Obj | None:
         """Return the container run with this key as last observed, or None."""
         return self._runs.get(key.namespace, {}).get(key.name)
 
@@ -308,7 +308,7 @@ class LocalContainerRuntime:
 
     def _start_run(self, new_run: Obj) -> Obj:
         key = key_of(new_run)
-        previous_run = self.run(key)
+        previous_run = self.find_run(key)
         if previous_run is not None:
             self._close_pidfd(key)
             self._delete_folder_later(self.folders.move_sandbox_to_trash(key))
@@ -341,7 +341,7 @@ class LocalContainerRuntime:
         return {**spec, "address": address, "gateway": gateway, "resolvers": nameservers, "hosts": hosts_text}
 
     def _refresh_volumes(self, requested_run: Obj) -> Obj:
-        run = self.run(key_of(requested_run))
+        run = self.find_run(key_of(requested_run))
         if run is None:
             return requested_run
         folder = self.folders.pod_folder(requested_run["metadata"]["namespace"]) / VOLUMES_FOLDER
@@ -352,7 +352,7 @@ class LocalContainerRuntime:
 
     def _request_stop(self, requested_run: Obj) -> Obj:
         key = key_of(requested_run)
-        run = self.run(key)
+        run = self.find_run(key)
         if run is None:
             return requested_run
         stopping_run = {**run, "stop": requested_run["stop"]}
@@ -387,7 +387,7 @@ class LocalContainerRuntime:
     # --- observation ---
 
     def _adopt_runs(self) -> None:
-        for trashed in self.folders.trash():
+        for trashed in self.folders.trashed_paths():
             self._delete_folder_later(trashed)
         for run in map(self._times.convert_run, self.folders.all_runs()):
             key = key_of(run)
@@ -432,7 +432,7 @@ class LocalContainerRuntime:
             self._watch_shim(key, run)
 
     def _read_run_state(self, key: Key) -> Obj | None:
-        run = self.run(key)
+        run = self.find_run(key)
         state = {} if run is None else self._times.convert_state(self.folders.state(key))
         if run is None or not state or state == run["status"]:
             return run
@@ -489,11 +489,11 @@ def _create_event_socket(path: Path) -> socket.socket:
     event_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    use_short_path(path, event_socket.bind)
+    call_with_short_path(path, event_socket.bind)
     return event_socket
 
 
-def use_short_path(path: Path, action: Callable[[str], None]) -> None:
+def call_with_short_path(path: Path, action: Callable[[str], None]) -> None:
     """Call `action` (such as bind) with a short path of a Unix socket, whose full path may exceed Linux's limit."""
     folder_fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -507,7 +507,9 @@ def _prepare_run_spec(folders: RunFolders, requested_run: Obj) -> Mapping[str, A
     if "mounts" not in requested_run:
         return spec
     folder, plans = folders.pod_folder(requested_run["metadata"]["namespace"]), requested_run["volumes"]
-    volume_mounts = [mount.row(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]]
+    volume_mounts = [
+        mount.to_spec(mount_source(folder, mount, plans[mount.volume])) for mount in requested_run["mounts"]
+    ]
     volume_targets = {mount_row["target"] for mount_row in volume_mounts}
     image_mounts = [mount_row for mount_row in spec["mounts"] if mount_row["target"] not in volume_targets]
     other_mounts = [{**mount_row, "source": os.path.realpath(mount_row["source"])} for mount_row in image_mounts]

@@ -169,7 +169,7 @@ class LocalUsage:
 
     def _reading_arguments(self, run: ObservedRun) -> tuple[int, Mapping[str, str]]:
         key = key_of(run.obj)
-        sandbox: Obj | None = self._runtime.run(Key(containers.RUN, key.namespace, containers.SANDBOX))
+        sandbox: Obj | None = self._runtime.find_run(Key(containers.RUN, key.namespace, containers.SANDBOX))
         sandbox_cgroups: Mapping[str, Any] = ((sandbox or {}).get("status") or {}).get("cgroup") or {}
         cgroup_paths = {name: f"{path}/{run.container}-{run.attempt}" for name, path in sandbox_cgroups.items()}
         return run.status["keeper"], cgroup_paths

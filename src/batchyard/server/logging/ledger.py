@@ -131,7 +131,7 @@ class LedgerFile:
         self._db.close()
 
     def _decision_number_range(self) -> tuple[int, int]:
-        return _number_range_of(self._reader)
+        return _decision_number_range_in(self._reader)
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
@@ -151,13 +151,13 @@ class LedgerFile:
                 (" OR ".join([key_clause] * len(query.regarding)), [part for key in query.regarding for part in key])
             )
         if query.since is not None:
-            conditions.append(("number >= ?", [self._first_number_at(query.since)]))
+            conditions.append(("number >= ?", [self._first_decision_number_since(query.since)]))
         if query.until is not None:
-            conditions.append(("number < ?", [self._first_number_at(query.until)]))
+            conditions.append(("number < ?", [self._first_decision_number_since(query.until)]))
         where_clause = " AND ".join(f"({condition})" for condition, _ in conditions)
         return f"WHERE {where_clause}" if where_clause else "", [value for _, values in conditions for value in values]
 
-    def _first_number_at(self, instant: Instant) -> int:
+    def _first_decision_number_since(self, instant: Instant) -> int:
         """Return the number of the first decision at or after an instant; without one, a number after the last."""
         low, last_number = self._decision_number_range()
         high = last_number + 1
@@ -179,14 +179,14 @@ def _open_database(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.executescript(_SCHEMA)
-        _number_range_of(db)
+        _decision_number_range_in(db)
     except DAMAGE_ERRORS:
         db.close()
         raise
     return db
 
 
-def _number_range_of(db: sqlite3.Connection) -> tuple[int, int]:
+def _decision_number_range_in(db: sqlite3.Connection) -> tuple[int, int]:
     # One SELECT for both would make SQLite scan the whole table.
     (first_number,) = db.execute("SELECT min(number) FROM decisions").fetchone()
     (last_number,) = db.execute("SELECT max(number) FROM decisions").fetchone()

@@ -170,9 +170,9 @@ class DecisionLog:
         """Pass a decision on as an Event; log and store it, unless it repeats the last decision about its object."""
         self._sink(now, controller, record)
         object_key, type_, reason, message, make_details = record
-        if self._last_messages.recall(object_key) == (reason, message):
+        if self._last_messages.get(object_key) == (reason, message):
             return
-        self._last_messages.remember(object_key, (reason, message))
+        self._last_messages.put(object_key, (reason, message))
         self._number += 1
         details = {} if make_details is None else make_details()
         entry = DecisionRecord(self._number, now, component_of(controller), object_key, type_, reason, message, details)

@@ -59,7 +59,7 @@ class HttpTransport:
         self._tasks[request_task] = None
         request_task.add_done_callback(self._process_task_end)
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response, with code 0 if the connection fails or the request times out.
 
         After a 401, load the credentials again, and retry once if there are new ones.
@@ -69,13 +69,13 @@ class HttpTransport:
             response = await self._send_request_once(request)
         return response
 
-    async def ask_with_retries(self, request: HttpRequest) -> HttpResponse:
+    async def send_request_with_retries(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response; until the request's timeout, retry while the server is unavailable.
 
         The server is unavailable if it is overloaded (429, 503) or the connection fails.
         """
         deadline = monotonic_seconds() + request.timeout / SECOND
-        while (response := await self.ask(request)).code in _RETRIED_CODES:
+        while (response := await self.send_request(request)).code in _RETRIED_CODES:
             retry_delay = response.retry_after or _RETRY_DELAY
             if monotonic_seconds() + retry_delay / SECOND > deadline:
                 break
@@ -176,7 +176,7 @@ class KernelTransport:
         self._transport.start(self._watch(request, deliver, on_end))
 
     async def _send(self, request: HttpRequest, on_response: Callable[[HttpResponse], None]) -> None:
-        response = await self._transport.ask(request)
+        response = await self._transport.send_request(request)
         self._post(partial(on_response, response))
 
     async def _watch(

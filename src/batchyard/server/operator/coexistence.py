@@ -110,7 +110,7 @@ def conflicting_write(event: WatchEvent, groups: Sequence[str], now: Instant) ->
 async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> str:
     if await is_other_server(sender):
         return ""
-    response = await sender.ask(HttpRequest("GET", REPORT))
+    response = await sender.send_request(HttpRequest("GET", REPORT))
     platform_groups = (decode_object(response.body).get("controllers") or ()) if response.code == 200 else ()
     shared_groups = ",".join(group for group in groups if group in platform_groups)
     if not shared_groups:
@@ -124,7 +124,7 @@ async def _platform_conflict(sender: RequestSender, groups: Sequence[str]) -> st
 
 
 async def _webhook_conflict(sender: RequestSender, groups: Sequence[str], own_service: WebhookService) -> str:
-    listed_objects = list_in_response(await sender.ask(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
+    listed_objects = list_in_response(await sender.send_request(HttpRequest("GET", _WEBHOOK_CONFIGURATIONS_PATH)))
     webhook_configurations = [
         configuration
         for configuration in (listed_objects or {}).get("items") or ()
@@ -172,7 +172,7 @@ async def _recent_writes(sender: RequestSender, upstream: _UpstreamController) -
     for kind in upstream.kinds:
         served_kind = kind_info(kind)
         path = kind_path(served_kind, served_kind.storage_version)
-        response = await sender.ask(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_PER_KIND_MAX}"))
+        response = await sender.send_request(HttpRequest("GET", f"{path}?limit={_CHECKED_OBJECTS_PER_KIND_MAX}"))
         listed_objects = list_in_response(response) or {}
         written_at = _last_written_at(listed_objects.get("items") or (), upstream.managers)
         now = response.server_time or wall_clock()  # managedFields have the server's time

@@ -44,7 +44,7 @@ class StreamHub:
         """Add a dashboard stream, which is then notified of all changes."""
         self._streams[model_stream] = None
 
-    def leave(self, model_stream: dashboard.ModelStream) -> None:
+    def unsubscribe(self, model_stream: dashboard.ModelStream) -> None:
         """Remove a dashboard stream, which is then no longer notified."""
         self._streams.pop(model_stream, None)
 
@@ -53,7 +53,7 @@ class StreamHub:
         for stream in list(self._streams):
             stream.process_changes(events)
 
-    def touch(self) -> None:
+    def mark_streams_stale(self) -> None:
         """Mark all dashboard streams as stale, after a change that does not concern an API object."""
         for stream in list(self._streams):
             stream.mark_stale()
@@ -145,7 +145,7 @@ class DashboardHandlers:
         try:
             return await self._stream(request, model_stream, token)
         finally:
-            stream_hub.leave(model_stream)
+            stream_hub.unsubscribe(model_stream)
             model_stream.end()
 
     async def _respond_with_reviews(self, respond: Callable[[], Response | dashboard.ModelStream]) -> Response:
@@ -173,7 +173,7 @@ class DashboardHandlers:
         stream.on_new_data = data_available.set
         while not stream.is_over:
             data_available.clear()
-            for chunk in stream.take():
+            for chunk in stream.take_buffered_data():
                 await response.write(chunk)
             try:
                 async with asyncio.timeout(_ACCESS_RECHECK_INTERVAL):
@@ -189,10 +189,10 @@ class DashboardHandlers:
 
 
 async def _with_status_errors(
-    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], request: web.Request
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], request: web.Request
 ) -> web.StreamResponse:
     try:
-        return await answer(request)
+        return await handler(request)
     except StatusError as refused:
         return _web_response(refused.response())
 
@@ -264,7 +264,7 @@ def health_routes(exposition: Exposition, readiness_delay: Callable[[], str]) ->
     async def handle_metrics(request: web.Request) -> web.StreamResponse:
         """Respond with the metrics in parts, so that the controllers run in between."""
         try:
-            exposition_parts = exposition.parts(request.query.getall(GROUPS_PARAMETER, []))
+            exposition_parts = exposition.text_chunks(request.query.getall(GROUPS_PARAMETER, []))
         except ValueError as error:
             return web.Response(status=400, text=str(error))
         response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})

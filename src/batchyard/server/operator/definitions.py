@@ -25,7 +25,7 @@ _ALREADY_EXISTS: Final = 409
 class DefinitionsClient(Protocol):
     """The client that `install_definitions` needs: it sends requests to an API server."""
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         """Send a request and return the response."""
 
 
@@ -47,7 +47,7 @@ def _installable_kinds(kinds: Sequence[str]) -> Iterator[ServedKind]:
 
 async def _is_served(api_client: DefinitionsClient, served_kind: ServedKind) -> bool:
     for version in served_kind.versions:
-        response = await api_client.ask(HttpRequest("GET", f"{kind_path(served_kind, version)}?limit=1"))
+        response = await api_client.send_request(HttpRequest("GET", f"{kind_path(served_kind, version)}?limit=1"))
         if response.code != 404:
             return True
     return False
@@ -56,14 +56,16 @@ async def _is_served(api_client: DefinitionsClient, served_kind: ServedKind) -> 
 async def _install_definition(api_client: DefinitionsClient, served_kind: ServedKind) -> str:
     definition = definition_of(served_kind)
     name = definition["metadata"]["name"]
-    response = await api_client.ask(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
+    response = await api_client.send_request(HttpRequest("POST", _CRDS_PATH, msgspec.json.encode(definition)))
     if response.code not in {201, _ALREADY_EXISTS}:
         error_reason = decode_object(response.body).get("message") or response.trouble or response.code
         problem = f"batchyard: CustomResourceDefinition {name} could not be installed: {error_reason}"
         remedy = "; permit the operator to create it, or create it yourself" if response.code == 403 else ""
         return f"{problem}{remedy}"
     for _ in range(_POLLS_MAX):
-        stored_definition = decode_object((await api_client.ask(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body)
+        stored_definition = decode_object(
+            (await api_client.send_request(HttpRequest("GET", f"{_CRDS_PATH}/{name}"))).body
+        )
         if is_true(stored_definition, ESTABLISHED):
             return f"batchyard: CustomResourceDefinition {name} installed, version {served_kind.storage_version}"
         await sleep_for(_POLL_INTERVAL)

@@ -189,9 +189,9 @@ class OperatorProcess:
         cycle_metrics = self.server_metrics.cycles
         decision_log = DecisionLog(EventRecorder(self.client, socket.gethostname()), discard_decision)
         cycle_observer = self._cycle_observer(cycle_metrics)
-        count_loop = cycle_metrics.count_loop
+        count_preemption_loop = cycle_metrics.count_preemption_loop
         platform_ports = PlatformPorts(
-            *(self.kernel, self.client, (), (), decision_log, count_loop, throttle),
+            *(self.kernel, self.client, (), (), decision_log, count_preemption_loop, throttle),
             cycle_observer=cycle_observer,
             pacing=network_pacing(self.client.outbox.send_queue.is_slow),
         )
@@ -330,7 +330,7 @@ def operator_endpoints(
     operator: OperatorProcess, address: tuple[str, int], report: Callable[[str], None]
 ) -> HttpEndpoints:
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
-    program_sources = [("program", lambda: _client_texts(operator)), ("program", operator.webhook_texts)]
+    program_sources = [("program", lambda: _client_metric_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
     dashboard_handlers = DashboardHandlers(operator.token_reviewer, lambda: operator.page_source)
     routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_handlers.routes()]
@@ -345,7 +345,7 @@ def _readiness_delay(operator: OperatorProcess) -> str:
     return ""
 
 
-def _client_texts(operator: OperatorProcess) -> Iterator[str]:
+def _client_metric_texts(operator: OperatorProcess) -> Iterator[str]:
     yield gauge_text(metric("leader_election_master_status"), [(("batchyard",), int(operator.leads))])
     outbox = operator.client.outbox
     counts_by_code = outbox.response_counts

@@ -80,7 +80,7 @@ class ShadowPage:
                 divergence.at, start_time, *divergence_identity, divergence.explanation(), divergence.hints
             )
         )
-        self._hub.touch()
+        self._hub.mark_streams_stale()
 
 
 _SHUTDOWN_TIMEOUT: Final = 1.0  # seconds
@@ -133,8 +133,8 @@ class Shadow:
         reader = ReadOnlyTransport(http_transport.kernel_transport(self._post))
         dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_write)
         self.client = RestClient(dependencies, WATCHED_KINDS)
-        self.client.on_new_data = self._process_news
-        settings = kueue_settings.policy, _with_pods_ready(config.terms, kueue_settings)
+        self.client.on_new_data = self._on_informer_update
+        settings = kueue_settings.policy, _with_wait_for_pods_ready(config.terms, kueue_settings)
         self._controller = ShadowController(self.client, reader, self._timers, settings, report=self._report_divergence)
         self.followers = self._controller.followers
         self.client.subscribe(self._observe)
@@ -166,7 +166,7 @@ class Shadow:
         if not self.ended.done():
             self.ended.set_exception(error)
 
-    def _process_news(self, informer: Informer) -> None:
+    def _on_informer_update(self, informer: Informer) -> None:
         if message := self._watch_errors.new_message(informer, self.client.informers.values()):
             self._report(f"batchyard: {message}")
         has_begun = self._controller.has_begun
@@ -257,7 +257,7 @@ async def _read_kueue_settings(
     return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings
 
 
-def _with_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
+def _with_wait_for_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
     settings = kueue_settings.pods_ready
     if settings is None:
         return shadow_settings

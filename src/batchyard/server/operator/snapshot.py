@@ -36,7 +36,7 @@ class SnapshotError(Exception):
 class RequestSender(Protocol):
     """Sends requests to an API server."""
 
-    async def ask(self, request: transport.HttpRequest) -> transport.HttpResponse:
+    async def send_request(self, request: transport.HttpRequest) -> transport.HttpResponse:
         """Send a request and return the response."""
 
 
@@ -88,7 +88,7 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
 
 async def _request_status_document(sender: RequestSender) -> transport.HttpResponse:
     request = transport.HttpRequest("GET", REPORT)
-    response = await sender.ask(request)
+    response = await sender.send_request(request)
     if not response.code:
         raise SnapshotError(transport.failure_advice(response))
     return response if response.code not in _RETRIED_CODES else await send_with_retries(sender, request)
@@ -163,12 +163,12 @@ async def send_with_retries(sender: RequestSender, request: transport.HttpReques
 
     After REQUEST_ATTEMPTS_MAX attempts, return the last response.
     """
-    response = await sender.ask(request)
+    response = await sender.send_request(request)
     for attempt in range(1, REQUEST_ATTEMPTS_MAX):
         if response.code not in _RETRIED_CODES or _is_unconverted(response):
             break
         await sleep_for(min(response.retry_after or (SECOND << attempt) // 8, _RETRY_DELAY_MAX))
-        response = await sender.ask(request)
+        response = await sender.send_request(request)
     return response
 
 

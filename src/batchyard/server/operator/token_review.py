@@ -94,7 +94,7 @@ class TokenReviewer:
         """Send a review to the API server; return its status, or an empty status, which allows nothing, on errors."""
         group = path.removeprefix("/apis/").rpartition("/")[0]
         body = _encode({"apiVersion": group, "kind": kind, "spec": spec})
-        response = await self._transport.ask(HttpRequest("POST", path, body))
+        response = await self._transport.send_request(HttpRequest("POST", path, body))
         status: dict[str, Any] = decode_object(response.body).get("status") or {} if response.code in (200, 201) else {}
         return status
 

@@ -58,7 +58,7 @@ _PEM_END: Final = b"-----END CERTIFICATE-----\n"
 
 
 @dataclass(frozen=True, slots=True)
-class CertificateTerms:
+class CertificateRequirements:
     """The DNS names that a webhook certificate must have, and its lifetime."""
 
     names: Sequence[str]
@@ -108,17 +108,19 @@ def parse_generations(data: Mapping[str, str]) -> CertificateGenerations:
     return CertificateGenerations(served_pair, next_pair, file_contents.get("ca.crt", b""))
 
 
-def next_generations(state: CertificateGenerations, now: Instant, terms: CertificateTerms) -> CertificateGenerations:
+def next_generations(
+    state: CertificateGenerations, now: Instant, requirements: CertificateRequirements
+) -> CertificateGenerations:
     """Return the state after the next step of certificate rotation; the same object if no step is due."""
-    if not _can_serve_pair(state.served, now, terms):
-        new_pair, new_ca = _create_generation(now, terms)
+    if not _can_serve_pair(state.served, now, requirements):
+        new_pair, new_ca = _create_generation(now, requirements)
         return CertificateGenerations(new_pair, CertificatePair(), new_ca + _without_expired(state.authorities, now))
     if state.next_pair.certificate:
-        if now < _pair_created_at(state.next_pair) + terms.overlap:
+        if now < _pair_created_at(state.next_pair) + requirements.overlap:
             return state
         return CertificateGenerations(state.next_pair, CertificatePair(), state.authorities)
-    if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * terms.overlap:
-        new_pair, new_ca = _create_generation(now, terms)
+    if now >= _expires_at(state.served) - _OVERLAPS_BEFORE_EXPIRY * requirements.overlap:
+        new_pair, new_ca = _create_generation(now, requirements)
         return CertificateGenerations(state.served, new_pair, new_ca + state.authorities)
     authorities = _without_expired(state.authorities, now)
     return (
@@ -128,7 +130,7 @@ def next_generations(state: CertificateGenerations, now: Instant, terms: Certifi
     )
 
 
-def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: CertificateTerms) -> bool:
+def _can_serve_pair(pair: CertificatePair, now: Instant, requirements: CertificateRequirements) -> bool:
     if not pair.certificate or not pair.key:
         return False
     try:
@@ -136,22 +138,22 @@ def _can_serve_pair(pair: CertificatePair, now: Instant, certificate_terms: Cert
     except ValueError:
         return False
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return _expires_at(pair) > now and list(names.get_values_for_type(x509.DNSName)) == list(certificate_terms.names)
+    return _expires_at(pair) > now and list(names.get_values_for_type(x509.DNSName)) == list(requirements.names)
 
 
-def _create_generation(now: Instant, certificate_terms: CertificateTerms) -> tuple[CertificatePair, bytes]:
+def _create_generation(now: Instant, requirements: CertificateRequirements) -> tuple[CertificatePair, bytes]:
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     # Each CA has a unique name, so that clients do not confuse those of two generations.
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"batchyard-webhooks-{x509.random_serial_number():x}")])
     ca_certificate = (
-        _certificate_builder(now, certificate_terms, issuer, issuer, ca_key.public_key())
+        _certificate_builder(now, requirements, issuer, issuer, ca_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, certificate_terms.names[0][:64])])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, requirements.names[0][:64])])
     certificate = (
-        _certificate_builder(now, certificate_terms, subject, issuer, key.public_key())
-        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, certificate_terms.names))), critical=False)
+        _certificate_builder(now, requirements, subject, issuer, key.public_key())
+        .add_extension(x509.SubjectAlternativeName(list(map(x509.DNSName, requirements.names))), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -161,7 +163,11 @@ def _create_generation(now: Instant, certificate_terms: CertificateTerms) -> tup
 
 
 def _certificate_builder(
-    now: Instant, terms: CertificateTerms, subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+    now: Instant,
+    requirements: CertificateRequirements,
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -170,7 +176,7 @@ def _certificate_builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(to_datetime(now - _BACKDATED_VALIDITY))
-        .not_valid_after(to_datetime(now + terms.lifetime))
+        .not_valid_after(to_datetime(now + requirements.lifetime))
     )
 
 
@@ -216,7 +222,7 @@ class CertificateTargets(NamedTuple):
     service: str
     #: The CustomResourceDefinitions with a conversion webhook.
     definitions: Sequence[str]
-    terms: CertificateTerms
+    requirements: CertificateRequirements
 
 
 class CertificateRotator:
@@ -252,7 +258,7 @@ class CertificateRotator:
     @property
     def check_interval(self) -> Duration:
         """The interval between two checks of the certificates' Secret, in microseconds, once `is_ready` is True."""
-        return min(_CHECK_INTERVAL, self._targets.terms.overlap // _CHECKS_IN_OVERLAP)
+        return min(_CHECK_INTERVAL, self._targets.requirements.overlap // _CHECKS_IN_OVERLAP)
 
     async def _check_periodically(self) -> None:
         while True:
@@ -266,7 +272,9 @@ class CertificateRotator:
         generations = await self._perform_rotation()
         if generations is None:
             return
-        injection_results = [await self._inject_bundle(path, generations.authorities) for path in self._target_paths()]
+        injection_results = [
+            await self._inject_bundle(path, generations.authorities) for path in self._paths_of_objects_with_ca_bundle()
+        ]
         if generations.served != self._served:
             with _certificate_memory_file(generations.served.certificate + generations.served.key) as path:
                 self.context.load_cert_chain(path)
@@ -279,13 +287,15 @@ class CertificateRotator:
     async def _perform_rotation(self) -> CertificateGenerations | None:
         targets = self._targets
         secrets_path = f"/api/v1/namespaces/{targets.namespace}/secrets"
-        response = await self._transport.ask(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
+        response = await self._transport.send_request(transport.HttpRequest("GET", f"{secrets_path}/{targets.secret}"))
         if response.code not in {200, 404}:
             self._report_error(response)
             return None
         secret = transport.decode_object(response.body) if response.code == 200 else {}
         current_generations = parse_generations(secret.get("data") or {})
-        new_generations = next_generations(current_generations, response.server_time or wall_clock(), targets.terms)
+        new_generations = next_generations(
+            current_generations, response.server_time or wall_clock(), targets.requirements
+        )
         if new_generations is current_generations:
             return current_generations
         encoded_secret = _encode(_secret_object(secret, targets, new_generations))
@@ -294,7 +304,7 @@ class CertificateRotator:
             if secret
             else transport.HttpRequest("POST", secrets_path, encoded_secret)
         )
-        response = await self._transport.ask(request)
+        response = await self._transport.send_request(request)
         if response.code in {200, 201}:
             return new_generations
         if response.code == 409:
@@ -302,7 +312,7 @@ class CertificateRotator:
         self._report_error(response)
         return None
 
-    def _target_paths(self) -> Iterator[str]:
+    def _paths_of_objects_with_ca_bundle(self) -> Iterator[str]:
         name = self._targets.service
         yield f"{_REGISTRATIONS_PATH}/mutatingwebhookconfigurations/{name}"
         yield f"{_REGISTRATIONS_PATH}/validatingwebhookconfigurations/{name}"
@@ -310,7 +320,7 @@ class CertificateRotator:
             yield f"{_CRDS_PATH}/{definition}"
 
     async def _inject_bundle(self, path: str, authorities: bytes) -> bool:
-        response = await self._transport.ask(transport.HttpRequest("GET", path))
+        response = await self._transport.send_request(transport.HttpRequest("GET", path))
         if response.code == 404:
             return True
         if response.code != 200:
@@ -321,7 +331,7 @@ class CertificateRotator:
         updated_object = with_ca_bundle(stored_object, base64.b64encode(authorities).decode(), service_reference)
         if updated_object == stored_object:
             return True
-        response = await self._transport.ask(transport.HttpRequest("PUT", path, _encode(updated_object)))
+        response = await self._transport.send_request(transport.HttpRequest("PUT", path, _encode(updated_object)))
         if response.code == 409:  # another replica updated it first: read it again
             return await self._inject_bundle(path, authorities)
         if response.code != 200:
@@ -445,7 +455,7 @@ class Webhooks:
             options.secret,
             options.service,
             options.definitions,
-            CertificateTerms(names, options.lifetime),
+            CertificateRequirements(names, options.lifetime),
         )
         self._certificate_rotator = CertificateRotator(targets, self._transport, self._report)
         self._rotation_context = self._certificate_rotator.rotate_certificates()
@@ -507,7 +517,7 @@ class Webhooks:
             field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner_uid}"
         path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
         request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
-        response = await self._transport.ask_with_retries(request)
+        response = await self._transport.send_request_with_retries(request)
         if response.code == 404:  # the kind is not served
             return []
         if response.code != 200:

@@ -148,12 +148,14 @@ class SigningKey:
         return True
 
 
-def kubeconfig_text(url: str, authority: bytes, user: str, certificate: SignedCertificate, namespace: str = "") -> str:
-    """Return a kubeconfig with embedded credentials of a user; `authority` is the server's CA certificate as PEM."""
-    cluster = {"server": url, "certificate-authority-data": _base64(authority)}
+def kubeconfig_text(
+    url: str, ca_certificate: bytes, user: str, certificate: SignedCertificate, namespace: str = ""
+) -> str:
+    """Return a kubeconfig with embedded credentials of a user; `ca_certificate` is the server's, as PEM."""
+    cluster = {"server": url, "certificate-authority-data": _encode_base64(ca_certificate)}
     user_credentials = {
-        "client-certificate-data": _base64(certificate.certificate),
-        "client-key-data": _base64(certificate.key),
+        "client-certificate-data": _encode_base64(certificate.certificate),
+        "client-key-data": _encode_base64(certificate.key),
     }
     context = {"cluster": "batchyard", "user": user, **({"namespace": namespace} if namespace else {})}
     config = {
@@ -202,5 +204,5 @@ def _load_certificate(path: Path) -> x509.Certificate:
         raise CredentialsError(f"{path} is damaged; {_REMEDY}, or remove it: the next start creates it") from error
 
 
-def _base64(content: bytes) -> str:
+def _encode_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()

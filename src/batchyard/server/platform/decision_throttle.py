@@ -23,7 +23,7 @@ _SCHEDSTAT_PATH: Final = "/proc/thread-self/schedstat"
 _SCHEDSTAT_READ_SIZE: Final = 128
 
 
-def cpu_demand() -> float:
+def thread_cpu_demand_seconds() -> float:
     """Return how long the calling thread has run or waited for a CPU, in seconds; without schedstat, its CPU time."""
     try:
         schedstat_fd = os.open(_SCHEDSTAT_PATH, os.O_RDONLY | os.O_CLOEXEC)
@@ -68,7 +68,7 @@ class DecisionThrottle:
         self._pause_time: Duration = 0
         #: The start of the current measurement, and the CPU demand of the thread until then.
         self._measured_at: Instant = wall_clock()
-        self._measured_cpu = cpu_demand()
+        self._measured_cpu = thread_cpu_demand_seconds()
         self._is_busy = False
 
     def next_turn(self) -> Instant:
@@ -99,7 +99,7 @@ class DecisionThrottle:
         elapsed_time = now - self._measured_at
         if 0 <= elapsed_time < _MEASUREMENT_INTERVAL:
             return
-        total_cpu_demand = cpu_demand()
+        total_cpu_demand = thread_cpu_demand_seconds()
         self._is_busy = (total_cpu_demand - self._measured_cpu) * SECOND > _BUSY_FRACTION * elapsed_time
         self._measured_at, self._measured_cpu = now, total_cpu_demand
 

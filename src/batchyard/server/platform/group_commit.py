@@ -113,7 +113,7 @@ class GroupCommit:
         #: Whether a write has failed or is in progress. Used only by the writer thread.
         self._is_broken = False
         #: The revision up to which a compaction of the journal was requested.
-        self._compaction_floor = journal.floor
+        self._compaction_floor = journal.compacted_revision
         self._all_written: asyncio.Future[None] | None = None
         self._is_ending = False
         #: The bytes of objects that each transaction in the history wrote, with its last revision, and their sum.

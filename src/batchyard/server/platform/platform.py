@@ -465,7 +465,7 @@ class EmbeddedPlatform:
             runtime_controllers if local_node is None else (*runtime_controllers, *local_node.controllers),
             (ClusterPoolsController(), *simulated_cloud(0)) if has_nodes else (),
             self._decisions,
-            self._metrics.server_metrics.cycles.count_loop,
+            self._metrics.server_metrics.cycles.count_preemption_loop,
             throttle,
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),

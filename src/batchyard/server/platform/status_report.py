@@ -16,7 +16,7 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.controllers import RequestMetrics
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import CONTENT_TYPE, METRICS_PATH, Exposition, Scrape, selected_groups
-from batchyard.metrics.gpus import GpuState, SimulatedGpus, gpu_texts
+from batchyard.metrics.gpus import GpuState, SimulatedGpus, gpu_metric_texts
 from batchyard.metrics.registry import Histograms, gauge_text
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
@@ -159,7 +159,7 @@ class EmbeddedMetrics:
 
         def serve_metrics(request: ApiRequest) -> AnyResponse:
             try:
-                exposition_parts = exposition.parts(selected_groups(request.query, request.query_items))
+                exposition_parts = exposition.text_chunks(selected_groups(request.query, request.query_items))
             except ValueError as error:
                 raise bad_request(str(error)) from error
             if request.method == "HEAD":
@@ -182,7 +182,7 @@ class EmbeddedMetrics:
         nodes = [node for node in objects.objects_of(scheme.NODE) if node["metadata"]["name"] != self.local_node_name]
         yield ""
         simulated_states = self._simulated_gpus.states(nodes, objects.objects_of(scheme.POD), self._kernel.clock())
-        yield from gpu_texts([*self.read_local_gpus(), *simulated_states])
+        yield from gpu_metric_texts([*self.read_local_gpus(), *simulated_states])
 
     def _platform_texts(self) -> Iterator[str]:
         yield from self._commits.texts()

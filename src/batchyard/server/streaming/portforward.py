@@ -44,10 +44,10 @@ class SpdyConnection(Protocol):
 class PortForwardLimit(Protocol):
     """Counts the port-forward connections of a user, and limits their number."""
 
-    def enter_port(self) -> bool:
+    def acquire_port_forward(self) -> bool:
         """Count a new port-forward connection. Return False if a limit is reached."""
 
-    def leave_port(self) -> None:
+    def release_port_forward(self) -> None:
         """Stop counting a port-forward connection, which is closed."""
 
 
@@ -133,7 +133,7 @@ class PortForwardSpdy:
         elif (pair := self._pairs_by_stream.get(event.stream_id)) is None:
             return
         elif isinstance(event, SpdyData):
-            pair.take(event)
+            pair.write_data(event)
         else:
             pair.reset(event.stream_id)
 
@@ -166,14 +166,14 @@ class _StreamPair:
         self.streams: dict[str, int] = {}
 
     def connect(self) -> None:
-        if not self._port_forward.port_limit.enter_port():
+        if not self._port_forward.port_limit.acquire_port_forward():
             self.process_end(SessionEnd(failure=TOO_MANY_CONNECTIONS))
             return
         self._session = self._port_forward.forwarding.connect(self._port, self)
         if not self._port_forward.client_accepts_data:
             self._session.set_reading(is_reading=False)
 
-    def take(self, spdy_data: SpdyData) -> None:
+    def write_data(self, spdy_data: SpdyData) -> None:
         if self._session is not None and spdy_data.stream_id == self.streams["data"]:
             self._session.write(spdy_data.data)
             if spdy_data.is_last:
@@ -217,7 +217,7 @@ class _StreamPair:
     def _detach_session(self) -> ByteStream | None:
         session, self._session = self._session, None
         if session is not None:
-            self._port_forward.port_limit.leave_port()
+            self._port_forward.port_limit.release_port_forward()
         return session
 
     def _end_spdy_stream(self, stream_id: int | None) -> None:
@@ -244,7 +244,7 @@ class PortForwardWebSocket:
         for number, port in enumerate(port_forward.ports):
             for channel in (2 * number, 2 * number + 1):
                 web_socket.send(bytes([channel]) + struct.pack("<H", port))
-            if port_limit.enter_port():
+            if port_limit.acquire_port_forward():
                 self._open_ports[2 * number] = _ForwardedPort(self, 2 * number, port)
             else:
                 self.send_failure(2 * number, port, SessionEnd(failure=TOO_MANY_CONNECTIONS))
@@ -275,7 +275,7 @@ class PortForwardWebSocket:
         """Disconnect from all ports, because the connection to the client is lost."""
         for port in self._open_ports.values():
             port.session.close()
-            self._port_limit.leave_port()
+            self._port_limit.release_port_forward()
         self._open_ports.clear()
 
     # --- callbacks of the ports ---
@@ -291,7 +291,7 @@ class PortForwardWebSocket:
         After the last port, close the WebSocket.
         """
         if self._open_ports.pop(channel, None) is not None:
-            self._port_limit.leave_port()
+            self._port_limit.release_port_forward()
         if channel in self._blocked_channels:
             self.set_accepts_input(channel, accepts_input=True)
         if not self._open_ports:

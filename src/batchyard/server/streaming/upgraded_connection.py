@@ -95,13 +95,13 @@ class UpgradedConnection(asyncio.Protocol):
 
     # --- forwarded connections ---
 
-    def enter_port(self) -> bool:
+    def acquire_port_forward(self) -> bool:
         """Count a new port-forward connection. Return False if a limit is reached."""
-        return self._connections.enter_port(self._holder)
+        return self._connections.acquire_port_forward(self._holder)
 
-    def leave_port(self) -> None:
+    def release_port_forward(self) -> None:
         """Stop counting this connection as a port-forward, because it is closed."""
-        self._connections.leave_port(self._holder)
+        self._connections.release_port_forward(self._holder)
 
     # --- callbacks of asyncio ---
 
@@ -117,7 +117,7 @@ class UpgradedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Unregister the connection, and notify the protocol handler that it is lost."""
         self._timer.cancel()
-        self._connections.leave(self)
+        self._connections.remove(self)
         upgrade_handler, self._handler = self._handler, None
         if upgrade_handler is not None:
             upgrade_handler.connection_closed()

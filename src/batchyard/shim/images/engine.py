@@ -181,7 +181,7 @@ def run_engine_subreaper(container: EngineContainer, status_fd: int) -> NoReturn
     linux.adopt_orphans()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    oom_eventfd = cgroups.watch_for_oom(container.group)
+    oom_eventfd = cgroups.open_oom_eventfd(container.group)
     engine_pid = _start_engine_command(container)
     signal.signal(signal.SIGTERM, lambda *_: _remove_container_after_shim_end(container, engine_pid))
     linux.die_with_parent(signal.SIGTERM)

@@ -79,25 +79,25 @@ def find_engines(
     return EngineSearchResult(tuple(engines), tuple(failures), run_failure)
 
 
-def _detect_podman(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
+def _detect_podman(path: str, environment: Mapping[str, str], node_fd: int) -> ContainerEngine | EngineFailure:
     result = commands.run_command([path, "--version"], environment, _ANSWER_TIMEOUT_SECONDS)
     name_and_version = result.output.strip().replace(" version", "") or PODMAN
     if result.exit_code == 0:
-        podman_env = {**environment, "CONTAINERS_CONF": _write_podman_settings(node)}
+        podman_env = {**environment, "CONTAINERS_CONF": _write_podman_settings(node_fd)}
         engine = ContainerEngine(
             PODMAN,
             path,
             name_and_version.split()[-1],
             (),
             podman_env,
-            state_dir.ensure_node_id(node),
+            state_dir.ensure_node_id(node_fd),
             runs_containers=False,
         )
         result = engine.run_command("info", "--format", "{{.Store.GraphRoot}}", seconds=2 * _ANSWER_TIMEOUT_SECONDS)
     return engine if result.exit_code == 0 else EngineFailure(name_and_version, extract_error_message(result.errors))
 
 
-def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> ContainerEngine | EngineFailure:
+def _detect_docker(path: str, environment: Mapping[str, str], node_fd: int) -> ContainerEngine | EngineFailure:
     docker_environment = dict(environment)
     if "DOCKER_HOST" not in docker_environment:
         argv = [path, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
@@ -107,7 +107,7 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
         docker_host = result.output.strip()
         docker_environment |= {"DOCKER_HOST": docker_host} if docker_host else {}
     engine = ContainerEngine(
-        DOCKER, path, "", (), docker_environment, state_dir.ensure_node_id(node), runs_containers=False
+        DOCKER, path, "", (), docker_environment, state_dir.ensure_node_id(node_fd), runs_containers=False
     )
     result = engine.run_command("version", "--format", "{{.Server.Version}}", seconds=_ANSWER_TIMEOUT_SECONDS)
     version = result.output.strip()
@@ -116,16 +116,16 @@ def _detect_docker(path: str, environment: Mapping[str, str], node: int) -> Cont
     return EngineFailure(DOCKER, extract_error_message(result.errors))
 
 
-def _write_podman_settings(node: int) -> str:
-    with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node), "w") as file:
+def _write_podman_settings(node_fd: int) -> str:
+    with open(os.open("containers.conf", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=node_fd), "w") as file:
         file.write(_PODMAN_SETTINGS)
-    return os.readlink(f"/proc/self/fd/{node}") + "/containers.conf"
+    return os.readlink(f"/proc/self/fd/{node_fd}") + "/containers.conf"
 
 
-def _find_working_runtime(node: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
+def _find_working_runtime(node_fd: int, engine: ContainerEngine, node_cgroups: Cgroups | None) -> ContainerEngine | str:
     if node_cgroups is not None and cgroups.engine_group_name(node_cgroups.base_group) is None:
         return "the control group of this process has different names for different controllers (cgroup v1)"
-    node_path, first_failure = os.readlink(f"/proc/self/fd/{node}"), ""
+    node_path, first_failure = os.readlink(f"/proc/self/fd/{node_fd}"), ""
     for runtime in _OCI_RUNTIMES:
         candidate_engine = engine._replace(options=("--runtime", runtime) if runtime else (), runs_containers=True)
         trial_options = _test_container_options(node_path, node_cgroups)

@@ -25,9 +25,9 @@ def is_run_by_engine(image: Mapping[str, Any]) -> bool:
     return "engine" in image and "unpacked" not in image
 
 
-def root_filesystem(image: Mapping[str, Any], node: str) -> str:
-    """Return the path of an image's root filesystem, or '' if it has none; `node` is the node's directory."""
-    return rootfs_store.root_path(node, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
+def root_filesystem(image: Mapping[str, Any], node_folder: str) -> str:
+    """Return the path of an image's root filesystem, or '' if it has none; `node_folder` is the node's directory."""
+    return rootfs_store.root_path(node_folder, image["unpacked"]) if "unpacked" in image else image.get("root") or ""
 
 
 def image_environment(image: Mapping[str, Any]) -> dict[str, str]:
@@ -36,14 +36,14 @@ def image_environment(image: Mapping[str, Any]) -> dict[str, str]:
     return {"PATH": f"{venv}/bin:{_DEFAULT_PATH}", "VIRTUAL_ENV": venv} if venv else {"PATH": _DEFAULT_PATH}
 
 
-def visible_folders(image: Mapping[str, Any], node: str) -> dict[str, str]:
+def visible_folders(image: Mapping[str, Any], node_folder: str) -> dict[str, str]:
     """Return the host's directories that the containers of an image see read-only, by mount point.
 
-    `node` is the path of the node's directory.
+    `node_folder` is the path of the node's directory.
     """
     program_folders = [folder for folder in PROGRAM_FOLDERS if os.path.isdir(folder) and not os.path.islink(folder)]
     paths = [*program_folders, *_venv_folders(image.get("environment"))]
-    return {"/etc": f"{node}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}
+    return {"/etc": f"{node_folder}/{state_dir.ETC_COPY_FOLDER}"} | {folder: folder for folder in paths}
 
 
 def program_links() -> dict[str, str]:

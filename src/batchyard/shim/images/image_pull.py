@@ -157,7 +157,7 @@ def _pull_if_needed(run: ShimRun, engine: ContainerEngine) -> None:
 
 
 def _run_pull(run: ShimRun, engine: ContainerEngine) -> CommandResult:
-    return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder}"))
+    return engine.pull(run.spec["reference"], run.spec.get("auth") or {}, os.readlink(f"/proc/self/fd/{run.folder_fd}"))
 
 
 def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str, Any]) -> dict[str, str]:
@@ -165,12 +165,12 @@ def _unpack_if_needed(run: ShimRun, engine: ContainerEngine, image: Mapping[str,
         return {}
     name = rootfs_store.store_name(image["id"])
     with _FileLock(run, [rootfs_store.pull_lock_name(name)]):
-        if not rootfs_store.touch_image(run.node, name):
+        if not rootfs_store.touch_image(run.node_fd, name):
             with _FileLock(run, _SLOT_LOCK_NAMES):
                 maximum_bytes = max(0, run.spec["cacheBytes"] - image["size"])
-                rootfs_store.collect_garbage(run.node, maximum_bytes)
+                rootfs_store.collect_garbage(run.node_fd, maximum_bytes)
                 unpack = partial(export_image, engine, image["id"], run.path)
-                rootfs_store.add_image(run.node, name, unpack, {"environment": image["environment"]})
+                rootfs_store.add_image(run.node_fd, name, unpack, {"environment": image["environment"]})
     return {"unpacked": name}
 
 
@@ -191,7 +191,7 @@ class _FileLock:
     """A context manager that waits until one of several files can be locked, and returns its descriptor."""
 
     def __init__(self, run: ShimRun, lock_names: list[str]) -> None:
-        path = os.readlink(f"/proc/self/fd/{run.node}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
+        path = os.readlink(f"/proc/self/fd/{run.node_fd}") + f"/{rootfs_store.PULL_LOCKS_FOLDER}"
         os.makedirs(path, 0o700, exist_ok=True)
         self._fds = [os.open(f"{path}/{name}", os.O_RDWR | os.O_CREAT, 0o600) for name in lock_names]
 
@@ -255,35 +255,37 @@ def _report_state(run: ShimRun, **changed_fields: object) -> None:
     run.announce(_ANNOUNCE_SECONDS)
 
 
-def pod_group_prefix(node: int) -> str:
+def pod_group_prefix(node_fd: int) -> str:
     """Return the prefix of the control group names of a node's pods, which is unique on this machine.
 
-    `node` is the open descriptor of the node's directory.
+    `node_fd` is the open descriptor of the node's directory.
     """
-    return f"batchyard-{state_dir.ensure_node_id(node)}-"
+    return f"batchyard-{state_dir.ensure_node_id(node_fd)}-"
 
 
-def remove_groups_of_run(node: int, isolation: NodeIsolation, path: str) -> None:
+def remove_groups_of_run(node_fd: int, isolation: NodeIsolation, path: str) -> None:
     """Remove the control groups of a container run and of its pod, unless a live shim uses them.
 
-    `node` is the open descriptor of the node's directory, and `path` is the path of the run in this directory.
+    `node_fd` is the open descriptor of the node's directory, and `path` is the path of the run in this directory.
     """
     if isolation.cgroups is None:
         return
     _, uid, *path_parts = path.split("/")
-    pod_group = {name: f"{base}/{pod_group_prefix(node)}{uid}" for name, base in isolation.cgroups.base_group.items()}
+    pod_group = {
+        name: f"{base}/{pod_group_prefix(node_fd)}{uid}" for name, base in isolation.cgroups.base_group.items()
+    }
     has_namesakes = isolation.container_engine is not None
-    if path_parts[0] == "runs" and not _is_supervised(node, path):
+    if path_parts[0] == "runs" and not _is_supervised(node_fd, path):
         run_group = {name: f"{base}/{path_parts[1]}-{path_parts[2]}" for name, base in pod_group.items()}
         cgroups.remove_group(run_group, has_namesakes=has_namesakes)
-    _remove_if_unsupervised(node, uid, pod_group, has_namesakes=has_namesakes)
+    _remove_if_unsupervised(node_fd, uid, pod_group, has_namesakes=has_namesakes)
 
 
-def remove_leftover_groups(node: int, isolation: NodeIsolation) -> None:
-    """Remove the cgroups of pods that ended while no spawner ran; `node` is the descriptor of the node's directory."""
+def remove_leftover_groups(node_fd: int, isolation: NodeIsolation) -> None:
+    """Remove the cgroups of pods that ended while no spawner ran (`node_fd`: the node directory)."""
     if isolation.cgroups is not None:
-        for uid, group in cgroups.find_leftover_groups(isolation.cgroups.base_group, pod_group_prefix(node)).items():
-            _remove_if_unsupervised(node, uid, group, has_namesakes=isolation.container_engine is not None)
+        for uid, group in cgroups.find_leftover_groups(isolation.cgroups.base_group, pod_group_prefix(node_fd)).items():
+            _remove_if_unsupervised(node_fd, uid, group, has_namesakes=isolation.container_engine is not None)
 
 
 def is_image_pull(path: str) -> bool:
@@ -291,27 +293,29 @@ def is_image_pull(path: str) -> bool:
     return path.split("/")[2:3] == ["images"]
 
 
-def may_have_left_container(node: int, path: str) -> bool:
+def may_have_left_container(node_fd: int, path: str) -> bool:
     """Return whether a container start may have left a podman container because its shim was killed.
 
-    `path` is the directory of the start, relative to the node's directory, of which `node` is an open descriptor.
+    `path` is the directory of the start, relative to the node's directory, of which `node_fd` is an open descriptor.
     """
     with suppress(OSError):
-        run_fd = state_dir.open_folder(path, node)
+        run_fd = state_dir.open_folder(path, node_fd)
         spec, state = (state_dir.read_json(run_fd, name) or {} for name in ("spec.json", "state.json"))
         os.close(run_fd)
         image = spec.get("image") or {} if spec.get("kind") == "container" else {}
-        return image_kinds.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_supervised(node, path)
+        return (
+            image_kinds.is_run_by_engine(image) and state.get("phase") != "Exited" and not _is_supervised(node_fd, path)
+        )
     return False
 
 
-def remove_unsupervised_containers(node: int, engine: ContainerEngine) -> None:
+def remove_unsupervised_containers(node_fd: int, engine: ContainerEngine) -> None:
     """Remove an engine's containers that belong to this node and that no shim supervises.
 
-    `node` is an open descriptor of the node's directory.
+    `node_fd` is an open descriptor of the node's directory.
     """
     run_containers = engine.list_containers()
-    engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node, path)))
+    engine.remove_containers(*(name for path, name in run_containers.items() if not _is_supervised(node_fd, path)))
 
 
 def supervised_runs(pod_fd: int) -> list[str]:
@@ -324,11 +328,11 @@ def supervised_runs(pod_fd: int) -> list[str]:
     return [path for path in paths if _is_supervised(pod_fd, path)]
 
 
-def _remove_if_unsupervised(node: int, uid: str, group: CgroupPaths, *, has_namesakes: bool) -> None:
+def _remove_if_unsupervised(node_fd: int, uid: str, group: CgroupPaths, *, has_namesakes: bool) -> None:
     if not any(os.path.isdir(path) for path in group.values()):
         return
     try:
-        pod_fd = state_dir.open_folder(f"pods/{uid}", node)
+        pod_fd = state_dir.open_folder(f"pods/{uid}", node_fd)
     except OSError:
         cgroups.remove_group(group, has_namesakes=has_namesakes)
         return
@@ -371,20 +375,20 @@ _DETECTION_SECONDS = 60.0
 
 
 def start_image_helper(
-    node: int, disabled_names: Collection[str], environment: Mapping[str, str]
+    node_fd: int, disabled_names: Collection[str], environment: Mapping[str, str]
 ) -> tuple[socket.socket, EngineSearchResult]:
     """Fork the image helper; return a socket for the paths of pull requests, and the engines that it detected."""
     own_socket, helper_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with helper_socket:
         if os.fork() == 0:
             event_loop.run_child(
-                node,
+                node_fd,
                 "image helper",
                 partial(
                     _serve_requests,
-                    node,
+                    node_fd,
                     helper_socket,
-                    partial(engines.find_engines, node, environment, None, disabled_names),
+                    partial(engines.find_engines, node_fd, environment, None, disabled_names),
                 ),
             )
     own_socket.settimeout(_DETECTION_SECONDS)
@@ -408,8 +412,8 @@ def _receive_result(connection: socket.socket) -> dict[str, Any]:
     return {"failures": [["container engine", reason]]}
 
 
-def _serve_requests(node: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
-    kept_fds = sorted({node, connection.fileno()})
+def _serve_requests(node_fd: int, connection: socket.socket, detect_engines: Callable[..., EngineSearchResult]) -> None:
+    kept_fds = sorted({node_fd, connection.fileno()})
     for lower, upper in zip([2, *kept_fds], [*kept_fds, os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)
     search_result = detect_engines(may_run=False)
@@ -417,10 +421,10 @@ def _serve_requests(node: int, connection: socket.socket, detect_engines: Callab
     connection.send(json.dumps({"engines": engine_documents, "failures": search_result.failures}).encode())
     for engine in search_result.engines:
         if os.fork() == 0:
-            clean_up_containers = partial(remove_unsupervised_containers, node, engine)
-            event_loop.run_child(node, f"containers of {engine.kind}", clean_up_containers)
+            clean_up_containers = partial(remove_unsupervised_containers, node_fd, engine)
+            event_loop.run_child(node_fd, f"containers of {engine.kind}", clean_up_containers)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps ended shims
     while path := connection.recv(_PATH_BYTES).decode(errors="replace"):
         if os.fork() == 0:
             connection.close()
-            event_loop.run_shim(node, path, partial(supervise_pull, engines=search_result.engines))
+            event_loop.run_shim(node_fd, path, partial(supervise_pull, engines=search_result.engines))

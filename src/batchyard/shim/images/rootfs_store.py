@@ -27,29 +27,29 @@ def store_name(image: str) -> str:
     return image.removeprefix("sha256:")
 
 
-def root_path(node: str, name: str) -> str:
-    """Return the path of the unpacked root filesystem of image `name`; `node` is the path of the node directory."""
-    return f"{node}/{STORE_FOLDER}/{name}/root"
+def root_path(node_folder: str, name: str) -> str:
+    """Return the path of the unpacked root filesystem of image `name` in the node directory."""
+    return f"{node_folder}/{STORE_FOLDER}/{name}/root"
 
 
-def touch_image(node: int, name: str) -> bool:
+def touch_image(node_fd: int, name: str) -> bool:
     """Mark an unpacked image as used now, for garbage collection; return whether the store has the image."""
     try:
-        os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node)
+        os.utime(f"{STORE_FOLDER}/{name}/lock", dir_fd=node_fd)
     except FileNotFoundError:
         return False
     return True
 
 
 def add_image(
-    node: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
+    node_fd: int, name: str, unpack: Callable[[str], Mapping[str, Any]], extra_metadata: Mapping[str, Any]
 ) -> None:
     """Add an image to the store; the caller has locked the image. Raises OSError on failure.
 
     `unpack` is called with the path of an empty directory; it unpacks the image there and returns the image's metadata,
-    to which `extra_metadata` is added. `node` is the open descriptor of the node's directory.
+    to which `extra_metadata` is added. `node_fd` is the open descriptor of the node's directory.
     """
-    roots_fd = _open_store(node)
+    roots_fd = _open_store(node_fd)
     temporary_name = f"{name}{_INCOMPLETE_SUFFIX}"
     try:
         state_dir.remove_tree(roots_fd, temporary_name)
@@ -66,13 +66,13 @@ def add_image(
         os.close(roots_fd)
 
 
-def lock_image(node: int, name: str) -> int:
+def lock_image(node_fd: int, name: str) -> int:
     """Lock an unpacked image against removal until the returned descriptor is closed.
 
-    `node` is an open descriptor of the node's directory. Raises OSError if the image was removed.
+    `node_fd` is an open descriptor of the node's directory. Raises OSError if the image was removed.
     """
     with suppress(FileNotFoundError):
-        lock_fd = os.open(f"{STORE_FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node)
+        lock_fd = os.open(f"{STORE_FOLDER}/{name}/lock", os.O_RDWR, dir_fd=node_fd)
         fcntl.flock(lock_fd, fcntl.LOCK_SH)
         os.utime(lock_fd)
         if os.fstat(lock_fd).st_nlink:
@@ -81,13 +81,13 @@ def lock_image(node: int, name: str) -> int:
     raise OSError(f"unpacked image {name} was removed from the node's store; the next attempt unpacks it again")
 
 
-def read_image_metadata(node: int, name: str) -> dict[str, Any]:
+def read_image_metadata(node_fd: int, name: str) -> dict[str, Any]:
     """Return the metadata of an unpacked image (`bytes`, `passwd`, `group`, `environment`); {} if it is unreadable.
 
-    `node` is the open descriptor of the node's directory.
+    `node_fd` is the open descriptor of the node's directory.
     """
     with suppress(OSError):
-        image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node)
+        image_fd = state_dir.open_folder(f"{STORE_FOLDER}/{name}", node_fd)
         try:
             return state_dir.read_json(image_fd, "image.json") or {}
         finally:
@@ -100,22 +100,22 @@ def pull_lock_name(name: str) -> str:
     return f"root-{name}"
 
 
-def collect_garbage(node: int, bytes_max: float) -> None:
+def collect_garbage(node_fd: int, bytes_max: float) -> None:
     """Remove incomplete images, and the least recently used images while the image store exceeds `bytes_max`.
 
-    `node` is the open descriptor of the node's directory. Images that are being unpacked, are in use, or were used
+    `node_fd` is the open descriptor of the node's directory. Images that are being unpacked, are in use, or were used
     within two minutes are not removed.
     """
-    roots_fd = _open_store(node)
+    roots_fd = _open_store(node_fd)
     images_by_use: list[tuple[float, str, int]] = []
     for name in os.listdir(roots_fd):
         if name.endswith((_INCOMPLETE_SUFFIX, _REMOVED_SUFFIX)):
-            if not state_dir.is_locked(node, f"{PULL_LOCKS_FOLDER}/{pull_lock_name(name.partition('.')[0])}"):
+            if not state_dir.is_locked(node_fd, f"{PULL_LOCKS_FOLDER}/{pull_lock_name(name.partition('.')[0])}"):
                 state_dir.remove_tree(roots_fd, name)
             continue
         with suppress(FileNotFoundError):
             used_at = os.stat(f"{name}/lock", dir_fd=roots_fd).st_mtime
-            images_by_use.append((used_at, name, int(read_image_metadata(node, name).get("bytes") or 0)))
+            images_by_use.append((used_at, name, int(read_image_metadata(node_fd, name).get("bytes") or 0)))
     total_bytes = sum(size for _, _, size in images_by_use)
     for used_at, name, size in sorted(images_by_use):
         if (
@@ -142,6 +142,6 @@ def _try_remove_image(roots_fd: int, name: str) -> bool:
     return True
 
 
-def _open_store(node: int) -> int:
-    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{STORE_FOLDER}", 0o700, exist_ok=True)
-    return state_dir.open_folder(STORE_FOLDER, node)
+def _open_store(node_fd: int) -> int:
+    os.makedirs(os.readlink(f"/proc/self/fd/{node_fd}") + f"/{STORE_FOLDER}", 0o700, exist_ok=True)
+    return state_dir.open_folder(STORE_FOLDER, node_fd)

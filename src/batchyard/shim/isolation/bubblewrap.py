@@ -37,10 +37,10 @@ _MASKED_SYS_PATTERNS: Final = (
 READ_ONLY_PROC_PATHS: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def create_masks(node: str) -> None:
+def create_masks(node_folder: str) -> None:
     """Create, in a node directory, the empty directory and the empty file that are mounted over masked paths."""
-    os.makedirs(f"{node}/{MASKS_FOLDER}/folder", exist_ok=True)
-    os.close(os.open(f"{node}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
+    os.makedirs(f"{node_folder}/{MASKS_FOLDER}/folder", exist_ok=True)
+    os.close(os.open(f"{node_folder}/{MASKS_FOLDER}/file", os.O_WRONLY | os.O_CREAT, 0o444))
 
 
 def proc_masking_options(masks_folder: str) -> Iterator[str]:

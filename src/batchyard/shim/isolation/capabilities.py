@@ -92,14 +92,14 @@ class NodeIsolation(NamedTuple):
         return next((engine for engine in self.engines if engine.runs_containers), None)
 
 
-def detect_features(node: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> NodeIsolation:
+def detect_features(node_fd: int, disabled_names: Collection[str], detect_engines: EngineDetector) -> NodeIsolation:
     """Detect the isolation capabilities of a node; enter a user namespace if needed, and start a missing pod network.
 
-    `node` is the open descriptor of the node's directory. `detect_engines` detects container engines that must be used
+    `node_fd` is the descriptor of the node directory. `detect_engines` detects container engines that must be used
     from outside of that user namespace.
     """
     is_root = os.geteuid() == 0
-    switch_connection = switch.connect_to_switch(node)
+    switch_connection = switch.connect_to_switch(node_fd)
     has_namespaces = succeeds_in_child(_make_namespaces)
     needs_user_namespace = (
         not has_namespaces and "userns" not in disabled_names and succeeds_in_child(_make_user_namespace)
@@ -113,12 +113,12 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
         linux.become_user_namespace_root(switch_connection.user_namespace_fd if switch_connection else None)
         has_namespaces = True
     if has_namespaces and not switch_connection:
-        switch_connection = switch.start_switch(node)
+        switch_connection = switch.start_switch(node_fd)
     network_fd = switch_connection.network_fd if switch_connection and "network" not in disabled_names else None
     network_failure_reason = switch_connection.failure if switch_connection else "namespaces cannot be created"
     bubblewrap_path = None if "bubblewrap" in disabled_names or not has_namespaces else find_program("bwrap")
     may_map_users = is_root and not needs_user_namespace and "users" not in disabled_names
-    maps_users = may_map_users and bubblewrap_path is not None and _can_map_users(node, bubblewrap_path)
+    maps_users = may_map_users and bubblewrap_path is not None and _can_map_users(node_fd, bubblewrap_path)
     version = _read_bubblewrap_version(bubblewrap_path, has_passed_test=maps_users) if bubblewrap_path else None
     has_seccomp = "seccomp" not in disabled_names and _can_filter_syscalls()
     node_cgroups = None if "cgroups" in disabled_names else cgroups.find_cgroups()
@@ -126,9 +126,9 @@ def detect_features(node: int, disabled_names: Collection[str], detect_engines: 
         # podman would run a container's root as this machine's root, so it runs no containers when pods have their own
         # users.
         engine_search = engines.find_engines(
-            node, dict(os.environ), node_cgroups, disabled_names, may_run=not maps_users
+            node_fd, dict(os.environ), node_cgroups, disabled_names, may_run=not maps_users
         )
-    engine_search = _drop_unusable_engines(node, engine_search, has_bubblewrap=version is not None)
+    engine_search = _drop_unusable_engines(node_fd, engine_search, has_bubblewrap=version is not None)
     return NodeIsolation(
         is_root=is_root,
         has_namespaces=has_namespaces,
@@ -204,10 +204,12 @@ def missing_capabilities(isolation: NodeIsolation) -> list[dict[str, str]]:
     ]
 
 
-def _drop_unusable_engines(node: int, engine_search: EngineSearchResult, *, has_bubblewrap: bool) -> EngineSearchResult:
+def _drop_unusable_engines(
+    node_fd: int, engine_search: EngineSearchResult, *, has_bubblewrap: bool
+) -> EngineSearchResult:
     """Return the search result without engines that only provide images, if bubblewrap cannot run these images."""
     image_providers = [engine for engine in engine_search.engines if not engine.runs_containers]
-    if not image_providers or (has_bubblewrap and _can_mount_overlayfs(node)):
+    if not image_providers or (has_bubblewrap and _can_mount_overlayfs(node_fd)):
         return engine_search
     reason = "overlayfs cannot be mounted in the data directory: use a data directory on ext4 or xfs"
     reason = reason if has_bubblewrap else "bubblewrap is required to run its images: apt-get install bubblewrap"
@@ -218,12 +220,12 @@ def _drop_unusable_engines(node: int, engine_search: EngineSearchResult, *, has_
     )
 
 
-def _can_mount_overlayfs(node: int) -> bool:
-    path = os.readlink(f"/proc/self/fd/{node}") + "/layers"
-    state_dir.remove_tree(node, "layers")
+def _can_mount_overlayfs(node_fd: int) -> bool:
+    path = os.readlink(f"/proc/self/fd/{node_fd}") + "/layers"
+    state_dir.remove_tree(node_fd, "layers")
     os.makedirs(f"{path}/lower")
     can_mount_overlay = succeeds_in_child(partial(_write_to_overlay, f"{path}/lower", path))
-    state_dir.remove_tree(node, "layers")
+    state_dir.remove_tree(node_fd, "layers")
     return can_mount_overlay
 
 
@@ -295,15 +297,15 @@ def _read_bubblewrap_version(bubblewrap_path: str, *, has_passed_test: bool) -> 
     return run.run_command([bubblewrap_path, "--version"], os.environ, _TRIAL_TIMEOUT_SECONDS).output.split()[-1]
 
 
-def _can_map_users(node: int, bubblewrap_path: str) -> bool:
-    os.makedirs(os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}", 0o700, exist_ok=True)
-    can_map_users = succeeds_in_child(partial(_execute_as_pod_user, node, bubblewrap_path))
-    state_dir.remove_tree(node, _USER_MAPPING_TRIAL_FOLDER)
+def _can_map_users(node_fd: int, bubblewrap_path: str) -> bool:
+    os.makedirs(os.readlink(f"/proc/self/fd/{node_fd}") + f"/{_USER_MAPPING_TRIAL_FOLDER}", 0o700, exist_ok=True)
+    can_map_users = succeeds_in_child(partial(_execute_as_pod_user, node_fd, bubblewrap_path))
+    state_dir.remove_tree(node_fd, _USER_MAPPING_TRIAL_FOLDER)
     return can_map_users
 
 
-def _execute_as_pod_user(node: int, bubblewrap_path: str) -> None:
-    trial_folder = os.readlink(f"/proc/self/fd/{node}") + f"/{_USER_MAPPING_TRIAL_FOLDER}"
+def _execute_as_pod_user(node_fd: int, bubblewrap_path: str) -> None:
+    trial_folder = os.readlink(f"/proc/self/fd/{node_fd}") + f"/{_USER_MAPPING_TRIAL_FOLDER}"
     executable_fd, null_fd = os.open(bubblewrap_path, os.O_RDONLY), os.open("/dev/null", os.O_RDWR)
     pod_users = PodUsers("", create_pod_user_namespace(""), trial_folder)
     copied_folder = pod_users.copy_mount(trial_folder)

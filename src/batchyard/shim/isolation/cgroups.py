@@ -115,7 +115,7 @@ def count_oom_kills(group: CgroupPaths) -> int:
     return 0
 
 
-def watch_for_oom(group: CgroupPaths) -> int | None:
+def open_oom_eventfd(group: CgroupPaths) -> int | None:
     """Return an eventfd that becomes readable when a cgroup v1 group or one of its child groups runs out of memory.
 
     Cgroup v1 counts an OOM kill only in the group of the killed process. If that is a child group, the container
@@ -125,12 +125,12 @@ def watch_for_oom(group: CgroupPaths) -> int | None:
     control_path = f"{group['memory']}/cgroup.event_control" if "memory" in group else ""
     if not control_path or not os.path.exists(control_path):
         return None
-    event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    oom_eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     oom_control_fd = os.open(f"{group['memory']}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
     with suppress(OSError):
-        _write_file(control_path, f"{event_fd} {oom_control_fd}")
+        _write_file(control_path, f"{oom_eventfd} {oom_control_fd}")
     os.close(oom_control_fd)
-    return event_fd
+    return oom_eventfd
 
 
 def remove_group(group: CgroupPaths, *, has_namesakes: bool = False) -> None:

@@ -129,10 +129,12 @@ class _MountTree:
             if outer_index is not None:
                 self._attach_mount(index, outer_index)
 
-    def make_folder(self, target: str, outer: int) -> None:
-        """Create the working directory `target` in mount number `outer`; the container start reports any failure."""
+    def make_folder(self, target: str, outer_index: int) -> None:
+        """Create the working directory `target` in mount number `outer_index`; the container start reports failures."""
         with suppress(OSError):
-            os.close(make_directories(self._open_mount(outer), self._relative_path(target, outer), _FOLDER_MODE))
+            os.close(
+                make_directories(self._open_mount(outer_index), self._relative_path(target, outer_index), _FOLDER_MODE)
+            )
 
     def outermost_mounts(self) -> list[dict[str, Any]]:
         return [
@@ -188,11 +190,13 @@ def normalize_path(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], str], run: str) -> dict[str, Any]:
+def attach_nested_mounts(
+    spec: Mapping[str, Any], resolve_path: Callable[[str], str], run_folder: str
+) -> dict[str, Any]:
     """Attach the mounts that lie in other mounts; return the container's spec with only the outermost ones.
 
     A termination log in a mount is attached too, and its path in the spec is then ''. A working directory in a mount is
-    created. `resolve_path` resolves the symbolic links of a path in the container; `run` is the run's directory.
+    created. `resolve_path` resolves the symbolic links of a path in the container; `run_folder` is the run's directory.
     Raises ValueError if a mount point is `/`, is in /proc, or has a symbolic link in another mount.
     """
     mounts = [
@@ -203,11 +207,13 @@ def attach_nested_mounts(spec: Mapping[str, Any], resolve_path: Callable[[str], 
         _check_mount_point(volume_mount.target)
     mounts.sort(key=lambda volume_mount: volume_mount.target.count("/"))
     log_path = resolve_path(normalize_path(spec["terminationMessagePath"])) if spec["terminationMessagePath"] else ""
-    mount_tree = _MountTree(mounts, f"{run}/root")
+    mount_tree = _MountTree(mounts, f"{run_folder}/root")
     if log_path:
         _check_mount_point(log_path)
         if mount_tree.find_enclosing(log_path) is not None:
-            mount_tree = _MountTree([*mounts, _VolumeMount(f"{run}/termination-log", log_path, False)], f"{run}/root")
+            mount_tree = _MountTree(
+                [*mounts, _VolumeMount(f"{run_folder}/termination-log", log_path, False)], f"{run_folder}/root"
+            )
             log_path = ""
     mount_tree.attach_nested_volumes()
     working_directory = normalize_path(spec["workingDir"] or "/")

@@ -147,14 +147,14 @@ class SwitchConnection(NamedTuple):
     failure: str
 
 
-def connect_to_switch(node: int) -> SwitchConnection | None:
+def connect_to_switch(node_fd: int) -> SwitchConnection | None:
     """Connect to a node's running switch, the process that holds the pods' bridge; return None if no switch runs.
 
-    `node` is the open descriptor of the node's directory.
+    `node_fd` is the open descriptor of the node's directory.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.connect(state_dir.socket_address(node, "switch"))
+        connection.connect(state_dir.socket_address(node_fd, "switch"))
         switch_reply, fds = state_dir.receive_fds(connection, 4096, 2)
     except OSError:
         switch_reply, fds = b"", []
@@ -165,19 +165,19 @@ def connect_to_switch(node: int) -> SwitchConnection | None:
     return SwitchConnection(connection, fds[0], network_fd, "" if switch_reply == b"ok" else switch_reply.decode())
 
 
-def start_switch(node: int) -> SwitchConnection | None:
+def start_switch(node_fd: int) -> SwitchConnection | None:
     """Start the process that holds the bridge of the pod network; return a connection to it, or None on failure.
 
-    `node` is the open descriptor of the node's directory.
+    `node_fd` is the open descriptor of the node's directory.
     """
-    state_dir.remove_file(node, "switch")
+    state_dir.remove_file(node_fd, "switch")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(state_dir.socket_address(node, "switch"))
+    listener.bind(state_dir.socket_address(node_fd, "switch"))
     listener.listen(64)
     if os.fork() == 0:
         _run_switch(listener)
     listener.close()
-    return connect_to_switch(node)
+    return connect_to_switch(node_fd)
 
 
 def _run_switch(listener: socket.socket) -> NoReturn:

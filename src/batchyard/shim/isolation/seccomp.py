@@ -60,19 +60,21 @@ class _Instruction(NamedTuple):
     skip_if_false: int = 0
 
 
-def build_bpf_program(spans: Sequence[SyscallSpan], architecture: int, foreign_bit: int, foreign_action: int) -> bytes:
+def build_bpf_program(
+    spans: Sequence[SyscallSpan], architecture: int, foreign_abi_bit: int, foreign_abi_action: int
+) -> bytes:
     """Return the BPF program for ranges of system calls, in ascending order.
-    `foreign_action` is the action for calls of another ABI: calls with another architecture than `architecture`, or
-    with `foreign_bit` set in their number. Raises ValueError if the program has too many instructions.
+    `foreign_abi_action` is the action for calls of another ABI: calls with another architecture than `architecture`, or
+    with `foreign_abi_bit` set in their number. Raises ValueError if the program has too many instructions.
     """
     steps = [
         _Instruction(_LOAD, _ARCHITECTURE_OFFSET),
         _Instruction(_IF_EQUAL, architecture, 1),
-        _Instruction(_RETURN, foreign_action),
+        _Instruction(_RETURN, foreign_abi_action),
     ]
     steps.append(_Instruction(_LOAD, _NUMBER_OFFSET))
-    if foreign_bit:
-        steps += [_Instruction(_IF_BITS, foreign_bit, 0, 1), _Instruction(_RETURN, foreign_action)]
+    if foreign_abi_bit:
+        steps += [_Instruction(_IF_BITS, foreign_abi_bit, 0, 1), _Instruction(_RETURN, foreign_abi_action)]
     steps += _search_steps(spans)
     if len(steps) > _INSTRUCTIONS_MAX:
         raise ValueError(
@@ -252,7 +254,7 @@ class Processor(NamedTuple):
     audit_number: int
     call_numbers: Mapping[str, int]
     #: The bit in the number of a call that marks another ABI, such as x32; 0 for none.
-    foreign_bit: int
+    foreign_abi_bit: int
 
 
 def _number_syscalls(text: str, first_number: int = 0) -> dict[str, int]:
@@ -372,7 +374,7 @@ def compile_profile(profile: SeccompProfile, processor: Processor) -> bytes:
     action_beyond_highest = _UNKNOWN_CALL if profile.default & _ACTION_MASK == _RET_ERRNO else profile.default
     spans = list(_merge_spans(decisions_by_number, profile.default, highest_number))
     spans.append(SyscallSpan(highest_number + 1, (((), action_beyond_highest),)))
-    return build_bpf_program(spans, processor.audit_number, processor.foreign_bit, _UNKNOWN_CALL)
+    return build_bpf_program(spans, processor.audit_number, processor.foreign_abi_bit, _UNKNOWN_CALL)
 
 
 def _merge_spans(

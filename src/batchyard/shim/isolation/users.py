@@ -38,7 +38,7 @@ def pod_unix_id(pod: str) -> int:
     """
     first_id, count = _FIRST_POD_UID, _POD_UID_COUNT
     if not _has_id_range(first_id, count):
-        first_id, count = _upper_id_range()
+        first_id, count = _fallback_pod_id_range()
     return first_id + zlib.crc32(pod.encode()) % count
 
 
@@ -67,10 +67,11 @@ class PodUsers:
         linux.isolate_later_mounts()
 
     def copy_mount(self, source: str, *, is_shared: bool = False, is_host_path: bool = False) -> str:
-        """Copy the mount of a file or directory, with mapped owners; return the copy's path, valid after `enter`.
+        """Copy the mount of a file or directory; return the copy's path, valid after `enter`.
 
-        `is_shared` means that files of users other than root keep their owners. `is_host_path` means that the source
-        is not the pod's own, so the owners stored on disk are never changed.
+        In the copy, root's files belong to the pod's user. If the filesystem has no id-mapped mounts, the owners of the
+        pod's own files are changed on disk instead. With `is_shared`, files of users other than root keep their owners.
+        With `is_host_path`, the source is not the pod's own, and its owners on disk never change.
         """
         if source not in self._copied_paths:
             path = f"{_STAGE_FOLDER}/{len(self._copies)}"
@@ -99,7 +100,7 @@ class PodUsers:
         """
         copied_mount_fd = linux.clone_mount(source)
         try:
-            linux.map_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
+            linux.map_file_owners(copied_mount_fd, self._create_shared_namespace() if is_shared else self._namespace)
         except OSError:
             if image_kinds.is_within(source, self._own_folder) and not is_host_path:
                 change_owner(source, self.id)
@@ -114,22 +115,22 @@ class PodUsers:
         return linux.make_user_namespace(*_format_id_maps((0, self.id, 1), (1, 1, min(self.id, last_id + 1) - 1)))
 
 
-def change_owner(path: str, owner: int) -> None:
-    """Replace root by `owner` as the user and as the group of all files in a directory tree.
+def change_owner(path: str, owner_id: int) -> None:
+    """Replace root by `owner_id` as the user and as the group of all files in a directory tree.
 
     Files are accessed relative to open directories, because a container may replace a directory by a symbolic link.
     """
-    _change_file_owner(path, owner)
+    _change_file_owner(path, owner_id)
     for _, folders, files, folder_fd in os.fwalk(path, follow_symlinks=False):
         for name in (*folders, *files):
-            _change_file_owner(name, owner, folder_fd)
+            _change_file_owner(name, owner_id, folder_fd)
 
 
-def _change_file_owner(name: str, owner: int, folder: int | None = None) -> None:
+def _change_file_owner(name: str, owner_id: int, folder_fd: int | None = None) -> None:
     with suppress(FileNotFoundError):
-        file_status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        uid, gid = (owner if current_id == 0 else -1 for current_id in (file_status.st_uid, file_status.st_gid))
-        os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
+        file_status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        uid, gid = (owner_id if current_id == 0 else -1 for current_id in (file_status.st_uid, file_status.st_gid))
+        os.chown(name, uid, gid, dir_fd=folder_fd, follow_symlinks=False)
 
 
 def _format_id_maps(*mappings: tuple[int, int, int]) -> tuple[str, str]:
@@ -151,7 +152,7 @@ def _has_id_range(first_id: int, id_count: int) -> bool:
     return any(start <= first_id and first_id + id_count <= end for start, end in _read_id_ranges())
 
 
-def _upper_id_range() -> tuple[int, int]:
+def _fallback_pod_id_range() -> tuple[int, int]:
     """Return the third quarter of the largest range of mapped ids (first id, count). Raises OSError if it is empty."""
     range_start, end = max(_read_id_ranges(), key=lambda extent: extent[1] - extent[0], default=(0, 0))
     id_count = (end - range_start) // 4

@@ -53,7 +53,7 @@ class WaitChanges:
     unmatched_count: int
 
 
-def changes_of(runs: ComparedRuns) -> WaitChanges:
+def wait_changes_of(runs: ComparedRuns) -> WaitChanges:
     """Return the Workloads whose waits differ between the runs of both configurations."""
     effect_by_workload = {row.name: row.effect for row in difference_of(runs.comparison, runs.a.start_time).workloads}
     a, b = [{record.view.key: (run, record) for record in run.workload_records} for run in (runs.a, runs.b)]
@@ -163,7 +163,7 @@ class RepeatedFigure:
         return abs(self.difference) > self.margin
 
 
-def repeat_figure(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
+def average_over_seeds(figure: Figure, values: Sequence[ValuePair]) -> RepeatedFigure | None:
     """Return a figure's means and mean difference over all seeds, from its values in both runs for each seed.
 
     Return None if there are fewer than two seeds, or if a value is unknown.
@@ -245,12 +245,19 @@ def compare_configurations(
         *(_overall_figures(sections_of(run_both(pair, settings.until, seed, finish))) for seed in further_seeds),
     ]
     repeated_figures = [
-        repeat_figure(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
+        average_over_seeds(figure, [overall.get(figure.name, (None, None)) for overall in overall_by_seed])
         for figure in OVERALL_FIGURES
     ]
     known_repeats = [each for each in repeated_figures if each is not None]
     return ConfigurationComparison(
-        names, runs, settings, sections, changes_of(runs), _make_comparison_lines(runs), known_repeats, pair.warnings
+        names,
+        runs,
+        settings,
+        sections,
+        wait_changes_of(runs),
+        _make_comparison_lines(runs),
+        known_repeats,
+        pair.warnings,
     )
 
 
@@ -296,10 +303,10 @@ def _run_seconds(run: ComparedRun) -> float:
 def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     a, b = runs.a, runs.b
     lines = [
-        _make_line(
+        _make_comparison_line(
             "Workloads waiting", runs, a.watch.workload_records.waiting_curve, b.watch.workload_records.waiting_curve
         ),
-        _make_line(
+        _make_comparison_line(
             "Workloads with quota",
             runs,
             a.watch.workload_records.quota_holder_curve,
@@ -311,7 +318,7 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     ]
     empty_curve = Curve(a.start_time)
     for name in sorted({**used_by_run[0], **used_by_run[1]}):
-        line = _make_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))
+        line = _make_comparison_line(f"{name} in use", runs, *(curves.get(name, empty_curve) for curves in used_by_run))
         lines.append(
             ComparisonLine(
                 line.name,
@@ -321,8 +328,10 @@ def _make_comparison_lines(runs: ComparedRuns) -> list[ComparisonLine]:
     return lines
 
 
-def _make_line(name: str, runs: ComparedRuns, a: Curve, b: Curve) -> ComparisonLine:
-    return ComparisonLine(name, a.means(runs.end, INTERVAL_COUNT), b.means(runs.end, INTERVAL_COUNT))
+def _make_comparison_line(name: str, runs: ComparedRuns, first_curve: Curve, second_curve: Curve) -> ComparisonLine:
+    return ComparisonLine(
+        name, first_curve.means(runs.end, INTERVAL_COUNT), second_curve.means(runs.end, INTERVAL_COUNT)
+    )
 
 
 def _section_document(section: Section) -> list[dict[str, Any]]:

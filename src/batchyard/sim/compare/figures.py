@@ -62,10 +62,10 @@ def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:
         for resource, amount in workload_record.requests.items():
             requests[resource] = max(requests.get(resource, 0), amount)
             largest_requests[resource] = max(largest_requests.get(resource, 0), amount)
-    return {name: _size_of(requests, largest_requests) for name, requests in requests_by_workload.items()}
+    return {name: _size_class(requests, largest_requests) for name, requests in requests_by_workload.items()}
 
 
-def _size_of(requests: Mapping[str, int], largest_requests: Mapping[str, int]) -> str:
+def _size_class(requests: Mapping[str, int], largest_requests: Mapping[str, int]) -> str:
     largest_ratio = max(
         (amount / largest_requests[resource] for resource, amount in requests.items() if largest_requests[resource]),
         default=0.0,

@@ -48,7 +48,9 @@ def _conclusion(comparison: ConfigurationComparison) -> str:
         title = "makespan" if figure.name == "makespan" else figure.title.partition(":")[0]
         titles_by_rating.setdefault(rating, []).append(title)
     verdicts = [
-        f"{rating} in {_join(titles)}" for rating in ("better", "worse") if (titles := titles_by_rating.get(rating))
+        f"{rating} in {_join_titles(titles)}"
+        for rating in ("better", "worse")
+        if (titles := titles_by_rating.get(rating))
     ]
     second = comparison.names[1]
     if not verdicts:
@@ -56,7 +58,7 @@ def _conclusion(comparison: ConfigurationComparison) -> str:
     return f"{second} is {', '.join(verdicts)}"
 
 
-def _join(titles: Sequence[str]) -> str:
+def _join_titles(titles: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
 
 
@@ -160,7 +162,7 @@ def _section_table(comparison: ConfigurationComparison, section: Section) -> str
         for figure in section.figures:
             value_pair, is_common = _values_of(row, figure), _has_common_value(section, figure)
             format_cells = _common_cell if is_common else _change_cells
-            row_cells.append(format_cells(figure.in_row(row.name), value_pair))
+            row_cells.append(format_cells(figure.with_unit_of_row(row.name), value_pair))
         table_rows.append(f"<tr>{''.join(row_cells)}</tr>")
     header_html = f"<thead><tr>{''.join(header_cells)}</tr><tr>{''.join(second_header_cells)}</tr></thead>"
     return f'<div class="scroll"><table>{header_html}<tbody>{"".join(table_rows)}</tbody></table></div>'
@@ -246,7 +248,9 @@ def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> st
     maximum = max((*line.a, *line.b), default=0)
     maximum_text = format_figure(unit_of(line.name.partition(" ")[0]), maximum)
     side_values = (("a", line.a), ("b", line.b))
-    paths = "".join(f'<path class="line-{side}" d="{_path_data(values, maximum)}"/>' for side, values in side_values)
+    paths = "".join(
+        f'<path class="line-{side}" d="{_svg_path_data(values, maximum)}"/>' for side, values in side_values
+    )
     chart_label = f"{line.name}: {comparison.names[0]} and {comparison.names[1]} over time"
     return (
         f"<figure><figcaption><span>{escape(line.name)}</span><span>at most {maximum_text}</span>"
@@ -257,7 +261,7 @@ def _chart_html(line: ComparisonLine, comparison: ConfigurationComparison) -> st
     )
 
 
-def _path_data(values: Sequence[float], maximum: float) -> str:
+def _svg_path_data(values: Sequence[float], maximum: float) -> str:
     path_steps: list[str] = []
     for index, value in enumerate(values):
         y = _CHART_HEIGHT - (value / maximum if maximum else 0) * (_CHART_HEIGHT - 4)

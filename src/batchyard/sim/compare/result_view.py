@@ -114,7 +114,9 @@ def _table_view(table: FigureTable) -> dict[str, Any]:
         "rows": [
             {
                 "name": name,
-                "cells": [format_figure(figure.in_row(name).unit, row.get(figure.name)) for figure in table.figures],
+                "cells": [
+                    format_figure(figure.with_unit_of_row(name).unit, row.get(figure.name)) for figure in table.figures
+                ],
                 "bar": None if bar is None else row.get(bar.name),
             }
             for name, row in list(table.rows.items())[:ROWS_SHOWN_MAX]

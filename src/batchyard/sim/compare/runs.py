@@ -16,7 +16,7 @@ from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, read_so
 from batchyard.sim.simulate import Simulation
 from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
 from batchyard.sim.traces import NAMESPACE, Trace, TracedPod, read_trace
-from batchyard.sim.whatif import Comparison, RunRecord, RunStart, run_to_end, simulate_start
+from batchyard.sim.whatif import Comparison, RunRecord, RunStart, run_to_end, simulate_from_start
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def _run(
         run_watches.append(RunWatch(simulation.world))
         finish(simulation)
 
-    return simulate_start(RunStart(scenario), None, horizon, seed, run_observed), run_watches[0]
+    return simulate_from_start(RunStart(scenario), None, horizon, seed, run_observed), run_watches[0]
 
 
 # The pods of a trace as Jobs with a queue, for comparing queue configurations.

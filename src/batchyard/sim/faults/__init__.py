@@ -348,7 +348,7 @@ class FaultyClient:
             result = self._attempt_write(write)
             if result.error is not None:
                 break
-        self._client.deliver_result(on_result, result)
+        self._client.queue_result(on_result, result)
 
     def _attempt_write(self, write: Write) -> WriteResult:
         if self._write_faults.is_conflict_due():

@@ -55,15 +55,15 @@ def with_shortages(
     return cluster
 
 
-def without_shortages(cluster: Obj, written_without: Obj, written_with: Obj) -> Obj:
+def without_shortages(cluster: Obj, written_without_shortages: Obj, written_with_shortages: Obj) -> Obj:
     """Return `cluster` without the injected shortages. Fields that changed since the last write stay as they are.
 
-    `written_with` is the Cluster as last written, with the shortages; `written_without` is the same without them.
+    `written_with_shortages` is the Cluster as last written; `written_without_shortages` is the same without them.
     """
-    times_by_machine = (written_with["spec"].get("times") or {}).get("byMachine") or {}
+    times_by_machine = (written_with_shortages["spec"].get("times") or {}).get("byMachine") or {}
     for path in [("spec", "capacity"), *(("spec", "times", "byMachine", name) for name in times_by_machine)]:
-        if _value_at(cluster, path) == _value_at(written_with, path):
-            cluster = with_path(cluster, path, _value_at(written_without, path))
+        if _value_at(cluster, path) == _value_at(written_with_shortages, path):
+            cluster = with_path(cluster, path, _value_at(written_without_shortages, path))
     return cluster
 
 

@@ -133,7 +133,7 @@ _JOB_NAME_PATTERN: Final = re.compile(r"(?:job|jobset)-(.*)-[0-9a-f]{5}")
 _GroupKey: TypeAlias = tuple[str, ...]
 
 
-class Basis(StrEnum):
+class EstimateBasis(StrEnum):
     """The source of an estimated run time: manifest, history of similar Workloads, or unknown."""
 
     MANIFEST = "manifest"
@@ -145,7 +145,7 @@ class Basis(StrEnum):
 class Estimate:
     """The estimated run time of a Workload, counted from its admission."""
 
-    basis: Basis
+    basis: EstimateBasis
     runtime: Duration = 0
     history: "RunHistory | None" = None
     #: The maximum run time by the manifests; None: unlimited.
@@ -156,7 +156,7 @@ class Estimate:
 
         A run time from the manifest is not random. Without that and a history, return the maximum run time, if any.
         """
-        if self.basis is Basis.MANIFEST:
+        if self.basis is EstimateBasis.MANIFEST:
             return max(self.runtime, age)
         if self.history is not None:
             return self.limit_run_time(self.history.survival.draw(random_fraction, age), age)
@@ -267,14 +267,14 @@ class RunTimeEstimator:
         """Return the estimated run time of a Workload."""
         runtime = explicit_runtime(workload, self._state.objects, self._cluster)
         if runtime is not None:
-            return Estimate(Basis.MANIFEST, runtime + self._median_overrun)
+            return Estimate(EstimateBasis.MANIFEST, runtime + self._median_overrun)
         time_max = _run_time_max(workload, self._state.objects)
         group_keys = _group_keys(workload)
         for position, group in enumerate(group_keys):
             history = self._history(group, group_keys[position + 1 :])
             if history.ended_count >= ENDED_MIN:
-                return Estimate(Basis.HISTORY, 0, history, time_max)
-        return Estimate(Basis.UNKNOWN, 0, None, time_max)
+                return Estimate(EstimateBasis.HISTORY, 0, history, time_max)
+        return Estimate(EstimateBasis.UNKNOWN, 0, None, time_max)
 
     def _history(self, group: _GroupKey, wider_groups: Sequence[_GroupKey]) -> RunHistory:
         history = self._histories.get(group)
@@ -328,7 +328,7 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
     job_templates = [row["template"] for row in owner["spec"].get("replicatedJobs") or ()]
     job_times = [
-        _run_time_of_job(job["spec"], _first_known(durations.template_runtime(job), pod_runtime), default_time)
+        _run_time_of_job(job["spec"], _runtime_or_default(durations.template_runtime(job), pod_runtime), default_time)
         for job in job_templates
     ]
     known_times = [each for each in job_times if each is not None]
@@ -351,17 +351,17 @@ def _run_time_of_job(
 ) -> Duration | None:
     template: Mapping[str, Mapping[str, Sequence[Obj]]] = spec["template"]  # type: ignore[assignment]
     container = template["spec"]["containers"][0]
-    pod_runtime = _first_known(durations.template_runtime(template), pod_runtime)
+    pod_runtime = _runtime_or_default(durations.template_runtime(template), pod_runtime)
     if pod_runtime is None:
         command_line = (tuple(container.get(field) or ()) for field in ("command", "args"))
         pod_runtime = durations.sleep_time_of_command(container.get("image") or "", *command_line)
-    pod_runtime = _first_known(pod_runtime, default_time)
+    pod_runtime = _runtime_or_default(pod_runtime, default_time)
     if pod_runtime is None or pod_runtime >= durations.UNLIMITED_RUNTIME:
         return None
     return pod_runtime * _round_count(spec)
 
 
-def _first_known(runtime: Duration | None, default: Duration | None) -> Duration | None:
+def _runtime_or_default(runtime: Duration | None, default: Duration | None) -> Duration | None:
     return default if runtime is None else runtime
 
 

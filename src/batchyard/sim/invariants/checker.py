@@ -7,7 +7,13 @@ import msgspec
 
 from batchyard.accounting.accounts import WHOLE_MACHINE
 from batchyard.accounting.ledger import CostLedger
-from batchyard.accounting.records import PLATFORM_NAMESPACE, billed_from, hour_record_name, is_billed, parse_cost_record
+from batchyard.accounting.records import (
+    PLATFORM_NAMESPACE,
+    billing_start,
+    hour_record_name,
+    is_billed,
+    parse_cost_record,
+)
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
@@ -214,7 +220,7 @@ class CostsAddUp(Invariant):
             return
         name = event.key.name
         if event.type is not EventType.DELETED and is_billed(event.obj):
-            paid_since = billed_from(event.obj) or now
+            paid_since = billing_start(event.obj) or now
             self._billing_by_machine.setdefault(name, (paid_since, self._machine_price(event.obj["spec"]["pool"], 0)))
         elif name in self._billing_by_machine:
             self._bill_machine(name, now)

@@ -18,7 +18,7 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import is_autoscaled, slice_host_count, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.jobs.job.spec import contains, parse_indexes
+from batchyard.jobs.job.spec import parse_indexes, spans_contain
 from batchyard.scheduling.cluster_queue import flavor_mismatch
 from batchyard.sim.invariants.cluster import binding_obstacle, pods_by_node, sum_requests
 from batchyard.sim.invariants.invariant import Invariant, WorldView
@@ -171,7 +171,7 @@ def _must_follow_ended_pod(job: Obj) -> bool:
     annotations = ((job["spec"].get("template") or {}).get("metadata") or {}).get("annotations") or {}
     if well_known.EXCLUSIVE_TOPOLOGY not in annotations or well_known.NODE_SELECTOR_STRATEGY in annotations:
         return False
-    return contains(parse_indexes((job.get("status") or {}).get("completedIndexes"), 1), 0)
+    return spans_contain(parse_indexes((job.get("status") or {}).get("completedIndexes"), 1), 0)
 
 
 def _pod_key(pod: PodView) -> Key:

@@ -137,7 +137,7 @@ class UsageIsSumOfAdmitted(Invariant):
                 self._compare_usage(node_name, node)
 
     def _compare_usage(self, node_name: str, node: QuotaNode) -> None:
-        quota, names = self.states.quota, self.world_view.world.platform.index.snapshot.names
+        quota, names = self.states.quota, self.world_view.world.platform.index.snapshot.flavor_resource_names
         for quota_key, used in zip(names, node.usage, strict=False):
             expected_usage = quota.usage(node_name, quota_key)
             if used != expected_usage:
@@ -156,7 +156,7 @@ class AdmittedHasAssignment(Invariant):
         """Check each new quota reservation."""
         if event.key.kind == scheme.WORKLOAD and object_states.is_new_reservation(event):
             view = workload_view(event.obj)
-            for fault in self._find_faults(view, _assignments(event.obj)):
+            for fault in self._find_faults(view, _admitted_pod_sets(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
 
     def _find_faults(self, view: WorkloadView, assignments: Sequence[AdmittedPodSet]) -> Iterator[str]:
@@ -203,7 +203,7 @@ class AdmittedHasAssignment(Invariant):
                 yield f"pod set {pod_set.name} may not use flavor {flavor}: {obstacle}"
 
 
-def _assignments(obj: Obj) -> list[AdmittedPodSet]:
+def _admitted_pod_sets(obj: Obj) -> list[AdmittedPodSet]:
     return [
         AdmittedPodSet(
             assignment["name"],
@@ -272,8 +272,8 @@ def _decision_inputs(index: SchedulerCache) -> dict[str, Any]:
 
 
 def _holding_values(admitted_workload: AdmittedWorkload, snapshot: Snapshot) -> tuple[Any, ...]:
-    usage = sorted((snapshot.names[fr], amount) for fr, amount in admitted_workload.usage if amount)
-    flavors = sorted(snapshot.names[fr] for fr in admitted_workload.flavor_resources)
+    usage = sorted((snapshot.flavor_resource_names[fr], amount) for fr, amount in admitted_workload.usage if amount)
+    flavors = sorted(snapshot.flavor_resource_names[fr] for fr in admitted_workload.flavor_resources)
     order_values = admitted_workload.priority, admitted_workload.queued, admitted_workload.reserved_at
     return (
         admitted_workload.uid,
@@ -289,7 +289,10 @@ def _holding_values(admitted_workload: AdmittedWorkload, snapshot: Snapshot) -> 
 
 def _counter_values(queue_counter: QueueCounter, snapshot: Snapshot) -> tuple[Any, ...]:
     usages = queue_counter.reserved_usage, queue_counter.admitted_usage
-    named_usages = [sorted((snapshot.names[fr], amount) for fr, amount in usage.items() if amount) for usage in usages]
+    named_usages = [
+        sorted((snapshot.flavor_resource_names[fr], amount) for fr, amount in usage.items() if amount)
+        for usage in usages
+    ]
     return queue_counter.reserving, queue_counter.admitted, named_usages
 
 

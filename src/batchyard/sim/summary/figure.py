@@ -37,7 +37,7 @@ class Figure:
     unit: Unit
     better: BetterDirection = BetterDirection.NEITHER
 
-    def in_row(self, name: str) -> "Figure":
+    def with_unit_of_row(self, name: str) -> "Figure":
         """Return the figure for the row `name`: an amount gets the unit of the resource at the end of the name.
 
         For example, amounts in the row `spot memory` have the unit GiB. Other figures are returned unchanged.

@@ -250,7 +250,9 @@ def series_document(run: WatchedSimulation) -> list[dict[str, Any]]:
     used = run_tables.sum_curves(run, records.usage_curves, lambda quota_key: quota_key[2])
     series += _share_series("quota in use", quota, used, run)
     machines = run.watch.machines
-    by_resource = [_by_resource(curves, run) for curves in (machines.allocatable_curves, machines.request_curves)]
+    by_resource = [
+        _sum_curves_by_resource(curves, run) for curves in (machines.allocatable_curves, machines.request_curves)
+    ]
     return series + _share_series("of nodes requested", by_resource[0], by_resource[1], run)
 
 
@@ -272,7 +274,7 @@ def _waits_over_time(run: WatchedSimulation) -> list[float]:
     return means
 
 
-def _by_resource(curves: Mapping[tuple[str, str], Curve], run: WatchedSimulation) -> dict[str, Curve]:
+def _sum_curves_by_resource(curves: Mapping[tuple[str, str], Curve], run: WatchedSimulation) -> dict[str, Curve]:
     groups: dict[str, list[Curve]] = {}
     for (_, resource), curve in curves.items():
         groups.setdefault(resource, []).append(curve)

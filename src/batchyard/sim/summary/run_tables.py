@@ -180,7 +180,7 @@ def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of:
     `group_of` returns a Workload's group. The tables named `queue` and `flavor` also contain the utilization of quota,
     if there is quota.
     """
-    quota_use = {"queue": _quota_use(run, 0), "flavor": _quota_use(run, 1)}.get(name, {})
+    quota_use = {"queue": _mean_quota_usage_by_name(run, 0), "flavor": _mean_quota_usage_by_name(run, 1)}.get(name, {})
     rows = {
         group: {
             **_wait_figures(run, records),
@@ -194,11 +194,11 @@ def outcome_table(run: WatchedSimulation, name: str, row_subject: str, group_of:
     return FigureTable(name, f"Workloads by {row_subject}", row_subject, figures, dict(sorted(rows.items())))
 
 
-def _quota_use(run: WatchedSimulation, index: int) -> dict[str, float | None]:
-    """Return the mean usage of quota, in the most used resource, by ClusterQueue (index 0) or by flavor (index 1)."""
+def _mean_quota_usage_by_name(run: WatchedSimulation, quota_key_index: int) -> dict[str, float | None]:
+    """Return the mean usage of quota in the most used resource by ClusterQueue (`quota_key_index` 0) or flavor (1)."""
     use_by_name: dict[str, float | None] = {}
     for row_name, figures in quota_figures(
-        run, lambda quota_key: "" if _is_of_cohort(quota_key) else f"{quota_key[index]} {quota_key[2]}"
+        run, lambda quota_key: "" if _is_of_cohort(quota_key) else f"{quota_key[quota_key_index]} {quota_key[2]}"
     ).items():
         name, use = row_name.partition(" ")[0], figures["meanUse"]
         use_by_name[name] = use if use_by_name.get(name) is None else max(use or 0, use_by_name[name] or 0)

@@ -157,7 +157,9 @@ def test_watch_reports_custom_objects() -> None:
     api = space(schema_of(orbit=TEXT))
     watch = api.watch(f"{ROCKETS}?watch=true")
     api.post(ROCKETS, rocket(orbit="low"))
-    assert [(event["type"], event["object"]["spec"]) for event in watch.take()] == [("ADDED", {"orbit": "low"})]
+    assert [(event["type"], event["object"]["spec"]) for event in watch.take_buffered_data()] == [
+        ("ADDED", {"orbit": "low"})
+    ]
 
 
 def test_discovery_omits_kind_without_served_version() -> None:

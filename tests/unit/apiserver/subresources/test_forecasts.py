@@ -12,7 +12,7 @@ from unit.apiserver.api import OWNER, Api
 class _IdleForecaster:
     """A forecast service whose responses never arrive."""
 
-    def start_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
+    def request_forecast(self, forecast_request: ForecastRequest) -> DeferredResponse:
         return DeferredResponse(lambda _respond: None)
 
 

@@ -10,7 +10,7 @@ from batchyard.api.times import parse_time
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
 from batchyard.cli.commands.guide import guide_rows
 from batchyard.cli.commands.live_guide import UNEXPLAINED_REASON, Timing, Timings
-from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 from batchyard.sim.world import World
 
 STEPS = ("low-priority", "high-priority")
@@ -19,13 +19,13 @@ STEPS = ("low-priority", "high-priority")
 def guide() -> Guide:
     folder = examples_folder()
     assert folder is not None
-    return Guide(folder, played_steps(STEPS[-1]))
+    return Guide(folder, guide_steps_up_to(STEPS[-1]))
 
 
 def late_guide(late: Duration) -> Guide:
     """Return the guide in a world where all events of the second step are late."""
     result = guide()
-    first = played_steps(STEPS[-1])[-1].starts_at
+    first = guide_steps_up_to(STEPS[-1])[-1].starts_at
     scenario = result.world.scenario
     moved = [step._replace(at=step.at + (late if step.at >= first else 0)) for step in scenario.steps]
     result.world = World(replace(scenario, steps=moved))
@@ -47,8 +47,8 @@ def test_differing_rows_name_late_job_and_delay() -> None:
     }
     for job in late.objects(scheme.JOB):
         name, came = job["metadata"]["name"], parse_time(job["metadata"]["creationTimestamp"])
-        timings.note(Timing(STEPS["high" in name], "Job", name, came - due[name]))
-    differ = timings.differences(simulated, result)
+        timings.record(Timing(STEPS["high" in name], "Job", name, came - due[name]))
+    differ = timings.explain_differences(simulated, result)
     assert "high-priority: cq-team-a-hp" in {row.name for row in differ}
     assert not any(row.name.startswith("low-priority: ") for row in differ)
     reported = "step high-priority: Job team-a-high-priority-job-0 was 2m late, and 15 more were late"
@@ -60,10 +60,10 @@ def test_differing_rows_name_late_job_and_delay() -> None:
 
 def test_short_delay_explains_difference_without_missed_timing() -> None:
     timings = Timings(STEPS)
-    timings.note(Timing("low-priority", "reading of", "the queues", SECOND // 2))
-    timings.note(Timing("low-priority", "Job", "in-time", -SECOND))
+    timings.record(Timing("low-priority", "reading of", "the queues", SECOND // 2))
+    timings.record(Timing("low-priority", "Job", "in-time", -SECOND))
     assert timings.missed_timings == []
-    (row,) = timings.differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
+    (row,) = timings.explain_differences({"low-priority: cq": "1"}, {"low-priority: cq": "2"})
     assert (
         str(row)
         == "low-priority: cq: simulated 1, live 2; reason: step low-priority: reading of the queues was 0.50s late"
@@ -73,15 +73,15 @@ def test_short_delay_explains_difference_without_missed_timing() -> None:
 
 def test_late_step_explains_no_row_of_earlier_step() -> None:
     timings = Timings(STEPS)
-    timings.note(Timing("high-priority", "Job", "late", MINUTE))
-    rows = timings.differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
+    timings.record(Timing("high-priority", "Job", "late", MINUTE))
+    rows = timings.explain_differences({"low-priority: cq": "1", "high-priority: cq": "1", "ns/job": "Complete"}, {})
     assert [row.is_explained for row in rows] == [False, True, True]
     assert rows[0].reason == UNEXPLAINED_REASON
 
 
 def test_event_that_never_happened_is_reported_as_missed() -> None:
     timings = Timings(STEPS)
-    timings.note(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
+    timings.record(Timing("high-priority", "end of Job", "endless", 24 * 60 * MINUTE, is_reached=False))
     (missed,) = timings.missed_timings
     assert str(missed) == "step high-priority: end of Job endless did not happen within 24h of its due time"
     assert missed.document() == {
@@ -96,5 +96,5 @@ def test_event_that_never_happened_is_reported_as_missed() -> None:
 @pytest.mark.parametrize(("late", "speed"), [(6 * SECOND, 30.0), (10 * MINUTE, 1.0), (4 * SECOND, 45.0)])
 def test_lower_speed_is_proposed_for_observed_delay(late: Duration, speed: float) -> None:
     timings = Timings(STEPS)
-    timings.note(Timing("low-priority", "Job", "late", late))
+    timings.record(Timing("low-priority", "Job", "late", late))
     assert timings.tolerable_speed(60.0) == speed

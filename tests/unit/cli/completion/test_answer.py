@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchyard.cli.completion.answer import answer, complete
+from batchyard.cli.completion.answer import complete, completion_text
 from batchyard.cli.completion.names import NAMES_MAX, NameQuery, list_names
 from batchyard.cli.options import GuideStepName
 
@@ -78,13 +78,18 @@ def test_kind_of_object_is_completed_before_its_name() -> None:
 
 
 def test_words_that_bash_splits_are_joined() -> None:
-    assert answer(["", "simulate", "--output", "=", "j"]) == "values\njson\t\n"
-    assert answer(["", "simulate", "--output", "="]).splitlines()[1:] == ["table\t", "wide\t", "json\t", "yaml\t"]
+    assert completion_text(["", "simulate", "--output", "=", "j"]) == "values\njson\t\n"
+    assert completion_text(["", "simulate", "--output", "="]).splitlines()[1:] == [
+        "table\t",
+        "wide\t",
+        "json\t",
+        "yaml\t",
+    ]
 
 
 def test_line_has_value_and_help() -> None:
-    assert answer(["", "lin"]) == "values\nlint\tCheck manifests before they are applied.\n"
-    assert answer([]).startswith("values\nsimulate\t")
+    assert completion_text(["", "lin"]) == "values\nlint\tCheck manifests before they are applied.\n"
+    assert completion_text([]).startswith("values\nsimulate\t")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import make
 from batchyard.cli.daily.jobs import job_entries
-from batchyard.cli.daily.queue import QueueOrderSources, estimate_queue_order
+from batchyard.cli.daily.queue import PendingJobSources, estimate_queue_order
 
 
 def workload(name: str, *, seconds: int = 0, queue: str = "lq", **spec: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def test_estimated_line_is_by_priority_then_age_without_inactive_and_other_workl
     ]
     queues = [make.local_queue(), make.local_queue("second"), make.local_queue("other", cluster_queue="cq2")]
     entries = {(entry.namespace, entry.workload_name): entry for entry in job_entries(workloads, (), None)}
-    line = list(estimate_queue_order(QueueOrderSources(queues, entries), "cq"))
+    line = list(estimate_queue_order(PendingJobSources(queues, entries), "cq"))
     assert [(job.workload_name, job.place, job.local_place) for job in line] == [
         ("high", 1, 1),
         ("early", 2, 1),

@@ -229,7 +229,7 @@ def print_nothing(line: str) -> None:
 def test_folder_belongs_to_one_project_until_destroy(cloud: CloudProject) -> None:
     create_platform(cloud)
     assert create_platform(cloud, project="project-2") == 1
-    assert "this folder belongs to small on project project-1" in cloud.reported.read_text("utf-8")
+    assert "folder belongs to platform small on project project-1" in cloud.reported.read_text("utf-8")
     destroy_platform(cloud)
     assert create_platform(cloud, project="project-2") == 0
 

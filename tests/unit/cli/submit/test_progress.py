@@ -43,8 +43,8 @@ def test_each_change_is_reported_once() -> None:
     waits = workload(condition("QuotaReserved", status=False, message="no room"))
     assert [reported.line for reported in story.process_workload(waits)] == ["waits: no room"]
     assert list(story.process_workload(waits)) == []
-    assert [reported.line for reported in story.process_position(1, 3, "jobs")] == ["is 2 of 3 in queue jobs"]
-    assert list(story.process_position(1, 3, "jobs")) == []
+    assert [reported.line for reported in story.process_queue_position(1, 3, "jobs")] == ["is 2 of 3 in queue jobs"]
+    assert list(story.process_queue_position(1, 3, "jobs")) == []
     assert [reported.line for reported in story.process_workload(ADMITTED)] == ["admitted by cq, on spot"]
     assert list(story.process_workload(ADMITTED)) == []
     assert not story.is_pending

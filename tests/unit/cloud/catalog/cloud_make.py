@@ -88,7 +88,7 @@ class CrashingClient:
             result = self._client.attempt(write)
             if result.error is not None:
                 break
-        self._client.deliver_result(done, result)
+        self._client.queue_result(done, result)
 
 
 class CloudStage(Stage):

@@ -7,7 +7,7 @@ from batchyard.cloud.catalog.machine_types import MachineType, builtin_catalog
 from batchyard.cloud.catalog.nodes import (
     allocatable,
     capacity,
-    interpolate_reserved,
+    interpolate_reserved_amount,
     reserved_cpu_milli,
     reserved_memory_mib,
 )
@@ -92,4 +92,4 @@ def test_unknown_machine_has_no_allocatable_resources() -> None:
 
 def test_interpolation_is_linear_and_extrapolates() -> None:
     rows = ((0, 0), (10, 4), (20, 6))
-    assert [interpolate_reserved(rows, there) for there in (0, 5, 10, 15, 20, 30)] == [0, 2, 4, 5, 6, 8]
+    assert [interpolate_reserved_amount(rows, there) for there in (0, 5, 10, 15, 20, 30)] == [0, 2, 4, 5, 6, 8]

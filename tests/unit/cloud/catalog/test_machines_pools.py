@@ -8,7 +8,7 @@ from batchyard.cloud.catalog.instances import name_prefix, new_instance, phase_o
 from batchyard.cloud.catalog.machine_types import builtin_catalog
 from batchyard.cloud.catalog.pool_properties import (
     chip_count_of,
-    has_its_accelerator,
+    has_specified_accelerator,
     is_autoscaled,
     machine_of,
     repair_time,
@@ -54,16 +54,16 @@ def test_accelerators_attach_only_to_supported_families() -> None:
     machine = machine_of(node_pool(machine="n1-standard-2", accelerator=t4), CATALOG)
     assert machine.accelerator is not None
     assert machine.accelerator.resource == "nvidia.com/gpu"
-    assert has_its_accelerator(node_pool(machine="n1-standard-2", accelerator=t4), CATALOG)
-    assert not has_its_accelerator(node_pool(machine="e2-standard-2", accelerator=t4), CATALOG)
+    assert has_specified_accelerator(node_pool(machine="n1-standard-2", accelerator=t4), CATALOG)
+    assert not has_specified_accelerator(node_pool(machine="e2-standard-2", accelerator=t4), CATALOG)
 
 
 def test_builtin_accelerators_may_be_named() -> None:
     a100 = {"type": "nvidia-tesla-a100", "count": 1}
     pool = node_pool(machine="a2-highgpu-1g", accelerator=a100)
-    assert has_its_accelerator(pool, CATALOG)
+    assert has_specified_accelerator(pool, CATALOG)
     assert machine_of(pool, CATALOG) is CATALOG.machine("a2-highgpu-1g")
-    assert not has_its_accelerator(node_pool(machine="a2-highgpu-2g", accelerator=a100), CATALOG)
+    assert not has_specified_accelerator(node_pool(machine="a2-highgpu-2g", accelerator=a100), CATALOG)
 
 
 def test_pool_is_autoscaled_only_with_autoscaling() -> None:

@@ -15,7 +15,7 @@ def spans(of: frozenset[int]) -> Spans:
 
 
 def members(of: Spans) -> set[int]:
-    return {index for index in range(-1, 40) if spec.contains(of, index)}
+    return {index for index in range(-1, 40) if spec.spans_contain(of, index)}
 
 
 @pytest.mark.parametrize(

@@ -99,4 +99,4 @@ def test_pod_index_keeps_uncounted_pods_only() -> None:
         stage.become("Succeeded")
     (controller,) = (queue.controller for queue in stage.runner._queue.queues)
     assert isinstance(controller, JobPodController)
-    assert len(list(controller._index.pods_of(stage.job).pods)) == 1
+    assert len(list(controller._index.pods_of(stage.job).pod_keys)) == 1

@@ -177,14 +177,14 @@ def test_changed_reason_keeps_transition_time() -> None:
 
 def test_startup_policy_conditions_exclude_each_other() -> None:
     draft = draft_of(make.condition("StartupPolicyInProgress", since=5, reason="why", message="m"))
-    draft.complete_start_in_order()
+    draft.complete_startup_policy()
     in_progress, completed = conditions_of(draft)
     assert in_progress == {
         **make.condition("StartupPolicyInProgress", False, reason="why", message="m"),
         "lastTransitionTime": make.stamp(5),
     }
     assert (completed["status"], completed["reason"]) == ("True", "InOrderStartupPolicyCompleted")
-    draft.start_in_order()
+    draft.begin_startup_policy()
     assert [c["status"] for c in conditions_of(draft)] == ["True", "False"]
 
 

@@ -66,7 +66,7 @@ class FakeMachine:
         #: The stops, in order: name and seconds of grace.
         self.stops: list[tuple[str, int]] = []
 
-    def run(self, key: Key) -> Obj | None:
+    def find_run(self, key: Key) -> Obj | None:
         return self._runs.get(key)
 
     def runs(self, uid: str | None = None) -> Sequence[Obj]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.run_requests import hooks_of, probes_of
+from batchyard.kubelet.local.run_requests import lifecycle_hooks_of, probes_of
 from unit.kubelet.local.local_make import container
 
 PORTS = [{"name": "web", "containerPort": 8080}, {"containerPort": 1}]
@@ -45,11 +45,11 @@ def test_probe_without_handler_is_rejected() -> None:
 
 def test_hook_ports_are_resolved_to_numbers() -> None:
     hooks = {"postStart": {"exec": {"command": ["a"]}}, "preStop": {"httpGet": {"port": "9090", "path": "/bye"}}}
-    assert hooks_of(container(lifecycle=hooks)) == {
+    assert lifecycle_hooks_of(container(lifecycle=hooks)) == {
         "postStart": {"exec": {"command": ["a"]}},
         "preStop": {"httpGet": {"port": 9090, "path": "/bye", "scheme": "HTTP"}},
     }
-    assert hooks_of(container(lifecycle={"preStop": {"sleep": {"seconds": 3}}})) == {
+    assert lifecycle_hooks_of(container(lifecycle={"preStop": {"sleep": {"seconds": 3}}})) == {
         "preStop": {"sleep": {"seconds": 3}}
     }
 
@@ -62,4 +62,4 @@ def test_invalid_port_is_rejected(port: Any, reported: str) -> None:
     with pytest.raises(ContainerError, match=f"readiness probe: {reported}"):
         probes_of(container(ports=PORTS, readinessProbe={"httpGet": {"port": port}}))
     with pytest.raises(ContainerError, match=f"preStop hook: {reported}"):
-        hooks_of(container(ports=PORTS, lifecycle={"preStop": {"httpGet": {"port": port}}}))
+        lifecycle_hooks_of(container(ports=PORTS, lifecycle={"preStop": {"httpGet": {"port": port}}}))

@@ -49,11 +49,11 @@ def test_pending_workload_requires_checks_of_all_flavors() -> None:
 def test_with_checks_adds_pending_keeps_known_and_drops_other_checks() -> None:
     known = {"name": "b", "state": "Ready", "message": "yes", "lastTransitionTime": make.stamp(0)}
     wl = make.workload(status={"admissionChecks": [known, {"name": "x", "state": "Ready"}], "kept": 1})
-    synced = lifecycle.with_checks(wl, ["a", "b"], make.at(5))
+    synced = lifecycle.with_required_checks(wl, ["a", "b"], make.at(5))
     new = {"name": "a", "state": "Pending", "message": "", "lastTransitionTime": make.stamp(5)}
     assert synced["status"] == {"admissionChecks": [new, known], "kept": 1}
-    assert lifecycle.with_checks(synced, ["a", "b"], make.at(9)) is synced
-    assert lifecycle.with_checks(synced, [], make.at(9))["status"] == {"kept": 1}
+    assert lifecycle.with_required_checks(synced, ["a", "b"], make.at(9)) is synced
+    assert lifecycle.with_required_checks(synced, [], make.at(9))["status"] == {"kept": 1}
 
 
 def test_retried_checks_returns_checks_that_queue_still_requires() -> None:
@@ -63,7 +63,7 @@ def test_retried_checks_returns_checks_that_queue_still_requires() -> None:
 
 
 def test_transition_time_of_check_changes_with_state() -> None:
-    wl = lifecycle.with_checks(make.workload(), ["a", "b"], make.NOW)
+    wl = lifecycle.with_required_checks(make.workload(), ["a", "b"], make.NOW)
     first, second = lifecycle.checks_of(wl)
     reported = lifecycle.with_check(wl, {**second, "message": "soon"}, make.at(3))
     assert lifecycle.checks_of(reported) == [first, {**second, "message": "soon"}]

@@ -176,7 +176,7 @@ def test_deactivate_evicts_and_removes_requeue_state() -> None:
 
 
 def test_deactivate_reports_cause() -> None:
-    wl = evictions.exceed_execution_time(admitted_workload(), make.at(5))
+    wl = evictions.request_deactivation_after_execution_time(admitted_workload(), make.at(5))
     assert condition_state(wl, "DeactivationTarget")[1] == "MaximumExecutionTimeExceeded"
     wl = evictions.deactivate(wl, make.at(5))
     reason, message = condition_state(wl, "Evicted")[1:]
@@ -195,7 +195,10 @@ def test_eviction_event_reason_contains_reason_and_cause() -> None:
 
 def test_exceeded_execution_time_resets_accumulated_time() -> None:
     wl = evictions.release_after_eviction(evicted_workload(), make.at(10))
-    assert "accumulatedPastExecutionTimeSeconds" not in evictions.exceed_execution_time(wl, NOW)["status"]
+    assert (
+        "accumulatedPastExecutionTimeSeconds"
+        not in evictions.request_deactivation_after_execution_time(wl, NOW)["status"]
+    )
 
 
 def test_finished_workload_stays_unchanged() -> None:

@@ -93,20 +93,20 @@ def _access(url: str, token: str) -> ApiServerAccess:
 
 def test_transport_returns_response_with_server_time_and_retry_after() -> None:
     async def act(wire: HttpTransport, _server: PathServer) -> None:
-        answer = await wire.ask(HttpRequest("PUT", "/x?a=%2F", b"body"))
+        answer = await wire.send_request(HttpRequest("PUT", "/x?a=%2F", b"body"))
         assert (answer.code, answer.body) == (200, b"PUT body")
         assert abs(answer.server_time - wall_clock()) < MINUTE
-        assert (await wire.ask(HttpRequest("GET", "/busy"))).retry_after == 3 * SECOND
+        assert (await wire.send_request(HttpRequest("GET", "/busy"))).retry_after == 3 * SECOND
 
     run(act)
 
 
 def test_transport_retries_busy_server_until_deadline() -> None:
     async def act(wire: HttpTransport, server: PathServer) -> None:
-        answer = await wire.ask_with_retries(HttpRequest("GET", "/soon"))
+        answer = await wire.send_request_with_retries(HttpRequest("GET", "/soon"))
         assert (answer.code, answer.body) == (200, b"GET ")
         assert len(server.tokens) == 3
-        assert (await wire.ask_with_retries(HttpRequest("GET", "/busy", timeout=2 * SECOND))).code == 429
+        assert (await wire.send_request_with_retries(HttpRequest("GET", "/busy", timeout=2 * SECOND))).code == 429
         assert len(server.tokens) == 4
 
     run(act)
@@ -115,7 +115,7 @@ def test_transport_retries_busy_server_until_deadline() -> None:
 def test_transport_reloads_credentials_after_401() -> None:
     async def act(wire: HttpTransport, server: PathServer) -> None:
         server.good = "Bearer new"
-        answers = await asyncio.gather(*[wire.ask(HttpRequest("GET", "/x")) for _ in range(5)])
+        answers = await asyncio.gather(*[wire.send_request(HttpRequest("GET", "/x")) for _ in range(5)])
         assert [answer.code for answer in answers] == [200] * 5
 
     assert run(act).tokens[-1] == "Bearer new"
@@ -124,7 +124,7 @@ def test_transport_reloads_credentials_after_401() -> None:
 def test_transport_returns_401_when_new_credentials_are_rejected() -> None:
     async def act(wire: HttpTransport, server: PathServer) -> None:
         server.good = "Bearer other"
-        assert (await wire.ask(HttpRequest("GET", "/x"))).code == 401
+        assert (await wire.send_request(HttpRequest("GET", "/x"))).code == 401
 
     assert len(run(act).tokens) == 2
 
@@ -153,10 +153,10 @@ def test_stream_to_the_end_delivers_final_partial_line() -> None:
 
 def test_timed_out_request_counts_as_sent_and_refused_connection_does_not() -> None:
     async def act(wire: HttpTransport, _server: PathServer) -> None:
-        late = await wire.ask(HttpRequest("GET", "/slow", timeout=SECOND // 20))
+        late = await wire.send_request(HttpRequest("GET", "/slow", timeout=SECOND // 20))
         assert (late.code, late.was_sent) == (0, True)
         gone = HttpTransport(_access("http://127.0.0.1:1", "x"), _never)
-        refused = await gone.ask(HttpRequest("GET", "/x"))
+        refused = await gone.send_request(HttpRequest("GET", "/x"))
         assert (refused.code, refused.was_sent) == (0, False)
         assert "127.0.0.1:1" in refused.trouble
         await gone.close()
@@ -171,7 +171,8 @@ async def _never() -> Any:
 def test_retry_after_is_capped_at_one_hour() -> None:
     async def act(wire: HttpTransport, _: PathServer) -> None:
         waits = [
-            (await wire.ask(HttpRequest("GET", f"/never?in={stated}"))).retry_after for stated in ("9" * 5, "9" * 5000)
+            (await wire.send_request(HttpRequest("GET", f"/never?in={stated}"))).retry_after
+            for stated in ("9" * 5, "9" * 5000)
         ]
         assert waits == [60 * MINUTE, None]
 
@@ -181,7 +182,7 @@ def test_retry_after_is_capped_at_one_hour() -> None:
 def test_broken_response_is_reported_as_error_text() -> None:
     async def act(wire: HttpTransport, server: PathServer) -> None:
         assert (
-            await wire.ask(HttpRequest("GET", "/broken"))
+            await wire.send_request(HttpRequest("GET", "/broken"))
         ).trouble == "the connection was closed before the response was complete"
 
     run(act)

@@ -20,7 +20,7 @@ class DatedServer:
     def __init__(self, ahead: Sequence[Duration]) -> None:
         self.ahead = list(ahead)
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         """Return a response; the clock uses only its date."""
         if request.path != "/version":
             return HttpResponse(404, server_time=START)
@@ -30,7 +30,7 @@ class DatedServer:
 
     def send(self, request: HttpRequest, answered: Callable[[HttpResponse], None]) -> None:
         """Answer the same through a callback."""
-        answered(asyncio.run(self.ask(request)))
+        answered(asyncio.run(self.send_request(request)))
 
     def watch(self, *_: object) -> None:
         """Do nothing: the clock does not watch."""
@@ -60,7 +60,7 @@ class VersionServer:
     def __init__(self, response: HttpResponse) -> None:
         self.response = response
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         """Return the response."""
         assert request.path == "/version"
         return self.response

@@ -9,7 +9,7 @@ def serve_items(queue: FairQueue[str], costs: dict[str, float], count: int) -> l
     """Return the flows of the next items; each item costs the time of its flow."""
     result = []
     for _ in range(count):
-        flow, _ = queue.take()
+        flow, _ = queue.take_next_item()
         queue.charge(flow, costs[flow])
         result.append(flow)
     return result
@@ -19,9 +19,9 @@ def test_items_of_same_flow_are_served_in_order() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     for item in ("one", "two", "three"):
         queue.put("anna", item)
-    assert [queue.take() for _ in range(3)] == [("anna", "one"), ("anna", "two"), ("anna", "three")]
+    assert [queue.take_next_item() for _ in range(3)] == [("anna", "one"), ("anna", "two"), ("anna", "three")]
     with pytest.raises(IndexError):
-        queue.take()
+        queue.take_next_item()
 
 
 def test_new_flow_does_not_wait_for_whole_backlog_of_another_flow() -> None:
@@ -58,8 +58,8 @@ def test_urgent_items_are_served_first() -> None:
     queue: FairQueue[str] = FairQueue(0.1)
     queue.put("anna", "a")
     queue.put("owner", "urgent", is_urgent=True)
-    assert queue.take() == ("", "urgent")
-    assert queue.take() == ("anna", "a")
+    assert queue.take_next_item() == ("", "urgent")
+    assert queue.take_next_item() == ("anna", "a")
 
 
 def test_clear_removes_waiting_items() -> None:
@@ -69,12 +69,12 @@ def test_clear_removes_waiting_items() -> None:
     assert sorted(queue.clear()) == ["a", "b"]
     assert len(queue) == 0
     queue.put("anna", "c")
-    assert queue.take() == ("anna", "c")
+    assert queue.take_next_item() == ("anna", "c")
 
 
 def test_fair_queue_drops_idle_flows() -> None:
     queue: FairQueue[str] = FairQueue(0.001)
     for number in range(5000):
         queue.put(f"user-{number}", "a")
-        queue.charge(queue.take()[0], 0.001)
+        queue.charge(queue.take_next_item()[0], 0.001)
     assert len(queue._flows) < 2500

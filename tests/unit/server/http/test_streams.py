@@ -20,7 +20,7 @@ class LargeResponse:
         self.on_new_data: Callable[[], None] = lambda: None
         self._parts = parts
 
-    def take(self) -> Sequence[Any]:
+    def take_buffered_data(self) -> Sequence[Any]:
         self.is_over = True
         return self._parts
 
@@ -40,10 +40,10 @@ class SlowClient:
         self.is_ended = False
         self.is_aborted = False
 
-    def write_body_part(self, body_part: bytes) -> None:
+    def write_response_part(self, body_part: bytes) -> None:
         self.parts.append(body_part)
 
-    def end_body(self) -> None:
+    def end_streaming_response(self) -> None:
         self.is_ended = True
 
     def abort(self) -> None:

@@ -7,21 +7,23 @@ from cryptography import x509
 from batchyard.base.instant import SECOND, Instant
 from batchyard.server.operator.webhooks import (
     CertificateGenerations,
-    CertificateTerms,
+    CertificateRequirements,
     next_generations,
     parse_generations,
 )
 
-TERMS = CertificateTerms(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.ns"), 120 * SECOND)
+REQUIREMENTS = CertificateRequirements(("hooks.ns.svc", "hooks.ns.svc.cluster.local", "hooks.ns"), 120 * SECOND)
 START: Instant = 1_800_000_000 * SECOND
 
 
-def rotate(seconds: int, terms: CertificateTerms = TERMS) -> Iterator[tuple[Instant, CertificateGenerations]]:
+def rotate(
+    seconds: int, requirements: CertificateRequirements = REQUIREMENTS
+) -> Iterator[tuple[Instant, CertificateGenerations]]:
     """Yield the generations, second by second."""
     held = CertificateGenerations()
     for second in range(seconds):
         now = START + second * SECOND
-        held = parse_generations(next_generations(held, now, terms).data())
+        held = parse_generations(next_generations(held, now, requirements).data())
         yield now, held
 
 
@@ -36,7 +38,7 @@ def is_trusted(held: CertificateGenerations, bundle: bytes, now: Instant) -> boo
 
 
 def test_served_certificate_verifies_with_delayed_or_updated_authorities() -> None:
-    lag = TERMS.overlap // SECOND - 1
+    lag = REQUIREMENTS.overlap // SECOND - 1
     reported: list[bytes] = []
     shown: list[CertificateGenerations] = []
     for now, held in rotate(600):
@@ -55,14 +57,14 @@ def test_at_most_two_authorities_are_published_without_private_keys() -> None:
 
 def test_unexpired_certificate_is_kept() -> None:
     now, held = next(iter(rotate(1)))
-    assert next_generations(held, now + SECOND, TERMS) is held
+    assert next_generations(held, now + SECOND, REQUIREMENTS) is held
 
 
 def test_changed_name_or_unreadable_data_renews_certificate_at_once() -> None:
     now, held = next(iter(rotate(1)))
-    moved = next_generations(held, now, CertificateTerms(("hooks.other.svc",), TERMS.lifetime))
+    moved = next_generations(held, now, CertificateRequirements(("hooks.other.svc",), REQUIREMENTS.lifetime))
     assert moved.served != held.served
     assert moved.authorities.endswith(held.authorities)
     spoiled = parse_generations({**held.data(), "tls.crt": "bm8="})
-    mended = next_generations(spoiled, now, TERMS)
+    mended = next_generations(spoiled, now, REQUIREMENTS)
     assert is_trusted(mended, mended.authorities, now)

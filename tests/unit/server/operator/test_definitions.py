@@ -19,7 +19,7 @@ class DefinitionServer:
         self.refusal = refusal
         self.sent: list[str] = []
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         if request.method == "POST":
             self.sent.append(msgspec.json.decode(request.body)["metadata"]["name"])
             return HttpResponse(self.refusal or 201, b'{"message": "no rights"}')

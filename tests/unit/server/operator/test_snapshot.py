@@ -15,7 +15,7 @@ from batchyard.cli.cluster_access import SNAPSHOT_KINDS
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.server.operator import snapshot
 from batchyard.server.operator.snapshot import SnapshotError, SnapshotResult, read_cluster
-from batchyard.sim.guide import Guide, examples_folder, played_steps
+from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import State
 from batchyard.sim.state_document import state_of
@@ -34,7 +34,7 @@ class RecordingApi:
         self.paths: list[str] = []
         self.trouble: Callable[[HttpRequest], HttpResponse | None] = lambda _: None
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         self.paths.append(request.path)
         troubled = self.trouble(request)
         if troubled is not None:
@@ -81,7 +81,7 @@ def without_time(record: dict[str, Any]) -> str:
 def test_snapshot_of_platform_mid_guide_continues_like_platform() -> None:
     folder = examples_folder()
     assert folder is not None
-    world = Guide(folder, played_steps("low-priority")).world
+    world = Guide(folder, guide_steps_up_to("low-priority")).world
     world.run_until(MID_GUIDE)
     own = world.state()
     objects, _ = read_objects(serve_objects(list(own.objects.values())))

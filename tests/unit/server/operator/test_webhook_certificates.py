@@ -6,10 +6,15 @@ from typing import Any
 
 from batchyard.base.instant import HOUR
 from batchyard.client.transport import HttpRequest, HttpResponse
-from batchyard.server.operator.webhooks import CertificateRotator, CertificateTargets, CertificateTerms, with_ca_bundle
+from batchyard.server.operator.webhooks import (
+    CertificateRequirements,
+    CertificateRotator,
+    CertificateTargets,
+    with_ca_bundle,
+)
 
 KEPT = CertificateTargets(
-    "system", "certificates", "hooks", ("kinds",), CertificateTerms(["hooks.system.svc"], 24 * HOUR)
+    "system", "certificates", "hooks", ("kinds",), CertificateRequirements(["hooks.system.svc"], 24 * HOUR)
 )
 
 OURS = {"service": {"namespace": "system", "name": "hooks", "path": "/validate"}}
@@ -23,7 +28,7 @@ class ConflictingServer:
         self.objects: dict[str, Any] = {}
         self.overtaken: dict[str, None] = {}
 
-    async def ask(self, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, request: HttpRequest) -> HttpResponse:
         path = request.path
         if request.method == "GET":
             result = self.objects.get(path) or (None if "secrets" in path else {"webhooks": [{"clientConfig": OURS}]})

@@ -9,7 +9,7 @@ from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
 from batchyard.metrics.registry import format_value
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.platform import decision_throttle
-from batchyard.server.platform.decision_throttle import DecisionThrottle, cpu_demand
+from batchyard.server.platform.decision_throttle import DecisionThrottle, thread_cpu_demand_seconds
 
 
 class ThrottledMachine:
@@ -20,7 +20,7 @@ class ThrottledMachine:
         self.wanted = 0.0
         self.share = 0.0
         monkeypatch.setattr(decision_throttle, "wall_clock", lambda: self.now)
-        monkeypatch.setattr(decision_throttle, "cpu_demand", lambda: self.wanted)
+        monkeypatch.setattr(decision_throttle, "thread_cpu_demand_seconds", lambda: self.wanted)
         self.pace = DecisionThrottle(lambda: 60 * self.now, speed=60)
 
     def advance(self, duration: Duration) -> None:
@@ -84,10 +84,10 @@ def test_first_decision_runs_without_delay() -> None:
 
 
 def test_wanted_cpu_grows_with_computation_and_not_with_sleep() -> None:
-    before, began = cpu_demand(), monotonic_seconds()
+    before, began = thread_cpu_demand_seconds(), monotonic_seconds()
     while monotonic_seconds() - began < 0.05:
         pass
-    after = cpu_demand()
+    after = thread_cpu_demand_seconds()
     assert after - before >= 0.04
     Event().wait(0.2)
-    assert cpu_demand() - after < 0.15
+    assert thread_cpu_demand_seconds() - after < 0.15

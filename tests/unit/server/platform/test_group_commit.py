@@ -26,7 +26,7 @@ async def filled_store(folder: Path, size: int, count: int) -> tuple[Store, int]
         obj = make.namespace("a") | {"data": str(number) + "x" * size}
         store.put(Key("Namespace", "", "a"), obj)
         await commit.close()
-    floor = journal.floor
+    floor = journal.compacted_revision
     journal.close()
     return store, floor
 

@@ -42,14 +42,14 @@ class RecordedConnection:
         self.is_closed = False
         self.room = 1000
 
-    def enter_port(self) -> bool:
+    def acquire_port_forward(self) -> bool:
         self.room -= 1
         if self.room < 0:
             self.room = 0
             return False
         return True
 
-    def leave_port(self) -> None:
+    def release_port_forward(self) -> None:
         self.room += 1
 
     def send(self, data: bytes) -> None:

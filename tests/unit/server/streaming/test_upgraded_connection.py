@@ -133,12 +133,12 @@ def test_forwarded_ports_are_bounded_per_user_and_in_total(monkeypatch: pytest.M
     monkeypatch.setattr(bounds, "FORWARDED_PORTS_MAX", 5)
     monkeypatch.setattr(bounds, "USER_FORWARDED_PORTS_MAX", 2)
     connections = Connections()
-    assert [connections.enter_port(holder) for holder in ("anna", "anna", "anna", "bert", "", "", "")] == [
+    assert [connections.acquire_port_forward(holder) for holder in ("anna", "anna", "anna", "bert", "", "", "")] == [
         *(True, True, False),
         *(True, True, True, False),
     ]
-    connections.leave_port("anna")
-    assert connections.enter_port("anna")
+    connections.release_port_forward("anna")
+    assert connections.acquire_port_forward("anna")
 
 
 async def answer(host: socket.socket, asked: bytes) -> None:

@@ -10,10 +10,10 @@ from batchyard.base.instant import SECOND
 from batchyard.sim.compare.comparison import (
     ComparisonSettings,
     ConfigurationComparison,
+    average_over_seeds,
     compare_configurations,
     document_of,
     headline,
-    repeat_figure,
 )
 from batchyard.sim.compare.inputs import ComparedConfiguration, read_pair
 from batchyard.sim.compare.page import comparison_page
@@ -68,11 +68,11 @@ def test_jain_index_is_one_for_equal_shares() -> None:
 
 def test_repeat_figure_has_student_confidence_interval() -> None:
     figure = Figure("f", "f", Unit.COUNT)
-    result = repeat_figure(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
+    result = average_over_seeds(figure, [(1, 2), (1, 3), (1, 4)])  # differences 1, 2, 3: deviation 1
     assert result is not None
     assert (result.means, result.difference, result.is_certain) == ((1, 3), 2, False)
     assert result.margin == pytest.approx(4.303 / 3**0.5)
-    assert repeat_figure(figure, [(1, 2), (None, 3)]) is None
+    assert average_over_seeds(figure, [(1, 2), (None, 3)]) is None
 
 
 def test_comparison_reports_waits_of_both_configurations() -> None:

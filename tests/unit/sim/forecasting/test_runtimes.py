@@ -6,7 +6,7 @@ import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, controller_reference, with_metadata
 from batchyard.base.instant import SECOND
-from batchyard.sim.forecasting.run_times import Basis, RunTimeEstimator, explicit_runtime
+from batchyard.sim.forecasting.run_times import EstimateBasis, RunTimeEstimator, explicit_runtime
 from unit.sim.forks_make import queue, state, without_runtimes, workload
 
 
@@ -64,7 +64,7 @@ def test_history_is_grouped_by_name_without_numbers() -> None:
     runtimes = RunTimeEstimator(then)
     for name, runs in (("train-77", 10), ("test-5", 2)):
         result = runtimes.estimate({**workload(name), "metadata": {"name": name, "namespace": "team"}})
-        assert (result.basis, result.draw(0.5, 0)) == (Basis.HISTORY, runs * SECOND)
+        assert (result.basis, result.draw(0.5, 0)) == (EstimateBasis.HISTORY, runs * SECOND)
 
 
 def test_unknown_name_uses_history_of_whole_queue() -> None:
@@ -75,7 +75,7 @@ def test_unknown_name_uses_history_of_whole_queue() -> None:
 def test_runtime_without_history_is_unknown_or_execution_limit() -> None:
     runtimes = RunTimeEstimator(without_runtimes(state([*queue(20), *HISTORY[:2]], 15)))
     result = runtimes.estimate(workload("new"))
-    assert (result.basis, result.draw(0.5, 0)) == (Basis.UNKNOWN, None)
+    assert (result.basis, result.draw(0.5, 0)) == (EstimateBasis.UNKNOWN, None)
     assert runtimes.estimate(workload("new", maximumExecutionTimeSeconds=60)).draw(0.5, 0) == 60 * SECOND
 
 

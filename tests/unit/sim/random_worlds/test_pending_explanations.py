@@ -37,7 +37,7 @@ def world(*objects: Obj, fair_sharing: bool = False, until: int = 60) -> World:
     """A world without nodes, some time after the objects were submitted."""
     created = World(scenario_of([user_object(obj) for obj in objects], fair_sharing=fair_sharing))
     created.run_until(until * SECOND)
-    created.settle()
+    created.flush_batched_writes()
     return created
 
 
@@ -272,7 +272,7 @@ def test_why_does_not_change_world() -> None:
         explanation_of(request)
     for each in (request, left):
         each.run_until(120 * SECOND)
-        each.settle()
+        each.flush_batched_writes()
     assert request.objects(scheme.WORKLOAD) == left.objects(scheme.WORKLOAD)
     assert (
         request.platform.index.snapshot.queues["cq"].node.usage == left.platform.index.snapshot.queues["cq"].node.usage
@@ -286,7 +286,7 @@ def test_repeatedly_rejected_write_is_reported() -> None:
     recorder = EventRecorder(created.client, "host")
     record = EventRecord(Key(scheme.WORKLOAD, "team", "wl"), "Warning", "WriteRefused", "UpdateStatus: not allowed")
     recorder(created.kernel.now(), "workload", record)
-    created.settle()
+    created.flush_batched_writes()
     assert explanation_of(created)["facts"]["refused"] == "UpdateStatus: not allowed (0s ago)"
     later = created.platform.explainer.why(Key(scheme.WORKLOAD, "team", "wl"), created.kernel.now() + 300 * SECOND)
     assert later is not None

@@ -21,9 +21,9 @@ from batchyard.sim.summary.figure import Figure, Unit, format_figure
     ],
 )
 def test_amount_has_unit_of_resource_in_row(row: str, value: float | None, text: str) -> None:
-    assert format_figure(Figure("nominal", "quota", Unit.AMOUNT).in_row(row).unit, value) == text
+    assert format_figure(Figure("nominal", "quota", Unit.AMOUNT).with_unit_of_row(row).unit, value) == text
 
 
 def test_other_figures_keep_their_unit_in_row() -> None:
     figure = Figure("meanUse", "of it", Unit.SHARE)
-    assert figure.in_row("default memory") is figure
+    assert figure.with_unit_of_row("default memory") is figure
