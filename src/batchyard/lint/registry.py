@@ -204,7 +204,7 @@ _PROVISIONING_RULES: Final = (
     LintRule(
         "run-time-beyond-limit",
         _ERROR,
-        "a ProvisioningRequest asks for a run time of more than 7 days",
+        "a ProvisioningRequest requests a run time of more than 7 days",
         references.run_time_beyond_limit,
     ),
     LintRule(

@@ -491,7 +491,7 @@ def simulate(
     lenient: Lenient = False,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
-    """Run manifests in virtual time; print the final state of queues, Workloads and Jobs, and a summary."""
+    """Run manifests in virtual time, and print a summary and the final state of queues, Workloads and Jobs."""
     if events == "-" and output_format is not None:
         raise typer.BadParameter("--events - writes the event log to standard output: remove --output")
     if not paths and trace is None:

@@ -242,7 +242,7 @@ def up(
     otlp: cli_options.Otlp = "",
     runtime: cli_options.Runtime = None,
 ) -> None:
-    """Run the platform on this machine until it receives a termination signal; control it with kubectl."""
+    """Run the platform, which you control with kubectl, on this machine until a termination signal arrives."""
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
 

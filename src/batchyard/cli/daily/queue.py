@@ -374,7 +374,7 @@ def queue(
     data_dir: DataDir = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the place of a job in its queue, the jobs before it and its likely start; without JOB, all pending jobs."""
+    """Show a job's position in its queue, the jobs before it and its likely start, or all pending jobs without JOB."""
     if name and all_namespaces:
         raise typer.BadParameter("-A lists all pending jobs: remove it, or remove JOB and select a namespace with -n")
 
