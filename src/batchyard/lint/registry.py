@@ -173,7 +173,7 @@ _SIZE_RULES: Final = (
     LintRule(
         "tpu-topology-mismatch",
         _ERROR,
-        "the pods of one Job request another total number of chips than the TPU topology has",
+        "the pods of one Job request a different total number of chips than the TPU topology has",
         flavors.tpu_topology_mismatch,
     ),
     LintRule("tpu-chips-left", _WARNING, "pods request fewer chips than their machine has", flavors.tpu_chips_left),

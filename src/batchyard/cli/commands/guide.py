@@ -364,7 +364,7 @@ def guide(
     ] = 60.0,
     report: Report = None,
 ) -> None:
-    """Simulate the reference architecture's guide: what happens in each step, why it matters, which figures show it.
+    """Simulate the reference architecture's guide, and print what each step does, why, and which figures show it.
 
     Exits with 1 if a Job does not end, if a row that depends only on quota differs from the guide, or if a row of the
     live run differs without a known reason.

@@ -558,7 +558,7 @@ def top(
     kube_context: Context = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Show queues, waiting and running jobs, and nodes live. Keys: q, tab, arrows, / to filter, p to pause."""
+    """Show queues, waiting and running jobs, and nodes live. Keys: tab, arrows, / (filter), p (pause), q (quit)."""
     target = target_of(context, kubeconfig, kube_context, data_dir)
 
     async def show_once(client: ClusterClient) -> str:
