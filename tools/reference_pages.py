@@ -344,7 +344,7 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "These are the defaults of Kueue 0.19. The command reports gates for which a Configuration sets another value.",
+        "These are the defaults of Kueue 0.19. Both commands report gates whose values differ from them.",
         "",
     )
     gates = ((f"`{name}`", str(value).lower()) for name, value in sorted(_feature_gates().items()))
