@@ -344,7 +344,8 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "These are the defaults of Kueue 0.19. The command reports gates for which a Configuration sets another value.",
+        "These are the defaults of Kueue 0.19.",
+        "`up` and `operator` report each gate whose value in the Configuration differs from its default.",
         "",
     )
     gates = ((f"`{name}`", str(value).lower()) for name, value in sorted(_feature_gates().items()))

@@ -275,8 +275,8 @@ def eta(
 ) -> None:
     """Forecast the start of Workloads, with an interval, from many simulated forks of the current state.
 
-    For one object, the platform computes the forecast. With --forks, --until, --no-arrivals or --fair-sharing, the
-    command computes the forecast itself, from all objects of the cluster.
+    If you name one object, the platform computes the forecast. With --forks, --until, --no-arrivals or --fair-sharing,
+    the command computes the forecast itself, from all objects of the cluster.
     """
     if subject and all_:
         raise typer.BadParameter("KIND/NAME and --all exclude each other: remove one of them")

@@ -121,7 +121,7 @@ def jobs(
     data_dir: DataDir = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the jobs of the queues, of all kinds, with their state, ready pods, nodes and reason."""
+    """List the jobs of all kinds in the queues, with their state, ready pods, nodes and reason."""
 
     async def run(client: ClusterClient) -> str:
         entries = await read_required_entries(client, "" if all_namespaces else namespace or client.namespace)
