@@ -189,7 +189,7 @@ class Guide:
         Raise InvalidScenario with all errors.
         """
         if not folder.is_dir():
-            raise InvalidScenario([_folder_fault(folder, "the folder does not exist")])
+            raise InvalidScenario([_missing_folder_fault(folder)])
         self._steps = steps
         guide_plan = _GuidePlan(folder, platform)
         for step in steps:
@@ -317,7 +317,7 @@ class _GuidePlan:
 
     def _manifest_files(self, folder: Path) -> list[Path]:
         if not folder.is_dir():
-            self._source_errors.append(_folder_fault(folder, "the folder does not exist"))
+            self._source_errors.append(_missing_folder_fault(folder))
             return []
         paths = files_below(folder)
         if not paths:
@@ -334,6 +334,10 @@ class _GuidePlan:
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += manifests.faults
         self._manifests.located_warnings += manifests.located_warnings
+
+
+def _missing_folder_fault(folder: Path) -> FileFault:
+    return _folder_fault(folder, "this is not a folder" if folder.exists() else "the folder does not exist")
 
 
 def _folder_fault(folder: Path, problem: str) -> FileFault:
