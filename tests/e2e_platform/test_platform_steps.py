@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from batchyard.cli.platform import drive
-from batchyard.cli.platform.step_runner import StepRunnerSettings
 from batchyard.cli.platform.target import ClusterOptions
 from cloud_commands import PLATFORM, run_in_process
 from e2e_platform.platform_process import UpProcess
@@ -110,9 +109,10 @@ def test_create_resumes_only_queues_stopped_by_destroy(tmp_path: Path, running: 
     held = json.dumps({"spec": {"stopPolicy": "Hold"}})
     for name, sent in (("cq-team-a-lp", stopped), ("cq-team-b-lp", held)):
         running.kubectl("patch", "clusterqueue", name, "--type=merge", f"--patch={sent}")
-    settings = StepRunnerSettings(skipped_steps=frozenset({"cluster-queues", "local-queues"}))
-    reported = place.create(settings=settings)
+    reported = place.create()
     assert "resume-queues: done" in reported
+    for name in ("cq-team-b-lp", "team-b/lq-team-b-lp"):
+        assert f"stopped by their stopPolicy, not waited for: {name}" in reported
     policies = running.kubectl("get", "clusterqueues", OURS, "--output=jsonpath={.items[*].spec.stopPolicy}")
     assert policies == "None Hold"
     assert "stopped-by" not in running.kubectl("get", "clusterqueues", OURS, "--output=yaml")

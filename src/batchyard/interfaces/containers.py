@@ -117,7 +117,8 @@ class Containers(Protocol):
     def log(self, pod: Obj, container: str, *, previous: bool) -> ContainerLog:
         """Return a reader of the log of a container's last run or, with `previous`, of the run in its `lastState`.
 
-        The caller has checked in the pod's status that this run exists.
+        While the container waits for its next run, its last run is the one that has ended. The caller has checked in
+        the pod's status that this run exists.
         """
 
     def usage(self, pod: Obj) -> MeasuredUsage | None:

@@ -163,6 +163,19 @@ def unknown_node_pool(linted: LintedManifests) -> Iterator[RuleResult]:
             yield RuleResult(manifest, f"{path}[{well_known.NODE_POOL}]", problem, fix)
 
 
+def node_pool_without_cluster(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each NodePool if the manifests contain no Cluster, which has its zones and machine types."""
+    if linted.has_kind(scheme.CLUSTER):
+        return
+    for manifest in linted.latest_versions(scheme.NODE_POOL):
+        problem = (
+            "the manifests contain no Cluster: `simulate` rejects this NodePool, a platform without a Cluster creates"
+            " no machines for it, and lint cannot compare it with flavors and pods"
+        )
+        fix = "add the Cluster (cloud.batchyard.dev/v1alpha1) to the manifests, or name its file with --cluster FILE"
+        yield RuleResult(manifest, "", problem, fix)
+
+
 def cohort_cycle(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each Cohort whose chain of parents contains a cycle."""
     for name, (manifest, view) in linted.cohorts.items():

@@ -91,6 +91,7 @@ _REFERENCE_RULES: Final = (
         references.unknown_priority_class,
     ),
     LintRule("unknown-node-pool", _ERROR, "pods select a node pool that does not exist", references.unknown_node_pool),
+    LintRule("node-pool-without-cluster", _ERROR, "a NodePool has no Cluster", references.node_pool_without_cluster),
     LintRule("cohort-cycle", _ERROR, "a Cohort is its own ancestor", references.cohort_cycle),
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
 )
@@ -541,9 +542,8 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
 def _cluster_findings(manifests: Sequence[Manifest]) -> Iterator[LintFinding]:
     clusters = [manifest for manifest in manifests if group_kind(manifest.obj) == scheme.CLUSTER]
     faults = [manifest.fault(fault) for manifest in clusters for fault in catalog_errors(manifest.obj)]
-    cluster = clusters[0].obj if clusters else None
-    pools = [manifest for manifest in manifests if group_kind(manifest.obj) == scheme.NODE_POOL]
-    faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, cluster)]
+    pools = [manifest for manifest in manifests if clusters and group_kind(manifest.obj) == scheme.NODE_POOL]
+    faults += [pool.fault(fault) for pool in pools for fault in pool_errors(pool.obj, clusters[0].obj)]
     for fault in faults:
         yield _make_finding("invalid-value", fault.source, fault.document, (fault.kind, fault.name), fault.error)
 

@@ -26,7 +26,7 @@ from batchyard.cloud.catalog.pool_properties import with_typical_times
 from batchyard.jobs.job.spec import is_finished
 from batchyard.kubelet.simulated.durations import named_runtime
 from batchyard.package_data import find_folder
-from batchyard.sim.scenario import FileFault, Scenario, files_below, make_scenario, read_sources
+from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, files_below, make_scenario, read_sources
 from batchyard.sim.world import EPOCH, World
 
 #: The name for the files of the platform, which are applied before the first step.
@@ -188,6 +188,8 @@ class Guide:
 
         Raise InvalidScenario with all errors.
         """
+        if not folder.is_dir():
+            raise InvalidScenario([_missing_folder_fault(folder)])
         self._steps = steps
         guide_plan = _GuidePlan(folder, platform)
         for step in steps:
@@ -314,12 +316,12 @@ class _GuidePlan:
             yield [team[number] for team in teams if number < len(team)]
 
     def _manifest_files(self, folder: Path) -> list[Path]:
-        paths = files_below(folder) if folder.is_dir() else []
+        if not folder.is_dir():
+            self._source_errors.append(_missing_folder_fault(folder))
+            return []
+        paths = files_below(folder)
         if not paths:
-            remedy = "use a folder like examples/refarch, with platform/ and a folder for each step"
-            self._source_errors.append(
-                FileFault(str(folder), FieldError("", "the folder contains no manifests", remedy))
-            )
+            self._source_errors.append(_folder_fault(folder, "the folder contains no manifests"))
         return paths
 
     def _read_file(self, path: Path, at: Duration, runtime: str | None = None) -> None:
@@ -332,6 +334,15 @@ class _GuidePlan:
             self._manifests.objects.append(replace(manifest, obj=obj))
         self._manifests.faults += manifests.faults
         self._manifests.located_warnings += manifests.located_warnings
+
+
+def _missing_folder_fault(folder: Path) -> FileFault:
+    return _folder_fault(folder, "this is not a folder" if folder.exists() else "the folder does not exist")
+
+
+def _folder_fault(folder: Path, problem: str) -> FileFault:
+    remedy = "use a folder like examples/refarch, with platform/ and a folder for each step"
+    return FileFault(str(folder), FieldError("", problem, remedy))
 
 
 @cache

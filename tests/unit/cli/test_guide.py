@@ -101,9 +101,21 @@ def test_selectable_steps_are_played_steps() -> None:
 
 
 def test_unknown_folder_layout_is_reported(batchyard: Batchyard, tmp_path: Path) -> None:
+    (tmp_path / "platform" / "kueue").mkdir(parents=True)
     done = batchyard("guide", "--manifests", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{tmp_path}/platform/teams: the folder contains no manifests; use a folder like")
+    assert done.stderr.startswith(f"{tmp_path}/platform/teams: the folder does not exist; use a folder like")
+    assert f"{tmp_path}/platform/kueue: the folder contains no manifests; use a folder like" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "problem"), [("none", "the folder does not exist"), ("file", "this is not a folder")])
+def test_missing_folder_is_reported_once(batchyard: Batchyard, tmp_path: Path, name: str, problem: str) -> None:
+    (tmp_path / "file").touch()
+    done = batchyard("guide", "--manifests", tmp_path / name)
+    assert (done.returncode, done.stdout) == (1, "")
+    fault, *rest = done.stderr.splitlines()
+    assert fault.startswith(f"{tmp_path}/{name}: {problem}; use a folder like examples/refarch")
+    assert rest == ["batchyard: the guide was not run; fix these manifests first"]
 
 
 @pytest.mark.skipif(not REFARCH.is_dir(), reason="the reference architecture is not beside us")

@@ -60,6 +60,15 @@ def test_local_image_option_requires_local_cluster(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_missing_host_path_is_rejected(tmp_path: Path) -> None:
+    missing = tmp_path / "existing" / "missing"
+    missing.parent.mkdir()
+    up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--host-path", str(missing.parent))
+    reported = output_of_failure(*up, "--host-path", str(missing))
+    assert f"--host-path {missing}: {missing}: No such file or directory; create the folder" in reported
+    assert not (tmp_path / "new").exists()
+
+
 def test_invalid_image_option_is_rejected(tmp_path: Path) -> None:
     up = ("up", "--data-dir", str(tmp_path / "new"), "--cluster", "local", "--image")
     assert "--image a: use NAME=DIRECTORY" in output_of_failure(*up, "a")

@@ -100,7 +100,7 @@ def run(
     - The guide cannot be run.
     - A row that quota alone decides differs from the guide.
     - `step` is None, and a Job is not complete at the end.
-    - A live row differs from the simulation although each Job ran, and the state was read, on time.
+    - A live row differs from the simulation although each Job ran, and the state was read, without any delay.
     """
     folder = manifests or examples_folder()
     if folder is None:

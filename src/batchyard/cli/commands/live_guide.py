@@ -124,7 +124,8 @@ def _read_output(process: "subprocess.Popen[str]", arguments: tuple[str, ...], i
 # The lateness of Jobs and readings in a live guide, which can explain rows that differ from the simulation.
 
 
-#: The maximum lateness, in virtual time, that counts as on time.
+#: The maximum lateness, in virtual time, that is not reported as a missed timing. A shorter one can change rows too: a
+#: Job that is one second late can meet another cycle of the scheduler or autoscaler.
 LATENESS_TOLERANCE: Final = 3 * SECOND
 #: The reason that is given if a row differs although no Job or reading was late.
 UNEXPLAINED_REASON: Final = "no Job or reading was late, so this is a bug in batchyard; please report it"
@@ -218,6 +219,8 @@ class Timings:
 
     def _reason_for_difference(self, row_name: str) -> str:
         """Return why a row differs: the event with the largest lateness, or UNEXPLAINED_REASON if no event was late.
+
+        Any lateness explains a difference, also one within the tolerance, because it can change the decisions.
         For a row `STEP: ...`, only the events up to this step are considered; for others (of a Job), those of all
         steps.
         """

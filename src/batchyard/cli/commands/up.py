@@ -136,9 +136,20 @@ def read_requested_cluster(options: UpOptions) -> Obj | None:
     if options.speed != 1:
         output.fail("batchyard: --speed must be 1x if this machine is a node, because its pods are real processes")
     images = [*map(_parse_image, options.images), *(local_spec.get("images") or ())]
-    paths = [*(str(path.expanduser().resolve()) for path in options.host_paths), *(local_spec.get("hostPaths") or ())]
+    paths = [*map(_existing_host_path, options.host_paths), *(local_spec.get("hostPaths") or ())]
     spec = {**local_spec, "images": images, "hostPaths": paths}
     return with_path(cluster, ("spec", "local"), {**spec, "hostNetwork": True} if options.host_network else spec)
+
+
+def _existing_host_path(path: Path) -> str:
+    """Return the absolute path of a file or folder; the command exits if it does not exist or is not accessible."""
+    absolute_path = path.expanduser().resolve()
+    try:
+        absolute_path.stat()
+    except OSError as error:
+        message = f"batchyard: --host-path {path}: {absolute_path}: {error.strerror}"
+        output.fail(f"{message}; create the folder before the platform starts, or correct the path")
+    return str(absolute_path)
 
 
 def _parse_image(text: str) -> dict[str, object]:

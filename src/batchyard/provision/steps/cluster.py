@@ -326,6 +326,11 @@ def _is_stopped_by_destroy(queue: Mapping[str, Any]) -> bool:
     return _STOPPED_ANNOTATION in (queue["metadata"].get("annotations") or {})
 
 
+def _is_stopped_by_user(queue: Mapping[str, Any]) -> bool:
+    """Return whether the stopPolicy stops a ClusterQueue or LocalQueue, and `destroy` has not set it."""
+    return queue["spec"].get("stopPolicy", "None") != "None" and not _is_stopped_by_destroy(queue)
+
+
 def _is_not_drained(queue: Mapping[str, Any]) -> bool:
     return bool(queue["spec"].get("stopPolicy") != "HoldAndDrain")
 
@@ -333,7 +338,7 @@ def _is_not_drained(queue: Mapping[str, Any]) -> bool:
 def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) -> Iterator[PlatformStep]:
     """Yield steps that resume the ClusterQueues, and wait until they and their LocalQueues are Active.
 
-    Queues that the platform file stops stay stopped, and no step waits for them.
+    Queues that the platform file or a user stops stay stopped, and no step waits for them.
     """
     active_queues = [queue for queue in queues if not queue.is_stopped]
     names = [queue.name for queue in active_queues]
@@ -342,17 +347,18 @@ def queues_active_steps(connection: ClusterConnection, queues: Sequence[Queue]) 
         yield wait_step(
             "cluster-queues",
             f"wait until the ClusterQueues are Active ({len(names)})",
-            [Probe(_get_queues(connection, names), probe_parsers.all_have_condition("Active", names))],
+            [Probe(_get_queues(connection, names), probe_parsers.all_active(names, _is_stopped_by_user))],
             QUEUES_PATIENCE_SECONDS,
             "kubectl describe clusterqueues; `batchyard lint` on manifests/ reports their errors",
         )
     local_queue_keys = [f"{row.namespace}/{row.name}" for queue in active_queues for row in queue.local_queues]
     if local_queue_keys:
-        get_command = connection.kubectl("get", _LOCAL_QUEUES, "--all-namespaces", "--output=json")
+        kinds = f"{_LOCAL_QUEUES},{_CLUSTER_QUEUES}"
+        get_command = connection.kubectl("get", kinds, "--all-namespaces", "--output=json")
         yield wait_step(
             "local-queues",
             f"wait until the LocalQueues are Active ({len(local_queue_keys)})",
-            [Probe(get_command, probe_parsers.all_have_condition("Active", local_queue_keys))],
+            [Probe(get_command, probe_parsers.all_active(local_queue_keys, _is_stopped_by_user))],
             QUEUES_PATIENCE_SECONDS,
             "kubectl describe localqueues --all-namespaces",
         )

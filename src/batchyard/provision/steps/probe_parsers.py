@@ -164,6 +164,31 @@ def all_have_condition(condition: str, names: Collection[str]) -> ResultParser:
     return parse
 
 
+def all_active(names: Collection[str], is_stopped: Callable[[Mapping[str, Any]], bool]) -> ResultParser:
+    """Return a parser whose probe succeeds if each of the queues `names` is Active or stopped.
+
+    A LocalQueue is also stopped if the output lists its ClusterQueue, and that is stopped. The description names the
+    stopped queues.
+    """
+
+    def parse(output: CommandOutput) -> ProbeResult:
+        queues = items_of(output.document() or {"items": []})
+        stopped_names = {name_of(queue) for queue in queues if is_stopped(queue)}
+        stopped_names |= {name_of(queue) for queue in queues if queue["spec"].get("clusterQueue") in stopped_names}
+        result = all_have_condition("Active", [name for name in names if name not in stopped_names])(output)
+        stopped_queues = [name for name in names if name in stopped_names]
+        if not stopped_queues:
+            return result
+        stopped_text = f"stopped by their stopPolicy, not waited for: {_format_names(stopped_queues)}"
+        return result._replace(description=f"{result.description}; {stopped_text}")
+
+    return parse
+
+
+def _format_names(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
 def none_match(is_match: Callable[[Mapping[str, Any]], bool], description: str) -> ResultParser:
     """Return a parser whose probe succeeds if no listed object matches; `description` describes matching objects.
 
@@ -175,8 +200,7 @@ def none_match(is_match: Callable[[Mapping[str, Any]], bool], description: str) 
             return failure_result(output)
         document = output.document()
         names = [name_of(obj) for obj in items_of(document or {"items": []}) if is_match(obj)]
-        shown_names = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        return ProbeResult(not names, f"{description}: {len(names)} ({shown_names})" if names else "")
+        return ProbeResult(not names, f"{description}: {len(names)} ({_format_names(names)})" if names else "")
 
     return parse
 

@@ -220,13 +220,10 @@ class LocalContainers:
         self._is_ending = False
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container's newest start or, with `previous`, of the start in its `lastState`."""
-        uid = pod["metadata"]["uid"]
-        container_runs = [run for run in map(run_of, self._runtime.runs(uid)) if run.container == container]
-        if previous:
-            previous_id = _previous_container_id(pod, container)
-            container_runs = [run for run in container_runs if container_id(run) == previous_id]
-        key = key_of_run(container_runs[-1]) if container_runs else Key(containers.RUN, uid, f"{container}/0")
+        """Open the log of a container's last start in the pod's status or, with `previous`, of that in `lastState`."""
+        uid, logged_id = pod["metadata"]["uid"], _logged_container_id(pod, container, previous=previous)
+        logged_runs = [run for run in map(run_of, self._runtime.runs(uid)) if container_id(run) == logged_id]
+        key = key_of_run(logged_runs[0]) if logged_runs else Key(containers.RUN, uid, f"{container}/0")
         log = LocalLog(
             self._folders.log_path(key), self._loop, lambda: self._has_exited(key), self._open_logs, self._times
         )
@@ -530,9 +527,17 @@ def _ignore_new_data() -> None:
     pass
 
 
-def _previous_container_id(pod: Obj, container: str) -> str:
-    last_state = (statuses_by_name(pod).get(container) or {}).get("lastState") or {}
-    return (last_state.get("terminated") or {}).get("containerID") or ""
+def _logged_container_id(pod: Obj, container: str, *, previous: bool) -> str:
+    """Return the containerID of the start whose log is requested: a container that waits has that of its last start.
+
+    Source: validateContainerLogStatus in Kubernetes's pkg/kubelet/kubelet_pods.go.
+    """
+    status = statuses_by_name(pod).get(container) or {}
+    if not previous and "running" in status.get("state", {}):
+        return status.get("containerID") or ""
+    states = [status.get(field) or {} for field in (("lastState",) if previous else ("state", "lastState"))]
+    ids = ((state.get("terminated") or {}).get("containerID") for state in states)
+    return next(filter(None, ids), "")
 
 
 def _container_not_found_message(container: str) -> str:
@@ -550,7 +555,7 @@ class CombinedContainers:
         self._node = node
 
     def log(self, pod: Obj, container: str, *, previous: bool) -> containers.ContainerLog:
-        """Open the log of a container's newest start or, with `previous`, of the start in its `lastState`."""
+        """Open the log of a container's last start in the pod's status or, with `previous`, of that in `lastState`."""
         return self._containers_of(pod).log(pod, container, previous=previous)
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage | None:

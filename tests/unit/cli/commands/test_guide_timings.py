@@ -1,13 +1,12 @@
 """How a guide reports late Jobs and late observations."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from batchyard.api import scheme
 from batchyard.api.times import parse_time
-from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.base.instant import MINUTE, SECOND, Duration
 from batchyard.cli.commands.guide import guide_rows
 from batchyard.cli.commands.live_guide import UNEXPLAINED_REASON, Timing, Timings
 from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
@@ -32,10 +31,14 @@ def late_guide(late: Duration) -> Guide:
     return result
 
 
-def creation_times(played: Guide) -> Mapping[str, Instant]:
-    """Return the creation time of each Job."""
-    metadata = [job["metadata"] for job in played.objects(scheme.JOB)]
-    return {each["name"]: parse_time(each["creationTimestamp"]) for each in metadata}
+def guide_with_late_job(late: Duration) -> Guide:
+    """Return the guide in a world where the first Job of the second step is late; the others follow in their order."""
+    result = guide()
+    first = played_steps(STEPS[-1])[-1].starts_at
+    scenario = result.world.scenario
+    moved = [step._replace(at=max(step.at, first + late) if step.at >= first else step.at) for step in scenario.steps]
+    result.world = World(replace(scenario, steps=moved))
+    return result
 
 
 def test_differing_rows_name_late_job_and_delay() -> None:
@@ -69,6 +72,17 @@ def test_short_delay_explains_difference_without_missed_timing() -> None:
         == "low-priority: cq: simulated 1, live 2; reason: step low-priority: reading of the queues was 0.50s late"
     )
     assert row.is_explained
+
+
+def test_delay_within_tolerance_changes_rows_and_explains_them() -> None:
+    planned, late = guide(), guide_with_late_job(SECOND)
+    simulated, result = guide_rows(list(planned.play()), planned), guide_rows(list(late.play()), late)
+    timings = Timings(STEPS)
+    timings.note(Timing("high-priority", "Job", "team-a-high-priority-job-0", SECOND))
+    rows = timings.explain_differences(simulated, result)
+    assert "high-priority: cq-team-a-hp" in {row.name for row in rows}
+    assert all(row.is_explained for row in rows)
+    assert timings.missed_timings == []
 
 
 def test_late_step_explains_no_row_of_earlier_step() -> None:

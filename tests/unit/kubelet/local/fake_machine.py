@@ -32,6 +32,8 @@ class ContainerScript:
     seconds: float | None = None
     code: int = 0
     stopping: float = 0
+    #: The seconds between the request for the start and the start.
+    starting: float = 0
     stopped_code: int = 143
     #: The time at which the startup and readiness probes of the container succeed; None: never.
     started: float | None = 0
@@ -122,7 +124,11 @@ class FakeMachine:
         self._change({**run, "status": {}}, before)
         self.started.append(key.name)
         self.times.append((self._kernel.now() - make.NOW) / SECOND)
-        self._kernel.call_soon(lambda: self._begin(key))
+        starting = self.script(container, request["spec"].get("attempt", 0)).starting if container else 0
+        if starting:
+            self._kernel.call_at(self._kernel.now() + int(starting * SECOND), lambda: self._begin(key))
+        else:
+            self._kernel.call_soon(lambda: self._begin(key))
         return run
 
     def _begin(self, key: Key) -> None:

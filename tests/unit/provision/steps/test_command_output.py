@@ -1,6 +1,7 @@
 """Parsing of the output of terraform, gcloud and kubectl; the texts are original."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from batchyard.provision.steps.google import parse_protection
 from batchyard.provision.steps.model import CommandOutput, ProbeResult, ResultParser, Retry
 from batchyard.provision.steps.probe_parsers import (
+    all_active,
     all_have_condition,
     fails,
     field_equals,
@@ -131,6 +133,22 @@ def test_each_expected_object_must_have_condition() -> None:
     assert all_have_condition("Active", ["a"])(answer) == ProbeResult(True, "1 Active")
     assert all_have_condition("Active", ["a", "b"])(answer) == ProbeResult(False, "b: Can't admit: FlavorNotFound")
     assert all_have_condition("Active", ["c"])(answer) == ProbeResult(False, "c: not found")
+
+
+def test_stopped_queues_are_named_and_need_not_be_active() -> None:
+    def is_stopped(obj: Mapping[str, Any]) -> bool:
+        return bool(obj["spec"].get("stopPolicy", "None") != "None")
+
+    held = {"spec": {"stopPolicy": "Hold"}, **queue("held", "False", "Can't admit new workloads: is stopped.")}
+    below_held = {"spec": {"clusterQueue": "held"}, **queue("lq", "False", "no", namespace="x")}
+    below_open = {"spec": {"clusterQueue": "open"}, **queue("lq", "False", "no", namespace="y")}
+    answer = objects(held, {"spec": {}, **queue("open", "True")}, below_held, below_open)
+    stopped = "stopped by their stopPolicy, not waited for"
+    assert all_active(["held", "open"], is_stopped)(answer) == ProbeResult(True, f"1 Active; {stopped}: held")
+    assert all_active(["open"], is_stopped)(answer) == ProbeResult(True, "1 Active")
+    local_queues = all_active(["x/lq", "y/lq"], is_stopped)(answer)
+    assert local_queues == ProbeResult(False, f"y/lq: no; {stopped}: x/lq")
+    assert all_active(["held"], is_stopped)(REFUSED) == ProbeResult(False, REFUSED.stderr.strip())
 
 
 def test_objects_are_distinguished_by_namespace() -> None:

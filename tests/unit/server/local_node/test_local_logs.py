@@ -180,3 +180,19 @@ def test_previous_log_is_that_of_last_state(tmp_path: Path, loop: asyncio.Abstra
         stage.run(seconds)
         read_logs.append((*stage.container()["state"], *logs.read(previous=False), *logs.read(previous=True)))
     assert read_logs == [("running", "1", "0"), ("waiting", "1", "1"), ("running", "2", "1"), ("waiting", "2", "2")]
+
+
+def test_log_of_starting_container_is_that_of_last_start(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    slow = ContainerScript(3, 1, starting=2)
+    stage = LocalStage(pod(restartPolicy="Always"), **{"main": ContainerScript(3, 1), "main/1": slow, "main/2": slow})
+    logs = LogsOfStage(stage, tmp_path, loop, 3)
+    read_logs = []
+    for seconds in (4, 6, 19, 21):
+        stage.run(seconds)
+        read_logs.append((stage.machine.started[-1], *stage.container()["state"], *logs.read(previous=False)))
+    assert read_logs == [
+        ("main/1", "terminated", "0"),
+        ("main/1", "running", "1"),
+        ("main/2", "waiting", "1"),
+        ("main/2", "running", "2"),
+    ]
