@@ -34,7 +34,7 @@ def late_guide(late: Duration) -> Guide:
 def guide_with_late_job(late: Duration) -> Guide:
     """Return the guide in a world where the first Job of the second step is late; the others follow in their order."""
     result = guide()
-    first = played_steps(STEPS[-1])[-1].starts_at
+    first = guide_steps_up_to(STEPS[-1])[-1].starts_at
     scenario = result.world.scenario
     moved = [step._replace(at=max(step.at, first + late) if step.at >= first else step.at) for step in scenario.steps]
     result.world = World(replace(scenario, steps=moved))
