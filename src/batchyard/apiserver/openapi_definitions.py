@@ -81,10 +81,10 @@ def metadata_schemas() -> Schemas:
     return _collect_schemas(_type_name(_METADATA_TYPE, native_scope), native_scope, _METADATA_TYPE)
 
 
-def _collect_schemas(root_name: str, root_scope: TypeScope, type_name: str) -> Schemas:
+def _collect_schemas(root_schema_name: str, root_scope: TypeScope, type_name: str) -> Schemas:
     schemas: Schemas = {}
     has_quantities = root_scope.name == NATIVE
-    pending_types = [(root_name, root_scope, type_name)]
+    pending_types = [(root_schema_name, root_scope, type_name)]
     while pending_types:
         name, type_scope, type_name = pending_types.pop()
         if name not in schemas:

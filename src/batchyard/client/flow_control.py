@@ -102,10 +102,6 @@ _IN_FLIGHT_MAX_BY_PRIORITY: Final = {
     WritePriority.QUEUE_STATUS: 2,
     WritePriority.EVENT: 1,
 }
-#: The mean latency from which a server counts as slow.
-_LATENCY_SLOW: Final = 100 * MILLISECOND
-#: The weight of a response in the mean latency.
-_LATENCY_WEIGHT: Final = 0.1
 
 
 class PriorityQueue:
@@ -135,11 +131,6 @@ class SendQueue:
         self._queues = {priority: PriorityQueue(priority) for priority in WritePriority}
         self._sent_count = 0
         self._is_wake_up_scheduled = False
-        self._mean_latency = 0.0
-
-    def is_slow(self) -> bool:
-        """Return whether the server's responses take 0.1 seconds or more on average; recent ones count most."""
-        return self._mean_latency >= _LATENCY_SLOW
 
     @property
     def in_flight(self) -> int:
@@ -166,7 +157,6 @@ class SendQueue:
         """Count the response to a request of this priority, and send waiting requests."""
         now = self._timers.now()
         self._queues[priority].in_flight -= 1
-        self._mean_latency += _LATENCY_WEIGHT * (now - sent_at - self._mean_latency)
         self._in_flight_limit.record(now, now - sent_at, response.code)
         self._send_waiting()
 

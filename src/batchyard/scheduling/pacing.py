@@ -5,34 +5,36 @@ the result is known, the Workload is neither a head nor preempted: the cached ob
 second write would be rejected as a conflict.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from sys import maxsize
 from typing import Final, NamedTuple
 
+from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Head, Preempt
 
 
 class DecisionPacing(NamedTuple):
     """Limits of the scheduler's writes to the API server; the defaults are for an API server in the same process."""
 
-    #: Returns the maximum number of writes in flight with which a cycle runs.
-    in_flight_max: Callable[[], int] = int
+    #: The maximum number of writes in flight with which a cycle runs.
+    in_flight_max: int = 0
+    #: The same while preemptions are frequent: for PREEMPTION_PERIOD after each preemption.
+    in_flight_max_after_preemption: int = 0
     #: The maximum number of pending reasons that are written at once.
     pending_reasons_max: int = maxsize
 
+    def in_flight_max_at(self, now: Instant, preempted_at: Instant | None) -> int:
+        """Return the maximum number of writes in flight now; `preempted_at` is the time of the last preemption."""
+        has_preempted = preempted_at is not None and now - preempted_at < PREEMPTION_PERIOD
+        return self.in_flight_max_after_preemption if has_preempted else self.in_flight_max
+
 
 IN_PROCESS_PACING: Final = DecisionPacing()
-#: The writes in flight keep a fast server busy. At a slow one, more writes would only wait, while a later decision
-#: takes more Workloads into account: in a burst of arrivals, early admissions are preempted, and each eviction costs
-#: four writes.
-_IN_FLIGHT_MAX: Final = 32
-_IN_FLIGHT_MAX_SLOW: Final = 1
-_PENDING_REASONS_MAX: Final = 32
-
-
-def network_pacing(is_slow: Callable[[], bool]) -> DecisionPacing:
-    """Return the write limits for an API server over a network; `is_slow` returns whether its responses take long."""
-    return DecisionPacing(lambda: _IN_FLIGHT_MAX_SLOW if is_slow() else _IN_FLIGHT_MAX, _PENDING_REASONS_MAX)
+#: For an API server over a network. The writes in flight keep the server busy. In a burst of arrivals with preemptions,
+#: a later decision takes more Workloads into account: early admissions would be preempted, and each eviction costs four
+#: writes. A cycle then waits for the writes of the cycle before it, except the last one.
+NETWORK_PACING: Final = DecisionPacing(in_flight_max=32, in_flight_max_after_preemption=1, pending_reasons_max=32)
+PREEMPTION_PERIOD: Final = 30 * SECOND
 
 
 class WritesInFlight:

@@ -129,7 +129,7 @@ class CohortForest:
 TentativeChange: TypeAlias = tuple[cluster_queue.ClusterQueue, cluster_queue.AdmittedWorkload | None, Usage, int]
 
 
-class TentativeChanges:
+class TentativeChangeScope:
     """Context manager that undoes the tentative changes to a Snapshot made inside it; may be nested."""
 
     __slots__ = ("_mark", "_snapshot")
@@ -310,9 +310,9 @@ class Snapshot:
 
     # Tentative changes.
 
-    def what_if(self) -> TentativeChanges:
+    def what_if(self) -> TentativeChangeScope:
         """Return a context manager that undoes every change made inside it by the tentative methods; may be nested."""
-        return TentativeChanges(self)
+        return TentativeChangeScope(self)
 
     def begin(self) -> int:
         """Allow tentative changes; return the number of changes so far, for `undo_to()`."""

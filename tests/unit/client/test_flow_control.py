@@ -10,7 +10,6 @@ from batchyard.client.flow_control import EVENTS_WAITING_MAX, InFlightLimit, Sen
 from batchyard.client.transport import HttpResponse, RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
-from batchyard.scheduling.pacing import network_pacing
 
 START = 1_000 * SECOND
 
@@ -148,18 +147,6 @@ def test_limit_grows_by_one_per_round_of_fast_responses() -> None:
     for _ in range(10):
         limit.record(20 * SECOND, 1, 200)
     assert limit.count == 5 + 1
-
-
-def test_decisions_wait_for_writes_of_a_slow_server() -> None:
-    server = SlowServer(latency=10 * MILLISECOND)
-    counts = []
-    for latency in (10 * MILLISECOND, SECOND, 10 * MILLISECOND):
-        server.latency = latency
-        for number in range(40):
-            server.add(str(number))
-        server.run()
-        counts.append(network_pacing(server.queue.is_slow).in_flight_max())
-    assert counts == [32, 1, 32]
 
 
 def test_queue_is_full_for_events_only() -> None:

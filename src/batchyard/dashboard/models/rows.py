@@ -292,7 +292,7 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, by_team: bool) -> 
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 
-def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str = "") -> ViewJson:
+def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload_key: str = "") -> ViewJson:
     """Return the field `comparison`: how often Kueue and this scheduler agreed and differed, and recent divergences.
 
     With a Workload's key, only the divergences of this Workload are returned. The result is {} without shadow mode, or
@@ -301,7 +301,7 @@ def shadow_comparison(inputs: ViewInputs, access: NamespaceAccess, workload: str
     results = inputs.history.comparison
     if results is None or not access.may_list_all(scheme.WORKLOAD):
         return {}
-    divergences = [divergence for divergence in results.recent_divergences if workload in ("", divergence.workload)]
+    divergences = [divergence for divergence in results.recent_divergences if workload_key in ("", divergence.workload)]
     comparison_fields = {
         "agreed": results.count_agreements(),
         "parted": results.count_divergences(),

@@ -18,7 +18,7 @@ from batchyard.jobs.jobset import spec
 from batchyard.jobs.jobset.spec import (
     ChildJobs,
     ReasonMessage,
-    end_condition,
+    find_terminal_condition,
     is_suspended,
     replicas_of,
     replicated_job_name,
@@ -275,7 +275,7 @@ def _first_matching_rule(rules: Sequence[FailureRule], failed_jobs: Sequence[Obj
 
 
 def _rule_matches(rule: FailureRule, job: Obj) -> bool:
-    condition = end_condition(job) or {}
+    condition = find_terminal_condition(job) or {}
     failure_reasons, patterns = rule.get("onJobFailureReasons"), rule.get("onJobFailureMessagePatterns")
     if failure_reasons and condition.get("reason", "") not in failure_reasons:
         return False
@@ -290,7 +290,7 @@ def _first_failed_job(failed_jobs: Sequence[Obj]) -> Obj:
 
 
 def _failed_at(job: Obj) -> Instant:
-    time_text = (end_condition(job) or {}).get("lastTransitionTime")
+    time_text = (find_terminal_condition(job) or {}).get("lastTransitionTime")
     return parse_time(time_text) if time_text else 0
 
 

@@ -148,7 +148,7 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> ChildJobs | None:
         if int(restart_attempt) < restart_count:
             children.previous_jobs.append(job)
             continue
-        terminal_condition = end_condition(job)
+        terminal_condition = find_terminal_condition(job)
         if terminal_condition is None:
             children.active_jobs.append(job)
         elif terminal_condition["type"] == "Failed":
@@ -158,7 +158,7 @@ def sort_children(jobset: Obj, jobs: Iterable[Obj]) -> ChildJobs | None:
     return children
 
 
-def end_condition(job: Obj) -> Condition | None:
+def find_terminal_condition(job: Obj) -> Condition | None:
     """Return the True Complete or Failed condition of a Job; None if the Job has not ended."""
     for condition in (job.get("status") or {}).get("conditions") or ():
         if condition["status"] == "True" and condition["type"] in {"Complete", "Failed"}:

@@ -28,7 +28,7 @@ from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import Exposition, TextSource
 from batchyard.metrics.registry import gauge_text
 from batchyard.scheduling.controller import CycleObserver
-from batchyard.scheduling.pacing import network_pacing
+from batchyard.scheduling.pacing import NETWORK_PACING
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock
@@ -193,7 +193,7 @@ class OperatorProcess:
         platform_ports = PlatformPorts(
             *(self.kernel, self.client, (), (), decision_log, count_preemption_loop, throttle),
             cycle_observer=cycle_observer,
-            pacing=network_pacing(self.client.outbox.send_queue.is_slow),
+            pacing=NETWORK_PACING,
         )
         platform, existing_events = build_platform(platform_ports, self._config.settings), self.client.added_events()
         if self.spans is not None:
