@@ -109,7 +109,7 @@ class ShimMachine:
         self.events.bind(state_dir.socket_address(self.folder, "events"))
         self._is_closed = False
         self.heard: list[str] = []
-        self._listener = Thread(target=self._listen)
+        self._listener = Thread(target=self._listen, daemon=True)
         self._listener.start()
         self.spawner = self.start_spawner()
 

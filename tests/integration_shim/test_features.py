@@ -73,9 +73,10 @@ def test_pull_only_engine_is_not_used_without_bubblewrap(pool: SharedNodes, dock
         assert "bubblewrap is required to run its images" in row["means"]
 
 
-def test_hanging_engine_times_out(pool: SharedNodes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["sleep 600", "yes"])
+def test_engine_that_hangs_or_writes_without_end_times_out(pool: SharedNodes, tmp_path: Path, command: str) -> None:
     place = tmp_path / "docker"
-    place.write_text("#!/bin/sh\nexec sleep 600\n")
+    place.write_text(f"#!/bin/sh\nexec {command}\n")
     place.chmod(0o755)
     with pool.lend("podman", variables={"PATH": f"{tmp_path}:{os.environ['PATH']}"}) as node:
         (row,) = [row for row in node.features["missing"] if row["what"] == "container engine"]

@@ -75,7 +75,7 @@ _TIMEOUT: Final = 60  # seconds
 
 
 class UnreachableError(Exception):
-    """The cluster is unreachable or rejects the request; the message has the reason and the remedy."""
+    """The cluster is unreachable or rejects the request; the message has the reason and, for some causes, a remedy."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)

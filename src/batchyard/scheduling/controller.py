@@ -173,8 +173,7 @@ class Scheduler:
         self._policy = policy
         self._settings = settings or SchedulerSettings()
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
-        self._pacing = self._settings.pacing if gate is None else IN_PROCESS_PACING
-        self._preempted_at: Instant | None = None
+        self._in_flight_max = self._settings.pacing.in_flight_max if gate is None else 0
         self._in_flight = WritesInFlight()
         self._on_preemption_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
@@ -213,7 +212,7 @@ class Scheduler:
         """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.resync(reader, now)
         heads = self._in_flight.select_heads(self._cache.heads(now))
-        outcome = self._new_result(now, requeue_at=now)
+        outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
             self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
             return outcome
@@ -228,12 +227,9 @@ class Scheduler:
         self._observer.end(cycle, decisions)
         return outcome
 
-    def _new_result(self, now: Instant, requeue_at: Instant | None = None) -> ReconcileResult:
+    def _new_result(self, requeue_at: Instant | None = None) -> ReconcileResult:
         return ReconcileResult(
-            requeue_at=requeue_at,
-            independent=True,
-            in_flight_max=self._pacing.in_flight_max_at(now, self._preempted_at),
-            on_result=self._process_result,
+            requeue_at=requeue_at, independent=True, in_flight_max=self._in_flight_max, on_result=self._process_result
         )
 
     def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
@@ -317,7 +313,6 @@ class Scheduler:
             evicted_workload, eviction_events = self._evict_target(decision, target, obj, now)
             detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in eviction_events]
             self._write(outcome, evicted_workload, detailed_events)
-            self._preempted_at = now
             if outcome.in_flight_max:
                 self._cache.workload_cache.assume_eviction(target.workload.key)
 
@@ -348,7 +343,7 @@ class Scheduler:
         return is_parked
 
     def _write_due_reports(self, reader: Reader, now: Instant) -> ReconcileResult:
-        outcome = self._new_result(now)
+        outcome = self._new_result()
         count_max = self._settings.pacing.pending_reasons_max
         if not self._in_flight or now >= self._reports_due + _REPORT_DELAY_MAX:
             self._report_bypassed_workloads(reader, now, outcome, count_max)

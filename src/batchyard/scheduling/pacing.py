@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from sys import maxsize
 from typing import Final, NamedTuple
 
-from batchyard.base.instant import SECOND, Instant
 from batchyard.scheduling.decisions import Head, Preempt
 
 
@@ -18,23 +17,15 @@ class DecisionPacing(NamedTuple):
 
     #: The maximum number of writes in flight with which a cycle runs.
     in_flight_max: int = 0
-    #: The same while preemptions are frequent: for PREEMPTION_PERIOD after each preemption.
-    in_flight_max_after_preemption: int = 0
     #: The maximum number of pending reasons that are written at once.
     pending_reasons_max: int = maxsize
 
-    def in_flight_max_at(self, now: Instant, preempted_at: Instant | None) -> int:
-        """Return the maximum number of writes in flight now; `preempted_at` is the time of the last preemption."""
-        has_preempted = preempted_at is not None and now - preempted_at < PREEMPTION_PERIOD
-        return self.in_flight_max_after_preemption if has_preempted else self.in_flight_max
-
 
 IN_PROCESS_PACING: Final = DecisionPacing()
-#: For an API server over a network. The writes in flight keep the server busy. In a burst of arrivals with preemptions,
-#: a later decision takes more Workloads into account: early admissions would be preempted, and each eviction costs four
-#: writes. A cycle then waits for the writes of the cycle before it, except the last one.
-NETWORK_PACING: Final = DecisionPacing(in_flight_max=32, in_flight_max_after_preemption=1, pending_reasons_max=32)
-PREEMPTION_PERIOD: Final = 30 * SECOND
+#: For an API server over a network. A cycle waits for all writes of the cycle before it except the last one. More
+#: writes in flight would not raise the rate of admissions of a busy server. In a burst of arrivals, they would admit
+#: more Workloads that are soon preempted for later arrivals, and each eviction costs four writes.
+NETWORK_PACING: Final = DecisionPacing(in_flight_max=1, pending_reasons_max=32)
 
 
 class WritesInFlight:

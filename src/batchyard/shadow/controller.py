@@ -280,10 +280,11 @@ class LifecycleCheck:
             )
 
     def _expected_conditions(self, key: Key, now: Instant, old_workload: Obj | None = None) -> dict[str, str]:
-        """Return the conditions that batchyard's controller would set to True now: the reason by condition type.
+        """Return the conditions that batchyard's controller would change to True now: the reason by condition type.
 
-        With `old_workload`, reconcile that state with the current spec, and check only Evicted and Requeued. Otherwise
-        leave out conditions without a visible effect, and schedule a later reconcile.
+        With `old_workload`, the controller gets that earlier state with the current spec, and only Evicted and Requeued
+        are returned. Otherwise it gets the current Workload, conditions that `_has_visible_effect` rejects are left
+        out, and the time at which the controller wants to reconcile again is recorded.
         """
         workload = self._current.objects.get(key) if old_workload is None else old_workload
         if workload is None:

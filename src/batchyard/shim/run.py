@@ -147,6 +147,8 @@ def read_all(fds: list[int], timeout: float | None) -> list[bytes] | None:
     received_data = dict.fromkeys(fds, b"")
     open_fds = list(fds)
     while open_fds:
+        if deadline is not None and linux.monotonic() >= deadline:
+            return None
         ready_fds = select.select(
             open_fds, [], [], None if deadline is None else max(0.0, deadline - linux.monotonic())
         )[0]

@@ -13,7 +13,7 @@ from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.runner import Runner
 from batchyard.scheduling.controller import Scheduler, SchedulerSettings
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.pacing import PREEMPTION_PERIOD, DecisionPacing
+from batchyard.scheduling.pacing import DecisionPacing
 from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from unit.client.client_and_server import ClientAndServer
@@ -31,7 +31,7 @@ class ServerWithScheduler:
         self.put(make.flavor("spot"))  # the namespace exists
         self.put(queue("cq", 4, **queue_spec), make.local_queue("cq", cluster_queue="cq"))
         self.served.start()
-        cache, pacing = SchedulerCache(), DecisionPacing(in_flight_max, in_flight_max_after_preemption=1)
+        cache, pacing = SchedulerCache(), DecisionPacing(in_flight_max)
         scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(pacing=pacing))
         self.runner = Runner(self.served.kernel, self.served.client, [scheduler, WorkloadLifecycle()])
         self.runner.observe(self.served.client.added_events())
@@ -92,29 +92,6 @@ def test_cycles_run_while_writes_are_in_flight(in_flight_max: int, expected_name
     server.run()
     assert server.written()[:3] == ["a", "b", "c"]
     assert server.workloads_with("Admitted") == ["a", "b", "c"]
-
-
-def test_decisions_after_a_preemption_wait_for_earlier_writes() -> None:
-    server = ServerWithScheduler(preemption=preemption("LowerPriority"))
-    server.put(workload("low", 4, priority=1))
-    server.run()
-    server.put(workload("high", 3, priority=9, created=1))
-    server.run(500)
-    server.delete_workload("low")
-    server.run(500)
-    assert server.workloads_with("Admitted") == ["high"]
-    server.delete_workload("high")
-    server.run(500)
-    for wait in (0, PREEMPTION_PERIOD // MILLISECOND):
-        server.run(wait)
-        written_before = len(server.written())
-        server.put(*(workload(f"{name}{wait}", created=number) for number, name in enumerate("abc")))
-        server.run(LATENCY_MS + LATENCY_MS)
-        assert len(server.written()) - written_before == (3 if wait else 2)
-        server.run(500)
-        for name in server.workloads_with("Admitted"):
-            server.delete_workload(name)
-        server.run(500)
 
 
 def test_quota_is_not_exceeded_by_admissions_in_flight() -> None:

@@ -233,8 +233,12 @@ def match_gpu_model(
     available = ", ".join(values[:_MODELS_SHOWN_MAX]) or (
         "none has a label with a GPU model: use --gpus N, if needed with --node-selector NAME=VALUE"
     )
-    source = f"the flavors of queue {job_request.queue} and the nodes"
-    raise SubmitError(f"GPU model {gpu_model} not found in the labels of {source}; available: {available}")
+    searched = f"the flavors of queue {job_request.queue} and the nodes"
+    unread_kind = "ResourceFlavors" if flavors is None else "Nodes" if nodes is None else ""
+    if unread_kind:
+        searched = "the nodes" if flavors is None else f"the flavors of queue {job_request.queue}"
+        searched = f"{searched} (no permission to list {unread_kind})"
+    raise SubmitError(f"GPU model {gpu_model} not found in the labels of {searched}; available: {available}")
 
 
 def _group_by_matching_labels(

@@ -22,7 +22,7 @@ CREATE_ERROR: Final = "CreateContainerError"
 
 
 class InputError(Exception):
-    """A ConfigMap, Secret, field or other input of a pod is not available; the text is the reason."""
+    """A pod's ConfigMap, Secret, volume, path or field is missing, invalid or not supported; the text is the reason."""
 
 
 class ContainerError(Exception):

@@ -59,6 +59,16 @@ def test_missing_model_names_available_models() -> None:
         match_gpu_model(request(gpu_model="h100"), known, ())
 
 
+def test_missing_model_names_kinds_without_permission() -> None:
+    text = "not found in the labels of the flavors of queue .* (no permission to list Nodes); available: nvidia-l4"
+    with pytest.raises(SubmitError, match=text.replace("(", r"\(").replace(")", r"\)")):
+        match_gpu_model(request(gpu_model="h100"), flavors(a={"nodeLabels": {GKE: "nvidia-l4"}}), None)
+    with pytest.raises(
+        SubmitError, match=r"labels of the nodes \(no permission to list ResourceFlavors\); available: none"
+    ):
+        match_gpu_model(request(gpu_model="h100"), None, [node("n", zone="us-east4-a")])
+
+
 def queue_of(*names: str) -> Any:
     quota = [{"name": "cpu", "nominalQuota": 1}]
     groups = [{"coveredResources": ["cpu"], "flavors": [{"name": name, "resources": quota} for name in names]}]
