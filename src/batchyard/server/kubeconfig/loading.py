@@ -298,8 +298,23 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
     if not authorization.isprintable():
         raise ValueError("its token contains characters that are invalid in an HTTP header")
     url: str = config.host or ""
-    tls = _tls_context(config) if url.startswith("https") else True
-    return ApiServerAccess(url, tls, authorization, config.proxy or None, config.tls_server_name or "", namespace)
+    tls: ssl.SSLContext | bool = True
+    tls_without_certificate: ssl.SSLContext | bool = True
+    if url.startswith("https"):
+        tls = tls_without_certificate = _tls_context(config)
+        if config.cert_file:
+            tls = _tls_context(config)
+            tls.load_cert_chain(config.cert_file, config.key_file)
+    server_name = config.tls_server_name or ""
+    return ApiServerAccess(
+        url,
+        tls,
+        authorization,
+        config.proxy or None,
+        server_name,
+        namespace,
+        tls_without_certificate=tls_without_certificate,
+    )
 
 
 def _error_message(error: Exception) -> str:
@@ -320,6 +335,4 @@ def _tls_context(configuration: Configuration) -> ssl.SSLContext:
     if not configuration.verify_ssl:
         tls_context.check_hostname = False
         tls_context.verify_mode = ssl.CERT_NONE
-    if configuration.cert_file:
-        tls_context.load_cert_chain(configuration.cert_file, configuration.key_file)
     return tls_context
