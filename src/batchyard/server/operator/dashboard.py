@@ -128,18 +128,15 @@ class DashboardHandlers:
 
     def routes(self) -> Iterable[web.RouteDef]:
         """Return the HTTP routes of the dashboard."""
-        data_handlers: list[tuple[str, str, _Handler]] = [
-            ("GET", dashboard.DASHBOARD_ACTIONS_PATH, self._offer_actions),
-            ("POST", dashboard.DASHBOARD_ACTIONS_PATH, self._perform_action),
-            ("GET", dashboard.DASHBOARD_EVENTS_PATH, self._answer_events),
-            ("GET", f"{dashboard.DASHBOARD_MODELS_PATH}{{view}}", self._answer_model),
-            ("GET", _WHY_PATH, self._answer_why),
-            ("GET", _LOG_PATH, self._stream_log),
-        ]
         return [
             web.get(dashboard.DASHBOARD_FILES_PATH, self._serve_file),
             web.get(f"{dashboard.DASHBOARD_FILES_PATH}/{{name:.*}}", self._serve_file),
-            *(web.route(method, path, partial(_with_status_errors, each)) for method, path, each in data_handlers),
+            web.get(dashboard.DASHBOARD_ACTIONS_PATH, partial(_with_status_errors, self._offer_actions)),
+            web.post(dashboard.DASHBOARD_ACTIONS_PATH, partial(_with_status_errors, self._perform_action)),
+            web.get(dashboard.DASHBOARD_EVENTS_PATH, partial(_with_status_errors, self._answer_events)),
+            web.get(f"{dashboard.DASHBOARD_MODELS_PATH}{{view}}", partial(_with_status_errors, self._answer_model)),
+            web.get(_WHY_PATH, partial(_with_status_errors, self._answer_why)),
+            web.get(_LOG_PATH, partial(_with_status_errors, self._stream_log), allow_head=False),
         ]
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:

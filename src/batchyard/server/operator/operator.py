@@ -231,10 +231,8 @@ class OperatorProcess:
         self.client.subscribe(history.observe)
         self.client.subscribe(stream_hub.observe)
         has_explanations = ADMISSION in self._config.settings.controllers
-        views = DashboardViews(
-            *(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed)),
-            extra_documents=(WHY, EVENTS) if has_explanations else (EVENTS,),
-        )
+        views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
+        views.extra_documents = (WHY, EVENTS) if has_explanations else (EVENTS,)
         models = ModelHandler(views, self.token_reviewer, stream_hub, self.timers)
         actions = DashboardActions(self.client, self.token_reviewer, BearerActionTokens())
         explain: Explain = lambda key, may_read: platform.explainer.why(key, self.kernel.now(), may_read)  # noqa: E731

@@ -61,9 +61,8 @@ class ShadowPage:
         )
         self._history.comparison = self._comparison
         self._hub = StreamHub()
-        dashboard_views = DashboardViews(
-            client, self._index, self._history, PlatformTime(timers.now, 1.0), extra_documents=(EVENTS,)
-        )
+        dashboard_views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
+        dashboard_views.extra_documents = (EVENTS,)
         self.source = PageSource(ModelHandler(dashboard_views, token_reviewer, self._hub, timers), self._hub)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:

@@ -126,7 +126,8 @@ class UserRequests:
         """
         await self._check_identity(token, user)
         response = await self._transport.ask(token, request)
-        return response if 200 <= response.code < 300 else _raise_error(response)
+        is_answered = 200 <= response.code < 300 and "kind" in decode_object(response.body)
+        return response if is_answered else _raise_error(response)
 
     async def stream_log(
         self, token: str, user: UserInfo, request: HttpRequest, deliver: Callable[[bytes], Awaitable[bool]]
@@ -152,7 +153,8 @@ class UserRequests:
             yield
         finally:
             self._log_streams[flow] -= 1
-            self._log_streams += Counter()  # removes flows without streams
+            if not self._log_streams[flow]:
+                del self._log_streams[flow]
 
     async def _check_identity(self, token: str, user: UserInfo) -> None:
         """Raise StatusError unless the API server authenticates requests with this token as the user."""
@@ -185,9 +187,9 @@ def _raise_error(response: HttpResponse) -> NoReturn:
     """Raise StatusError with the Status in a response, or with a message about a response without one."""
     status = decode_object(response.body)
     if response.code < 400:
-        problem = response.trouble or f"it responded with {response.code} instead of an answer"
+        problem = response.trouble or f"the response (code {response.code}) is not from the Kubernetes API"
         raise StatusError(
-            502, "ServiceUnavailable", f"the API server did not answer: {problem}; reload the page, and try again"
+            502, "ServiceUnavailable", f"no answer of the API server: {problem}; reload the page, and try again"
         )
     if status.get("kind") != "Status":
         raise StatusError(response.code, "Unknown", f"the API server responded with {response.code} without a Status")
