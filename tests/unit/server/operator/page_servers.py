@@ -63,10 +63,11 @@ class HttpApi:
 
     def grant(self, name: str, *rules: Mapping[str, Any]) -> str:
         """Create a ServiceAccount with these rights in all namespaces; return its token."""
-        for kind, obj in (("clusterroles", role(name, *map(dict, rules))), ("clusterrolebindings", None)):
-            created = obj or binding(name, f"ClusterRole/{name}", account(name, "team"))
-            self.api.post(f"/apis/{GROUP}/v1/{kind}", created)
-        self.api.post("/api/v1/namespaces/team/serviceaccounts", {"metadata": {"name": name}})
+        self.api.post(f"/apis/{GROUP}/v1/clusterroles", role(name, *map(dict, rules)))
+        bound = binding(name, f"ClusterRole/{name}", account(name, "team"))
+        self.api.post(f"/apis/{GROUP}/v1/clusterrolebindings", bound)
+        service_account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+        self.api.post("/api/v1/namespaces/team/serviceaccounts", service_account)
         stored = self.api.stored.get(Key(scheme.SERVICE_ACCOUNT, "team", name))
         assert stored is not None
         return self.api.tokens.issue_account_token(stored, None, [ISSUER], HOUR)

@@ -1,6 +1,7 @@
 """The page beside an operator acts, and reads logs and Events, with the token of its user, and sends nothing else."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -73,9 +74,9 @@ def test_user_without_rights_gets_no_actions_and_the_status_of_the_api_server() 
         ({}, {"value": "x" * ACTION_BODY_MAX}, 413),
     ],
 )
-def test_malformed_action_is_not_sent(headers: Mapping[str, str], other: Mapping[str, str], code: int) -> None:
+def test_malformed_action_is_not_sent(headers: Mapping[str, str], other: Mapping[str, Any], code: int) -> None:
     async def act(page: OperatorPage) -> None:
-        body = {"action": "suspend", **other}
+        body: dict[str, Any] = {"action": "suspend", **other}
         assert (await page.perform(page.workload, token=page.editor, headers=headers, **body))[0] == code
         assert page.server.requests_of(page.editor) == []
 
@@ -166,7 +167,8 @@ def test_events_about_workload_and_its_job_are_listed_as_the_user() -> None:
     async def act(page: OperatorPage) -> None:
         for obj, reason in ((page.workload, "Pending"), (page.job, "Suspended"), (page.queue, "Other")):
             involved = {"kind": obj["kind"], "namespace": "team", **{k: obj["metadata"][k] for k in ("name", "uid")}}
-            event = {"metadata": {"name": reason.lower()}, "involvedObject": involved, "reason": reason}
+            event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": reason.lower(), "namespace": "team"}}
+            event |= {"involvedObject": involved, "reason": reason}
             page.server.api.post("/api/v1/namespaces/team/events", event)
         model_path = "/apis/ui.batchyard.dev/v1alpha1/workload?namespace=team&name=w"
         code, document = await page.ask("GET", model_path, page.editor)
