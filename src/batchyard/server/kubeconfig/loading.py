@@ -298,23 +298,16 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
     if not authorization.isprintable():
         raise ValueError("its token contains characters that are invalid in an HTTP header")
     url: str = config.host or ""
-    tls: ssl.SSLContext | bool = True
-    tls_without_certificate: ssl.SSLContext | bool = True
-    if url.startswith("https"):
-        tls = tls_without_certificate = _tls_context(config)
-        if config.cert_file:
-            tls = _tls_context(config)
-            tls.load_cert_chain(config.cert_file, config.key_file)
-    server_name = config.tls_server_name or ""
-    return ApiServerAccess(
-        url,
-        tls,
-        authorization,
-        config.proxy or None,
-        server_name,
-        namespace,
-        tls_without_certificate=tls_without_certificate,
-    )
+    access = ApiServerAccess(url, True, authorization, config.proxy or None, config.tls_server_name or "", namespace)
+    if not url.startswith("https"):
+        return access
+    tls_without_certificate = _tls_context(config)
+    access = access._replace(tls=tls_without_certificate, tls_without_certificate=tls_without_certificate)
+    if not config.cert_file:
+        return access
+    tls = _tls_context(config)
+    tls.load_cert_chain(config.cert_file, config.key_file)
+    return access._replace(tls=tls)
 
 
 def _error_message(error: Exception) -> str:
