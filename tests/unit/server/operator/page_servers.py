@@ -29,7 +29,7 @@ from batchyard.server.operator.dashboard import BearerActionTokens, DashboardHan
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.user_requests import UserRequests
 from unit.apiserver.api import OWNER, Api, body_bytes
-from unit.apiserver.roles import GROUP, account, binding, role, rule
+from unit.apiserver.roles import GROUP, account, binding, group, role, rule
 
 KUEUE: Final = "kueue.x-k8s.io"
 OPERATOR_TOKEN: Final = "of-the-operator"
@@ -54,6 +54,8 @@ class HttpApi:
 
     def __init__(self) -> None:
         self.api = Api()
+        self_review = rule("create", "selfsubjectreviews", "authentication.k8s.io")
+        self._bind("basic-user", group("system:authenticated"), self_review)
         self.received: list[ReceivedRequest] = []
         #: Responds in place of the API server, or returns None.
         self.respond: Callable[[web.Request], Awaitable[web.StreamResponse | None]] = _pass_on
@@ -63,14 +65,16 @@ class HttpApi:
 
     def grant(self, name: str, *rules: Mapping[str, Any]) -> str:
         """Create a ServiceAccount with these rights in all namespaces; return its token."""
-        self.api.post(f"/apis/{GROUP}/v1/clusterroles", role(name, *map(dict, rules)))
-        bound = binding(name, f"ClusterRole/{name}", account(name, "team"))
-        self.api.post(f"/apis/{GROUP}/v1/clusterrolebindings", bound)
+        self._bind(name, account(name, "team"), *rules)
         service_account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
         self.api.post("/api/v1/namespaces/team/serviceaccounts", service_account)
         stored = self.api.stored.get(Key(scheme.SERVICE_ACCOUNT, "team", name))
         assert stored is not None
         return self.api.tokens.issue_account_token(stored, None, [ISSUER], HOUR)
+
+    def _bind(self, name: str, subject: dict[str, Any], *rules: Mapping[str, Any]) -> None:
+        self.api.post(f"/apis/{GROUP}/v1/clusterroles", role(name, *map(dict, rules)))
+        self.api.post(f"/apis/{GROUP}/v1/clusterrolebindings", binding(name, f"ClusterRole/{name}", subject))
 
     def requests_of(self, token: str) -> list[ReceivedRequest]:
         """The received requests with a token, except reviews of the token itself."""
