@@ -103,14 +103,6 @@ def test_response_to_user_request_is_bounded(tmp_path: Path) -> None:
 def test_stream_reports_silence_and_ends_at_its_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiohttp_transport, "STREAM_IDLE_INTERVAL", 0.01)
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b"line\n")
-        while request.transport is not None and not request.transport.is_closing():
-            await pause()
-        return response
-
     async def act(transport: HttpTransport) -> None:
         parts = list[bytes]()
 
@@ -127,4 +119,14 @@ def test_stream_reports_silence_and_ends_at_its_timeout(tmp_path: Path, monkeypa
         ended = await transport.user_transport.stream("abc", GET._replace(timeout=SECOND // 2), deliver_all)
         assert ended.code == 0
 
-    run_transport(tmp_path, answer, act)
+    run_transport(tmp_path, answer_line, act)
+
+
+async def answer_line(request: web.Request) -> web.StreamResponse:
+    """Send a line, and then nothing for as long as the client is connected."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"line\n")
+    while request.transport is not None and not request.transport.is_closing():
+        await pause()
+    return response
