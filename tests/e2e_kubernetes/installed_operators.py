@@ -34,11 +34,13 @@ class InstalledOperators:
         self._kubeconfig = kubeconfig
         self._started = started
         self.asked, self.other = free_port(), free_port()
+        self._page_ports = {port: free_port() for port in (self.asked, self.other)}
         self.operators: dict[int, OperatorRun] = {}
 
     def operate(self, port: int, state: str) -> None:
         """Start an operator, and wait for a state in its log."""
-        self.operators[port] = self._started.enter_context(OperatorRun(self._kubeconfig, *_options(port)))
+        options = [*_options(port), f"--port={self._page_ports[port]}"]
+        self.operators[port] = self._started.enter_context(OperatorRun(self._kubeconfig, *options))
         self.operators[port].wait_until(state, _BEGINS_WITHIN)
 
     def revive(self) -> None:
@@ -51,6 +53,10 @@ class InstalledOperators:
         """The port of the leader; waits for a leader."""
         wait_for(lambda: bool(self._leading()), self.log)
         return self._leading()[0]
+
+    def page(self) -> int:
+        """The port of the leader's page; waits for a leader."""
+        return self._page_ports[self.leader()]
 
     def kubectl(self, *arguments: str, sent: str = "", fails: bool = False) -> str:
         """The output of kubectl for the owner; with `fails`, its error."""
@@ -110,7 +116,7 @@ def install_operators(folder: Path, terms: KubernetesSettings) -> Iterator[Insta
 
 
 def _options(port: int) -> list[str]:
-    """The options of the installed pods, except the port."""
+    """The options of the installed pods, except the port of the page."""
     elsewhere = ("--listen", "--port", "--webhook-port", "--log-format")
     result = [each for each in operator_arguments(SETTINGS)[1:] if not each.startswith(elsewhere)]
     return [*result, *_ELECTION, f"--webhook-port={port}"]

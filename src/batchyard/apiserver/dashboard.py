@@ -33,6 +33,8 @@ DASHBOARD_MODELS_PATH: Final = "/apis/ui.batchyard.dev/v1alpha1/"
 DASHBOARD_TIME_PATH: Final = f"{DASHBOARD_MODELS_PATH}time"
 #: The path at which actions are offered (GET) and executed (POST).
 DASHBOARD_ACTIONS_PATH: Final = f"{DASHBOARD_MODELS_PATH}actions"
+#: The path of the Events about an object, on servers whose models contain no Events.
+DASHBOARD_EVENTS_PATH: Final = f"{DASHBOARD_MODELS_PATH}events"
 #: The same message for missing and for hidden objects.
 _NO_MODEL_MESSAGE: Final = "not found, or not visible to you"
 #: Maximum number of open streams: in total, for one flow, and reserved for `system:masters`.

@@ -80,21 +80,29 @@ class PlannedWrite(NamedTuple):
         return self.method.lower()
 
 
+class PlannedAction(NamedTuple):
+    """An action that a dashboard user requested: its name, its API write, and its text in the audit log."""
+
+    name: str
+    write: ApiRequest
+    audit_text: str
+
+    def outcome(self, response: Response) -> Response:
+        """Return the response to the action, from the response to its write."""
+        annotations = {_AUDIT_ANNOTATION: self.audit_text}
+        if response.code >= 400:
+            return response._replace(annotations=annotations, headers=_RESPONSE_HEADERS)
+        document = {"done": self.name, "warnings": list(response.warnings)}
+        return Response(200, document, annotations=annotations, headers=_RESPONSE_HEADERS)
+
+
 class DashboardActions:
     """The handlers that offer and execute the actions of dashboard users."""
 
-    def __init__(
-        self,
-        objects: ObjectReader,
-        authorizer: Authorizer,
-        tokens: ActionTokens,
-        execute: Callable[[ApiRequest], AnyResponse],
-    ) -> None:
-        """Create the handlers; `execute` answers an API request as its user, with all checks."""
+    def __init__(self, objects: ObjectReader, authorizer: Authorizer, tokens: ActionTokens) -> None:
         self._objects = objects
         self._authorizer = authorizer
         self._tokens = tokens
-        self._execute = execute
 
     def list_allowed_actions(self, request: ApiRequest) -> Response:
         """Return the actions on an object that the user may perform now, and an action token.
@@ -114,11 +122,23 @@ class DashboardActions:
         }
         return Response(200, document, headers=_RESPONSE_HEADERS)
 
-    def perform(self, request: ApiRequest) -> AnyResponse:
+    def perform(self, request: ApiRequest, execute: Callable[[ApiRequest], AnyResponse]) -> AnyResponse:
         """Execute an action as the user of the request; return its name and the warnings of its write.
 
-        If the write fails or is deferred, return the response to the write instead. Raises StatusError if the request
-        is malformed or not from the page, the object is missing or was replaced, or the action is not possible.
+        `execute` answers the API request of the write as its user, with all checks. If the write fails or is deferred,
+        return the response to the write instead. Raises StatusError as `plan`.
+        """
+        planned_action = self.plan(request)
+        response = execute(planned_action.write)
+        if not isinstance(response, Response):
+            return response  # a large object is written asynchronously
+        return planned_action.outcome(response)
+
+    def plan(self, request: ApiRequest) -> PlannedAction:
+        """Return the write that executes an action.
+
+        Raises StatusError if the request is malformed or not from the page, the object is missing or was replaced, or
+        the action is not possible.
         """
         check_request_origin(request)
         if not self._tokens.is_action_token(request.headers.get(ACTION_TOKEN_HEADER, ""), request.user):
@@ -131,14 +151,8 @@ class DashboardActions:
             problem = f"{body.action} is not possible in the current state of {body.kind} {body.name}"
             raise StatusError(409, "Conflict", f"{problem}: reload the page")
         planned_write = self._plan_write(obj, body.action, body.value)
-        response = self._execute(_write_request(planned_write, request))
-        if not isinstance(response, Response):
-            return response  # a large object is written asynchronously
-        annotations = {_AUDIT_ANNOTATION: f"{body.action} {body.kind} {key_of(obj)} {body.value}".rstrip()}
-        if response.code >= 400:
-            return response._replace(annotations=annotations, headers=_RESPONSE_HEADERS)
-        document = {"done": body.action, "warnings": list(response.warnings)}
-        return Response(200, document, annotations=annotations, headers=_RESPONSE_HEADERS)
+        audit_text = f"{body.action} {body.kind} {key_of(obj)} {body.value}".rstrip()
+        return PlannedAction(body.action, _write_request(planned_write, request), audit_text)
 
     def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
         """Return the object on which a user requests an action.

@@ -183,6 +183,11 @@ class QueueSource(Protocol):
         """Return whether a ClusterQueue can admit Workloads, and the reason if it cannot."""
 
 
+#: The documents that the browser requests beside the document of a Workload's page: the explanation of its state, the
+#: forecast of its start, and its Events if the page's document does not contain them.
+WHY, ETA, EVENTS = "why", "eta", "events"
+
+
 @dataclass(frozen=True, slots=True)
 class ViewInputs:
     """Everything from which the JSON document of a dashboard page is computed."""
@@ -197,6 +202,8 @@ class ViewInputs:
     costs: Statement | None = None
     #: Whether lists are complete instead of paginated.
     is_complete: bool = False
+    #: The documents that the server answers for a Workload, out of WHY, ETA and EVENTS.
+    extra_documents: Sequence[str] = (WHY, ETA)
 
 
 # Access control of the dashboard: a JSON document contains only objects that its user may list through the API.

@@ -162,6 +162,8 @@ class DashboardViews:
         self._time = time
         self._costs = costs
         self._is_complete = is_complete
+        #: The documents that the server answers for a Workload, as in `data_source.ViewInputs`.
+        self.extra_documents: Sequence[str] = (data_source.WHY, data_source.ETA)
         self._workload_list = data_source.WorkloadListCache()
 
     def objects(self, kind: str) -> Sequence[Obj]:
@@ -187,6 +189,7 @@ class DashboardViews:
             self._time.now(),
             self._costs(),
             self._is_complete,
+            self.extra_documents,
         )
         return compute_view(inputs, data_source.NamespaceAccess(viewer), query)
 

@@ -30,9 +30,10 @@ class Actions:
         api = self.api
         authorizer = RbacAuthorizer(api.stored)
         api.stored.store.listen(authorizer.observe)
-        handlers = DashboardActions(api.stored, authorizer, api.tokens, api.server.handle)
+        handlers = DashboardActions(api.stored, authorizer, api.tokens)
         api.server.add_get_handler(DASHBOARD_ACTIONS_PATH, handlers.list_allowed_actions)
-        api.server.add_post_handler(DASHBOARD_ACTIONS_PATH, handlers.perform)
+        perform = lambda request: handlers.perform(request, api.server.handle)  # noqa: E731
+        api.server.add_post_handler(DASHBOARD_ACTIONS_PATH, perform)
         self.grant("readers", rule("get list", "workloads clusterqueues localqueues", KUEUE))
         self.grant("editors", rule("get", "workloads", KUEUE), rule("patch delete", "jobs", "batch"))
         self.grant("system:authenticated", {"verbs": ["get"], "nonResourceURLs": ["/apis/*"]})

@@ -1,14 +1,16 @@
 """The Workload pages of the dashboard: the list of Workloads; one Workload with history, pods, conditions, Events."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, event_count, event_last_time, label
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.apiserver.dashboard import DASHBOARD_EVENTS_PATH
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.dashboard.history import WorkloadHistory, WorkloadMark
@@ -16,6 +18,8 @@ from batchyard.dashboard.models.rows import format_timestamp, shadow_comparison,
 
 PODS_MAX: Final = 200
 EVENTS_MAX: Final = 100
+#: The maximum number of objects whose Events are requested for one page: a Workload and its first owners.
+INVOLVED_OBJECTS_MAX: Final = 4
 _INTERNAL_LABELS: Final = (well_known.JOB_UID,)
 
 
@@ -39,20 +43,28 @@ def workload_document(inputs: ViewInputs, access: NamespaceAccess, query: Query)
         "podSets": [_pod_set_document(view, number) for number in range(len(view.pod_sets))],
         "checks": [_check_document(entry) for entry in (obj.get("status") or {}).get("admissionChecks") or ()],
         "conditions": [_condition_document(entry) for entry in (obj.get("status") or {}).get("conditions") or ()],
-        "answers": {subresource: f"{_api_path(view)}/{subresource}" for subresource in _queried_subresources(view)},
+        "answers": dict(_extra_document_paths(inputs, access, view, obj)),
     }
     document |= shadow_comparison(inputs, access, view.key)
     if queue_position is not None:
         document["position"] = queue_position + 1
     if pods is not None:
         document |= {"podLines": [_pod_row(entry) for entry in pods[:PODS_MAX]], "podsCount": len(pods)}
-    if access.may_list(scheme.EVENT, namespace):
-        document["events"] = _event_rows(inputs, obj)
+    if data_source.EVENTS not in inputs.extra_documents and access.may_list(scheme.EVENT, namespace):
+        document["events"] = _events_about(inputs, obj)
     return document
 
 
-def _queried_subresources(view: WorkloadView) -> Sequence[str]:
-    return ("why",) if view.quota_reserved or view.finished else ("why", "eta")
+def _extra_document_paths(
+    inputs: ViewInputs, access: NamespaceAccess, view: WorkloadView, obj: Obj
+) -> Iterator[tuple[str, str]]:
+    for name in inputs.extra_documents:
+        if name == data_source.EVENTS:
+            if access.may_list(scheme.EVENT, view.namespace):
+                uids = [("uid", uid) for uid in _involved_uids(obj)[:INVOLVED_OBJECTS_MAX]]
+                yield name, f"{DASHBOARD_EVENTS_PATH}?{urlencode([('namespace', view.namespace), *uids])}"
+        elif name != data_source.ETA or not (view.quota_reserved or view.finished):
+            yield name, f"{_api_path(view)}/{name}"
 
 
 def _api_path(view: WorkloadView) -> str:
@@ -158,12 +170,21 @@ def _condition_document(condition: Mapping[str, Any]) -> ViewJson:
     return {name: condition.get(field, "") for name, field in field_names.items()}
 
 
-def _event_rows(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
-    metadata = obj["metadata"]
-    involved_uids = {metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())}
-    events = inputs.reader.list(scheme.EVENT, metadata["namespace"])
-    events = [event for event in events if (event.get("involvedObject") or {}).get("uid") in involved_uids]
-    events.sort(key=_event_time, reverse=True)
+def _involved_uids(workload: Obj) -> list[str]:
+    """Return the uids of a Workload and its owners, about which its page shows Events."""
+    metadata = workload["metadata"]
+    return [metadata["uid"], *(owner["uid"] for owner in metadata.get("ownerReferences") or ())]
+
+
+def _events_about(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
+    involved_uids = frozenset(_involved_uids(obj))
+    events = inputs.reader.list(scheme.EVENT, obj["metadata"]["namespace"])
+    return event_rows(event for event in events if (event.get("involvedObject") or {}).get("uid") in involved_uids)
+
+
+def event_rows(events: Iterable[Obj]) -> list[ViewJson]:
+    """Return the rows of a page's table of Events: the latest first, at most EVENTS_MAX."""
+    latest_events = sorted(events, key=_event_time, reverse=True)[:EVENTS_MAX]
     return [
         {
             "at": _event_time(event),
@@ -173,7 +194,7 @@ def _event_rows(inputs: ViewInputs, obj: Obj) -> list[ViewJson]:
             "message": event.get("message", ""),
             "count": event_count(event),
         }
-        for event in events[:EVENTS_MAX]
+        for event in latest_events
     ]
 
 

@@ -41,6 +41,12 @@ class ApiServerAccess(NamedTuple):
     namespace: str
     #: Additional request headers for impersonation; a name may occur more than once.
     headers: Sequence[tuple[str, str]] = ()
+    #: The TLS settings without the client certificate, for requests with the token of another user.
+    tls_without_certificate: ssl.SSLContext | bool = True
+
+    def for_user(self, token: str) -> "ApiServerAccess":
+        """Return the access of the user with a bearer token: without this access's certificate and impersonation."""
+        return self._replace(tls=self.tls_without_certificate, authorization=f"Bearer {token}", headers=())
 
 
 def owner_access(process: PlatformProcess, folder: Path) -> ApiServerAccess:

@@ -298,8 +298,16 @@ def _access_from_configuration(config: Configuration, namespace: str) -> ApiServ
     if not authorization.isprintable():
         raise ValueError("its token contains characters that are invalid in an HTTP header")
     url: str = config.host or ""
-    tls = _tls_context(config) if url.startswith("https") else True
-    return ApiServerAccess(url, tls, authorization, config.proxy or None, config.tls_server_name or "", namespace)
+    access = ApiServerAccess(url, True, authorization, config.proxy or None, config.tls_server_name or "", namespace)
+    if not url.startswith("https"):
+        return access
+    tls_without_certificate = _tls_context(config)
+    access = access._replace(tls=tls_without_certificate, tls_without_certificate=tls_without_certificate)
+    if not config.cert_file:
+        return access
+    tls = _tls_context(config)
+    tls.load_cert_chain(config.cert_file, config.key_file)
+    return access._replace(tls=tls)
 
 
 def _error_message(error: Exception) -> str:
@@ -320,6 +328,4 @@ def _tls_context(configuration: Configuration) -> ssl.SSLContext:
     if not configuration.verify_ssl:
         tls_context.check_hostname = False
         tls_context.verify_mode = ssl.CERT_NONE
-    if configuration.cert_file:
-        tls_context.load_cert_chain(configuration.cert_file, configuration.key_file)
     return tls_context

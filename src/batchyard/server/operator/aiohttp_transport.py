@@ -23,6 +23,12 @@ SILENCE_MAX: Final = 150  # seconds
 _CONNECT_TIMEOUT: Final = 10  # seconds
 _UNAUTHORIZED: Final = 401
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError)
+#: The maximum size of a response to a request with a user's token, in bytes, except streams.
+USER_RESPONSE_MAX: Final = 4 * 1024 * 1024
+#: The maximum number of open connections for requests with the tokens of users.
+USER_CONNECTIONS_MAX: Final = 100
+#: The interval in seconds at which a stream without data is reported.
+STREAM_IDLE_INTERVAL: Final = 20.0
 #: Status codes of a server that is overloaded or unreachable (0), and the retry delay without a Retry-After header.
 _RETRIED_CODES: Final = frozenset({0, 429, 503})
 _RETRY_DELAY: Final = SECOND // 5
@@ -40,6 +46,8 @@ class HttpTransport:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._access = access
         self._http_session = _http_session()
+        #: Sends requests with the tokens of users instead of the operator's credentials.
+        self.user_transport = UserTransport(lambda: self._access)
 
     def kernel_transport(self, post: Callable[[Work], None]) -> "KernelTransport":
         """Return a Transport that delivers each response by passing a callback to `post`."""
@@ -52,6 +60,7 @@ class HttpTransport:
             task.cancel()
         await asyncio.gather(*open_tasks, return_exceptions=True)
         await self._http_session.close()
+        await self.user_transport.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background until it completes; `close` cancels it."""
@@ -117,20 +126,7 @@ class HttpTransport:
             return _failed_response(error)
 
     def _open_request(self, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
-        access = self._access
-        headers = [("content-type", request.content_type), ("accept", request.accept), *access.headers]
-        if access.authorization:
-            headers.append(("authorization", access.authorization))
-        return self._http_session.request(
-            request.method,
-            access.url + request.path,
-            data=request.body or None,
-            headers=headers,
-            timeout=timeout,
-            ssl=access.tls,
-            proxy=access.proxy,
-            server_hostname=access.server_name or None,
-        )
+        return _open_request(self._http_session, self._access, request, timeout)
 
     async def _renew_credentials(self) -> bool:
         """Load the credentials again, once for all concurrent callers. Return whether new credentials are in use."""
@@ -156,6 +152,65 @@ class HttpTransport:
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "unexpected exception in an HTTP request of the operator", "exception": error}
             )
+
+
+class UserTransport:
+    """Connections to the API server on which requests carry the token of a user, and no credentials of the operator.
+
+    Redirects are not followed, and cookies are not kept, since all users share the connections.
+    """
+
+    def __init__(self, current_access: Callable[[], ApiServerAccess]) -> None:
+        self._current_access = current_access
+        self._http_session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._http_session is not None:
+            await self._http_session.close()
+
+    async def ask(self, token: str, request: HttpRequest) -> HttpResponse:
+        """Send a request as the user of a bearer token, and return the response.
+
+        The code is 0 if the connection fails, the request times out, or the body exceeds USER_RESPONSE_MAX.
+        """
+        seconds = request.timeout / SECOND
+        request_timeout = aiohttp.ClientTimeout(total=seconds, connect=seconds, sock_connect=_CONNECT_TIMEOUT)
+        try:
+            async with self._open(token, request, request_timeout) as response:
+                return await _read_limited_response(response)
+        except _CONNECTION_ERRORS as error:
+            return _failed_response(error)
+
+    async def stream(
+        self, token: str, request: HttpRequest, deliver: Callable[[bytes], Awaitable[bool]]
+    ) -> HttpResponse:
+        """Send a request as the user of a bearer token, and pass the body of a 200 response to `deliver` in parts.
+
+        `deliver` also gets b"" when the response begins, and after each STREAM_IDLE_INTERVAL without data. The stream
+        ends when `deliver` returns False, or after the timeout of the request. The outcome is as for
+        HttpTransport.stream.
+        """
+        stream_timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT, sock_connect=_CONNECT_TIMEOUT)
+        try:
+            async with (
+                asyncio.timeout(request.timeout / SECOND),
+                self._open(token, request, stream_timeout) as response,
+            ):
+                if response.status != 200:
+                    return await _read_limited_response(response)
+                part: bytes | None = b""
+                while part is not None and await deliver(part):
+                    part = await _read_part(response)
+        except _CONNECTION_ERRORS as error:
+            return _failed_response(error)
+        return HttpResponse(200)
+
+    def _open(self, token: str, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
+        if self._http_session is None:
+            self._http_session = _user_session()
+        access = self._current_access().for_user(token)
+        return _open_request(self._http_session, access, request, timeout, allow_redirects=False)
 
 
 class KernelTransport:
@@ -194,9 +249,60 @@ def _http_session() -> aiohttp.ClientSession:
     )
 
 
+def _user_session() -> aiohttp.ClientSession:
+    headers = {"user-agent": f"batchyard-page/{version('batchyard')}", "accept-encoding": "identity"}
+    connector = aiohttp.TCPConnector(limit=USER_CONNECTIONS_MAX)
+    return aiohttp.ClientSession(connector=connector, headers=headers, cookie_jar=aiohttp.DummyCookieJar())
+
+
+def _open_request(
+    http_session: aiohttp.ClientSession,
+    access: ApiServerAccess,
+    request: HttpRequest,
+    timeout: aiohttp.ClientTimeout,
+    *,
+    allow_redirects: bool = True,
+) -> Any:
+    headers = [("content-type", request.content_type), ("accept", request.accept), *access.headers]
+    if access.authorization:
+        headers.append(("authorization", access.authorization))
+    return http_session.request(
+        request.method,
+        access.url + request.path,
+        data=request.body or None,
+        headers=headers,
+        timeout=timeout,
+        ssl=access.tls,
+        proxy=access.proxy,
+        server_hostname=access.server_name or None,
+        allow_redirects=allow_redirects,
+    )
+
+
 async def _read_response(response: aiohttp.ClientResponse) -> HttpResponse:
     wait, date = response.headers.get("retry-after", ""), response.headers.get("date", "")
     return HttpResponse(response.status, await response.read(), _parse_retry_after(wait), server_time=_parse_date(date))
+
+
+async def _read_limited_response(response: aiohttp.ClientResponse) -> HttpResponse:
+    """Read a response of at most USER_RESPONSE_MAX bytes; raise OSError if it is longer."""
+    parts, size = list[bytes](), 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > USER_RESPONSE_MAX:
+            raise OSError(f"the response has more than {USER_RESPONSE_MAX} bytes")
+        parts.append(part)
+    return HttpResponse(response.status, b"".join(parts))
+
+
+async def _read_part(response: aiohttp.ClientResponse) -> bytes | None:
+    """Return the next part of a body, b"" if none arrives within STREAM_IDLE_INTERVAL, and None at the end."""
+    try:
+        async with asyncio.timeout(STREAM_IDLE_INTERVAL):
+            part = await response.content.readany()
+    except TimeoutError:
+        return b""
+    return part or None
 
 
 async def _read_lines(response: aiohttp.ClientResponse, deliver_lines: Callable[[Sequence[bytes]], None]) -> bytes:

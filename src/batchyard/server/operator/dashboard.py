@@ -1,7 +1,8 @@
 """HTTP endpoints of `batchyard operator` and `batchyard shadow`: health, metrics, and the dashboard.
 
 The dashboard is for users with a token of the API server. An operator serves it only while it leads, because other
-replicas have no objects in memory.
+replicas have no objects in memory. Actions, logs and Events are requests to the API server with the user's token
+(`user_requests.py`).
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import errno
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -18,12 +19,26 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.apiserver import dashboard
 from batchyard.apiserver.auth.security import unauthorized_error
-from batchyard.apiserver.request import JSON, NO_SUCH_PATH_RESPONSE, ApiRequest, Response, StatusError, UserInfo
+from batchyard.apiserver.dashboard_actions import ACTION_BODY_MAX, DashboardActions
+from batchyard.apiserver.request import (
+    JSON,
+    NO_SUCH_PATH_RESPONSE,
+    PLAIN_TEXT,
+    ApiRequest,
+    Response,
+    StatusError,
+    UserInfo,
+)
 from batchyard.apiserver.resources import not_found_error
+from batchyard.client.transport import list_in_response
+from batchyard.dashboard.models.workload import event_rows
 from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposition
+from batchyard.server.clocks.wall import monotonic_seconds
+from batchyard.server.operator import user_requests
 from batchyard.server.operator.token_review import TokenReviewer
+from batchyard.server.operator.user_requests import UserRequests
 
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
 _REVIEW_ROUNDS_MAX: Final = 8
@@ -31,6 +46,12 @@ _REVIEW_ROUNDS_MAX: Final = 8
 _ACCESS_RECHECK_INTERVAL: Final = 20.0
 _BEARER_PREFIX: Final = "bearer "
 _WHY_PATH: Final = "/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/workloads/{name}/why"
+_LOG_PATH: Final = "/api/v1/namespaces/{namespace}/pods/{name}/log"
+#: The time in seconds within which the body of an action must arrive.
+_BODY_TIMEOUT: Final = 10.0
+#: The headers of responses with data of the API server.
+_DATA_HEADERS: Final = (("x-content-type-options", "nosniff"), ("cache-control", "no-store"))
+_T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -72,6 +93,23 @@ class PageSource(NamedTuple):
     stream_hub: StreamHub
     #: Explains the state of Workloads; None if this program does not decide about them.
     explain: Explain | None = None
+    #: Offers and plans actions; None if the page has no actions.
+    actions: DashboardActions | None = None
+
+
+class BearerActionTokens:
+    """The action tokens of a server that accepts only bearer tokens.
+
+    Pages of other sites cannot send the bearer token, so no second token is needed against forged requests.
+    """
+
+    def issue_action_token(self, _user: UserInfo) -> str:
+        """Return '', because no action token is needed."""
+        return ""
+
+    def is_action_token(self, _token: str, _user: UserInfo) -> bool:
+        """Return True, because the request has a bearer token."""
+        return True
 
 
 class DashboardHandlers:
@@ -80,8 +118,11 @@ class DashboardHandlers:
     `source` returns None while there is no data, because this replica does not lead or has not read all objects.
     """
 
-    def __init__(self, token_reviewer: TokenReviewer, source: Callable[[], PageSource | None]) -> None:
+    def __init__(
+        self, token_reviewer: TokenReviewer, requests: UserRequests, source: Callable[[], PageSource | None]
+    ) -> None:
         self._token_reviewer = token_reviewer
+        self._requests = requests
         self._source = source
         self._files = dashboard.StaticFileHandler(read_asset, HEADERS)
 
@@ -90,8 +131,12 @@ class DashboardHandlers:
         return [
             web.get(dashboard.DASHBOARD_FILES_PATH, self._serve_file),
             web.get(f"{dashboard.DASHBOARD_FILES_PATH}/{{name:.*}}", self._serve_file),
+            web.get(dashboard.DASHBOARD_ACTIONS_PATH, partial(_with_status_errors, self._offer_actions)),
+            web.post(dashboard.DASHBOARD_ACTIONS_PATH, partial(_with_status_errors, self._perform_action)),
+            web.get(dashboard.DASHBOARD_EVENTS_PATH, partial(_with_status_errors, self._answer_events)),
             web.get(f"{dashboard.DASHBOARD_MODELS_PATH}{{view}}", partial(_with_status_errors, self._answer_model)),
             web.get(_WHY_PATH, partial(_with_status_errors, self._answer_why)),
+            web.get(_LOG_PATH, partial(_with_status_errors, self._stream_log), allow_head=False),
         ]
 
     async def _serve_file(self, request: web.Request) -> web.StreamResponse:
@@ -132,7 +177,8 @@ class DashboardHandlers:
         return _web_response(await self._respond_with_reviews(respond))
 
     async def _answer_model(self, request: web.Request) -> web.StreamResponse:
-        models, stream_hub, _ = self._current_source()
+        source = self._current_source()
+        models, stream_hub = source.models, source.stream_hub
         token, user = await self._authenticate(request)
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
         plain_request = api_request._replace(query={**api_request.query, "watch": "false"})
@@ -148,23 +194,81 @@ class DashboardHandlers:
             stream_hub.unsubscribe(model_stream)
             model_stream.end()
 
+    async def _offer_actions(self, request: web.Request) -> web.StreamResponse:
+        actions = self._current_source().actions
+        if actions is None:
+            return _web_response(NO_SUCH_PATH_RESPONSE)
+        _, user = await self._authenticate(request)
+        api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
+        return _web_response(await self._compute_with_reviews(lambda: actions.list_allowed_actions(api_request)))
+
+    async def _perform_action(self, request: web.Request) -> web.StreamResponse:
+        actions = self._current_source().actions
+        if actions is None:
+            return _web_response(NO_SUCH_PATH_RESPONSE)
+        token, user = await self._authenticate(request)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        api_request = ApiRequest("POST", request.path, headers=headers, body=await _read_body(request), user=user)
+        planned_action = await self._compute_with_reviews(lambda: actions.plan(api_request))
+        await self._requests.send(token, user, user_requests.write_request(planned_action.write))
+        return _web_response(planned_action.outcome(Response(200, {})))
+
+    async def _answer_events(self, request: web.Request) -> web.StreamResponse:
+        self._current_source()
+        token, user = await self._authenticate(request)
+        event_requests = user_requests.event_requests(list(request.query.items()))
+        responses = await asyncio.gather(*(self._requests.send(token, user, each) for each in event_requests))
+        events = [event for response in responses for event in (list_in_response(response) or {}).get("items") or ()]
+        return _web_response(Response(200, {"events": event_rows(events)}, headers=_DATA_HEADERS))
+
+    async def _stream_log(self, request: web.Request) -> web.StreamResponse:
+        self._current_source()
+        token, user = await self._authenticate(request)
+        names = request.match_info
+        log_request = user_requests.log_request(names["namespace"], names["name"], list(request.query.items()))
+        response = web.StreamResponse(headers={"content-type": PLAIN_TEXT, **dict(_DATA_HEADERS)})
+        checked_at = monotonic_seconds()
+
+        async def deliver(part: bytes) -> bool:
+            nonlocal checked_at
+            if not response.prepared:
+                await response.prepare(request)
+            if part:
+                await response.write(part)
+            if monotonic_seconds() - checked_at < _ACCESS_RECHECK_INTERVAL:
+                return True
+            checked_at = monotonic_seconds()
+            is_connected = request.transport is not None and not request.transport.is_closing()
+            return is_connected and await self._token_reviewer.user_of(token) is not None
+
+        try:
+            await self._requests.stream_log(token, user, log_request, deliver)
+        except StatusError:
+            if not response.prepared:
+                raise
+        return response
+
     async def _respond_with_reviews(self, respond: Callable[[], Response | dashboard.ModelStream]) -> Response:
-        """Compute a response, again after each round of reviews that changes permissions.
+        response = await self._compute_with_reviews(respond)
+        assert isinstance(response, Response), "a request without watch returns a plain response"
+        return response
+
+    async def _compute_with_reviews(self, compute: Callable[[], _T]) -> _T:
+        """Compute a result, again after each round of reviews that changes permissions.
 
         Raises StatusError.
         """
         for _ in range(_REVIEW_ROUNDS_MAX):
             error_response: StatusError | None = None
             try:
-                response = respond()
+                result = compute()
             except StatusError as error:
                 error_response = error
             if not await self._token_reviewer.send_reviews():
                 break
         if error_response is not None:
             raise error_response
-        assert isinstance(response, Response), "a request without watch returns a plain response"
-        return response
+        return result
 
     async def _stream(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
@@ -188,9 +292,22 @@ class DashboardHandlers:
         return response
 
 
-async def _with_status_errors(
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], request: web.Request
-) -> web.StreamResponse:
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def _read_body(request: web.Request) -> bytes:
+    """Return the body of an action; raise StatusError if it is too large, or does not arrive in time."""
+    if (request.content_length or 0) > ACTION_BODY_MAX:
+        raise StatusError(413, "RequestEntityTooLarge", f"the body has more than {ACTION_BODY_MAX} bytes")
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            return await request.read()
+    except TimeoutError as error:
+        problem = f"the body did not arrive within {_BODY_TIMEOUT:g} seconds"
+        raise StatusError(408, "Timeout", f"{problem}: try again") from error
+
+
+async def _with_status_errors(handler: _Handler, request: web.Request) -> web.StreamResponse:
     try:
         return await handler(request)
     except StatusError as refused:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchyard.apiserver.dashboard import ModelHandler
+from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
 from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
@@ -21,6 +22,7 @@ from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
 from batchyard.controller_groups import ADMISSION, kinds_read
 from batchyard.controller_runtime.events import EventRecorder
+from batchyard.dashboard.data_source import EVENTS, WHY
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
@@ -40,9 +42,18 @@ from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
 from batchyard.server.operator import coexistence
 from batchyard.server.operator.aiohttp_transport import HttpTransport
-from batchyard.server.operator.dashboard import DashboardHandlers, HttpEndpoints, PageSource, StreamHub, health_routes
+from batchyard.server.operator.dashboard import (
+    BearerActionTokens,
+    DashboardHandlers,
+    Explain,
+    HttpEndpoints,
+    PageSource,
+    StreamHub,
+    health_routes,
+)
 from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
+from batchyard.server.operator.user_requests import UserRequests
 from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.termination import run_unless_ended
@@ -114,6 +125,7 @@ class OperatorProcess:
         self.platform: WiredPlatform | None = None
         #: The permissions of dashboard users, and the source of the dashboard's data (None until the operator leads).
         self.token_reviewer = TokenReviewer(http_transport, self.timers.now)
+        self.user_requests = UserRequests(http_transport.user_transport, self.timers.now)
         self.page_source: PageSource | None = None
         self.server_metrics = ServerMetrics(STANDALONE if config.terms is None else LEADER)
         if self.spans is not None:
@@ -218,12 +230,13 @@ class OperatorProcess:
         history.observe(events)
         self.client.subscribe(history.observe)
         self.client.subscribe(stream_hub.observe)
+        has_explanations = ADMISSION in self._config.settings.controllers
         views = DashboardViews(self.client, platform.index, history, PlatformTime(self.kernel.clock, self.clock.speed))
+        views.extra_documents = (WHY, EVENTS) if has_explanations else (EVENTS,)
         models = ModelHandler(views, self.token_reviewer, stream_hub, self.timers)
-        if ADMISSION not in self._config.settings.controllers:
-            return PageSource(models, stream_hub)
-        explain = platform.explainer.why
-        return PageSource(models, stream_hub, lambda key, may_read: explain(key, self.kernel.now(), may_read))
+        actions = DashboardActions(self.client, self.token_reviewer, BearerActionTokens())
+        explain: Explain = lambda key, may_read: platform.explainer.why(key, self.kernel.now(), may_read)  # noqa: E731
+        return PageSource(models, stream_hub, explain if has_explanations else None, actions)
 
     def _cycle_observer(self, cycle_metrics: CycleObserver) -> CycleObserver:
         return CycleLog(cycle_metrics, None if self.spans is None else self.spans.emit)
@@ -332,7 +345,9 @@ def operator_endpoints(
     """Return the operator's HTTP server for health checks, metrics and the dashboard."""
     program_sources = [("program", lambda: _client_metric_texts(operator)), ("program", operator.webhook_texts)]
     exposition = Exposition([*program_sources, *operator.server_metrics.sources()])
-    dashboard_handlers = DashboardHandlers(operator.token_reviewer, lambda: operator.page_source)
+    dashboard_handlers = DashboardHandlers(
+        operator.token_reviewer, operator.user_requests, lambda: operator.page_source
+    )
     routes = [*health_routes(exposition, lambda: _readiness_delay(operator)), *dashboard_handlers.routes()]
     return HttpEndpoints(routes, address, report)
 

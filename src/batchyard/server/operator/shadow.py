@@ -13,6 +13,7 @@ from batchyard.base.instant import Duration
 from batchyard.client.informer import Informer
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit, ReadOnlyTransport
+from batchyard.dashboard.data_source import EVENTS
 from batchyard.dashboard.history import PlatformHistory, SchedulerDivergence, ShadowComparison
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime
 from batchyard.interfaces.client import WatchEvent
@@ -30,6 +31,7 @@ from batchyard.server.operator.coexistence import KUEUE_CONFIG_MAP, read_kueue_c
 from batchyard.server.operator.dashboard import DashboardHandlers, HttpEndpoints, PageSource, StreamHub, health_routes
 from batchyard.server.operator.definitions import WatchErrorLog
 from batchyard.server.operator.token_review import TokenReviewer
+from batchyard.server.operator.user_requests import UserRequests
 from batchyard.server.termination import run_unless_ended
 from batchyard.shadow.controller import ShadowController
 from batchyard.shadow.findings import ComparisonCounts, Divergence
@@ -60,6 +62,7 @@ class ShadowPage:
         self._history.comparison = self._comparison
         self._hub = StreamHub()
         dashboard_views = DashboardViews(client, self._index, self._history, PlatformTime(timers.now, 1.0))
+        dashboard_views.extra_documents = (EVENTS,)
         self.source = PageSource(ModelHandler(dashboard_views, token_reviewer, self._hub, timers), self._hub)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:
@@ -129,6 +132,7 @@ class Shadow:
         self._timers = LoopTimers(loop)
         #: The permissions of dashboard users, and the dashboard (None until all objects are read).
         self.token_reviewer = TokenReviewer(http_transport, self._timers.now)
+        self.user_requests = UserRequests(http_transport.user_transport, self._timers.now)
         self.page: ShadowPage | None = None
         reader = ReadOnlyTransport(http_transport.kernel_transport(self._post))
         dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_write)
@@ -205,7 +209,7 @@ def shadow_endpoints(shadow: Shadow, listen_address: tuple[str, int], report: Ca
         lambda: ", ".join(kind for kind, informer in informers.items() if not informer.is_synced),
     )
     dashboard_handlers = DashboardHandlers(
-        shadow.token_reviewer, lambda: None if shadow.page is None else shadow.page.source
+        shadow.token_reviewer, shadow.user_requests, lambda: None if shadow.page is None else shadow.page.source
     )
     return HttpEndpoints([*routes, *dashboard_handlers.routes()], listen_address, report)
 

@@ -7,7 +7,7 @@ its dashboard therefore see the objects that they may list at the API server.
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -26,9 +26,6 @@ _TOKEN_REVIEWS_PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # no
 _ACCESS_REVIEWS_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _encode = msgspec.json.Encoder().encode
 
-_PermissionQuestion: TypeAlias = tuple[UserInfo, str, str, str]
-"""A user, and the API group, plural resource name and namespace that the user requests to list."""
-
 
 class TokenReviewer:
     """Authenticates and authorizes dashboard users by cached TokenReviews and SubjectAccessReviews of the API server.
@@ -41,9 +38,9 @@ class TokenReviewer:
         self._transport = http_transport
         self._now = now
         self._users: dict[bytes, tuple[Instant, UserInfo | None]] = {}
-        self._permissions: dict[_PermissionQuestion, tuple[Instant, bool]] = {}
+        self._permissions: dict[RequestAttributes, tuple[Instant, bool]] = {}
         #: Requests that were decided without a cached review, or with an expired one.
-        self._missing_reviews: dict[_PermissionQuestion, None] = {}
+        self._missing_reviews: dict[RequestAttributes, None] = {}
         self._review_slots = asyncio.Semaphore(_CONCURRENT_REVIEWS_MAX)
 
     async def user_of(self, token: str) -> UserInfo | None:
@@ -60,34 +57,33 @@ class TokenReviewer:
         return user
 
     def decide(self, attributes: RequestAttributes) -> AuthorizationDecision:
-        """Return the cached decision on whether a user may list objects; deny the request if none is cached.
+        """Return the cached decision on a request for a resource; deny the request if none is cached.
 
         If the cached decision is missing or outdated, the request is recorded for the next `send_reviews`.
         """
-        permission_question = attributes.user, attributes.group, attributes.resource, attributes.namespace
-        reviewed_at, is_allowed = self._permissions.get(permission_question, (-CACHE_LIFETIME, False))
+        reviewed_at, is_allowed = self._permissions.get(attributes, (-CACHE_LIFETIME, False))
         if self._now() - reviewed_at >= CACHE_LIFETIME:
-            self._missing_reviews[permission_question] = None
+            self._missing_reviews[attributes] = None
         return AuthorizationDecision(is_allowed)
 
     async def send_reviews(self) -> bool:
         """Send SubjectAccessReviews for the recorded requests. Return whether a result differs from the cached one."""
-        permission_questions, self._missing_reviews = list(self._missing_reviews), {}
-        return any(await asyncio.gather(*map(self._send_access_review, permission_questions)))
+        missing_reviews, self._missing_reviews = list(self._missing_reviews), {}
+        return any(await asyncio.gather(*map(self._send_access_review, missing_reviews)))
 
-    async def _send_access_review(self, permission_question: _PermissionQuestion) -> bool:
-        user, group, plural, namespace = permission_question
-        resource_attributes = {"verb": "list", "group": group, "resource": plural, "namespace": namespace}
+    async def _send_access_review(self, attributes: RequestAttributes) -> bool:
+        user, names = attributes.user, ("verb", "group", "resource", "subresource", "namespace", "name")
+        resource_attributes = {name: value for name in names if (value := getattr(attributes, name))}
         subject = {"user": user.name, "groups": list(user.groups), "uid": user.uid, "extra": dict(user.extra)}
         async with self._review_slots:
             status = await self._send_review(
                 _ACCESS_REVIEWS_PATH, "SubjectAccessReview", {**subject, "resourceAttributes": resource_attributes}
             )
-        _, previously_allowed = self._permissions.get(permission_question, (0, False))
+        _, previously_allowed = self._permissions.get(attributes, (0, False))
         is_allowed = status.get("allowed") is True
         if len(self._permissions) >= CACHE_SIZE_MAX:
             self._permissions.clear()
-        self._permissions[permission_question] = self._now(), is_allowed
+        self._permissions[attributes] = self._now(), is_allowed
         return is_allowed is not previously_allowed
 
     async def _send_review(self, path: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -397,9 +397,11 @@ class EmbeddedPlatform:
         )
 
     def _serve_actions(self, security: ServerSecurity, token_issuer: TokenIssuer) -> None:
-        actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer, self._server.handle)
+        actions = DashboardActions(self._client, security.auth_filters.authorizer, token_issuer)
         self._server.add_get_handler(DASHBOARD_ACTIONS_PATH, actions.list_allowed_actions)
-        self._server.add_post_handler(DASHBOARD_ACTIONS_PATH, actions.perform)
+        self._server.add_post_handler(
+            DASHBOARD_ACTIONS_PATH, lambda request: actions.perform(request, self._server.handle)
+        )
 
     def _status_document(self, status_report: StatusReport) -> Mapping[str, Any]:
         node_status = None if self._local is None else self._local.status()

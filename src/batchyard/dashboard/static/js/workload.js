@@ -46,7 +46,7 @@ function showWorkload(model, context) {
     model.why && !context.extras.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
     comparisonPanel(model.comparison, true), whyPanel(context.extras.why), etaPanel(context.extras.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model, context)),
-    podSetsPanel(model), conditionsPanel(model), eventsPanel(model));
+    podSetsPanel(model), conditionsPanel(model), eventsPanel(model.events || context.extras.events?.events));
 }
 
 function lifePanel(model) {
@@ -93,15 +93,15 @@ function conditionsPanel(model) {
   return panel("Conditions", "", checks, model.conditions.length ? table(columns, model.conditions, (each) => each.type) : empty("None yet"));
 }
 
-function eventsPanel(model) {
-  if (!model.events || !model.events.length) return null;
+function eventsPanel(events) {
+  if (!events || !events.length) return null;
   const columns = [
     ["when", "when", (each) => since(each.at)],
     ["about", "", (each) => each.about],
     ["reason", "", (each) => each.reason],
     ["message", "why", (each) => each.message + (each.count > 1 ? ` (${each.count} times)` : "")],
   ];
-  return panel("Events", "the latest first", table(columns, model.events, (each) => `${each.at} ${each.reason} ${each.message}`));
+  return panel("Events", "the latest first", table(columns, events, (each) => `${each.at} ${each.reason} ${each.message}`));
 }
 
 function whyPanel(why) {

@@ -1,0 +1,202 @@
+"""Requests of the operator's dashboard to the API server with the token of the page's user.
+
+The API server therefore authorizes and audits them as requests of this user. The dashboard sends only the writes of its
+actions (`apiserver/dashboard_actions.py`), reads of pod logs, and lists of the Events about one object. Of a browser's
+request, only the token and the validated values below reach the API server.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+from urllib.parse import urlencode
+
+import msgspec
+
+from batchyard.api import scheme
+from batchyard.apiserver.dashboard import DASHBOARD_STREAMS_MAX, DASHBOARD_STREAMS_PER_FLOW_MAX
+from batchyard.apiserver.request import ApiRequest, StatusError, UserInfo, bad_request, flow_of
+from batchyard.base.instant import HOUR, Instant
+from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, object_path
+from batchyard.dashboard.models.workload import INVOLVED_OBJECTS_MAX
+from batchyard.server.operator.aiohttp_transport import UserTransport
+from batchyard.server.operator.token_review import CACHE_LIFETIME, CACHE_SIZE_MAX
+
+#: The maximum number of lines that a log can begin with, of bytes in a log, and the maximum duration of its stream.
+LOG_LINES_MAX: Final = 5000
+LOG_BYTES_MAX: Final = 64 * 1024 * 1024
+LOG_DURATION_MAX: Final = HOUR
+#: The maximum number of Events about one object that are read.
+_EVENTS_READ_MAX: Final = 500
+_SELF_REVIEWS_PATH: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_SELF_REVIEW: Final = msgspec.json.encode({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
+_LABEL: Final = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_LABEL_PATTERN: Final = re.compile(_LABEL)
+_SUBDOMAIN_PATTERN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_SUBDOMAIN_LENGTH_MAX: Final = 253
+_UID_PATTERN: Final = re.compile("[-0-9A-Za-z]{1,64}")
+_LINE_COUNT_PATTERN: Final = re.compile("[0-9]{1,4}")
+_LOG_PARAMETERS: Final = ("container", "follow", "tailLines")
+
+# What a browser may request. Each function validates all values, and raises StatusError for any other value.
+
+
+def log_request(namespace: str, pod: str, query: Sequence[tuple[str, str]]) -> HttpRequest:
+    """Return the request for the log of a pod's container. Raises StatusError (400) for invalid names or parameters."""
+    parameters = _single_parameters(query, _LOG_PARAMETERS)
+    container, follow, tail_lines = (parameters.get(name) for name in _LOG_PARAMETERS)
+    _check_name("namespace", namespace, _LABEL_PATTERN)
+    _check_name("pod", pod, _SUBDOMAIN_PATTERN)
+    if container is not None:
+        _check_name("container", container, _LABEL_PATTERN)
+    if follow not in {None, "true", "false"}:
+        raise bad_request(f"follow: must be true or false, is {follow!r}")
+    if tail_lines is None:
+        parameters["tailLines"] = str(LOG_LINES_MAX)
+    elif not _LINE_COUNT_PATTERN.fullmatch(tail_lines) or int(tail_lines) > LOG_LINES_MAX:
+        raise bad_request(f"tailLines: must be a number up to {LOG_LINES_MAX}, is {tail_lines!r}")
+    parameters["limitBytes"] = str(LOG_BYTES_MAX)
+    pod_kind = scheme.kind_info(scheme.POD)
+    path = object_path(pod_kind, pod_kind.storage_version, namespace, pod, "log")
+    return HttpRequest("GET", f"{path}?{urlencode(parameters)}", timeout=LOG_DURATION_MAX, accept="*/*")
+
+
+def event_requests(query: Sequence[tuple[str, str]]) -> Sequence[HttpRequest]:
+    """Return a list request for the Events about each object of which the query has the uid.
+
+    Raises StatusError (400) for invalid parameters.
+    """
+    uids = [value for name, value in query if name == "uid"]
+    namespace = _single_parameters([item for item in query if item[0] != "uid"], ("namespace",)).get("namespace", "")
+    _check_name("namespace", namespace, _LABEL_PATTERN)
+    if not 1 <= len(uids) <= INVOLVED_OBJECTS_MAX:
+        raise bad_request(f"uid: must be given 1 to {INVOLVED_OBJECTS_MAX} times, is given {len(uids)} times")
+    for uid in uids:
+        _check_name("uid", uid, _UID_PATTERN)
+    event_kind = scheme.kind_info(scheme.EVENT)
+    path = object_path(event_kind, event_kind.storage_version, namespace)
+    selectors = [{"fieldSelector": f"involvedObject.uid={uid}", "limit": str(_EVENTS_READ_MAX)} for uid in uids]
+    return [HttpRequest("GET", f"{path}?{urlencode(selector)}") for selector in selectors]
+
+
+def write_request(write: ApiRequest) -> HttpRequest:
+    """Return the request of an action's write, which the dashboard has planned."""
+    query = f"?{urlencode(write.query)}" if write.query else ""
+    return HttpRequest(write.method, write.path + query, write.body, content_type=write.headers["content-type"])
+
+
+def _single_parameters(query: Sequence[tuple[str, str]], known_names: Sequence[str]) -> dict[str, str]:
+    parameters = dict(query)
+    unknown_names = [name for name in parameters if name not in known_names]
+    if unknown_names:
+        raise bad_request(f"unknown parameter {unknown_names[0]!r}: use {', '.join(known_names)}")
+    if len(parameters) != len(query):
+        raise bad_request("each parameter may be given once")
+    return parameters
+
+
+def _check_name(field: str, value: str, pattern: re.Pattern[str]) -> None:
+    if len(value) > _SUBDOMAIN_LENGTH_MAX or not pattern.fullmatch(value):
+        raise bad_request(f"{field}: {value[:_SUBDOMAIN_LENGTH_MAX]!r} is no valid name")
+
+
+# Sending the requests as the user.
+
+
+class UserRequests:
+    """Sends requests with the tokens of dashboard users.
+
+    If the API server, or a proxy before it, ignores tokens, it would execute requests with other rights than the
+    user's. Therefore each token is first sent in a SelfSubjectReview, whose user must be the user of the token.
+    """
+
+    def __init__(self, transport: UserTransport, now: Callable[[], Instant]) -> None:
+        self._transport = transport
+        self._now = now
+        #: When the API server last authenticated a token as its user, by the digest of the token.
+        self._confirmed_at: dict[bytes, Instant] = {}
+        self._log_streams: Counter[str] = Counter()
+
+    async def send(self, token: str, user: UserInfo, request: HttpRequest) -> HttpResponse:
+        """Send a request as the user of a token, and return the successful response.
+
+        Raises StatusError with the Status of the API server if it rejects the request, or if there is no response.
+        """
+        await self._check_identity(token, user)
+        response = await self._transport.ask(token, request)
+        is_answered = 200 <= response.code < 300 and "kind" in decode_object(response.body)
+        return response if is_answered else _raise_error(response)
+
+    async def stream_log(
+        self, token: str, user: UserInfo, request: HttpRequest, deliver: Callable[[bytes], Awaitable[bool]]
+    ) -> None:
+        """Pass the parts of a log to `deliver`, as UserTransport.stream does.
+
+        Raises StatusError as `send`, also if too many logs are open, or if the connection fails during the stream.
+        """
+        await self._check_identity(token, user)
+        with self._open_log_stream(flow_of(user)):
+            response = await self._transport.stream(token, request, deliver)
+        if response.code != 200:
+            _raise_error(response)
+
+    @contextmanager
+    def _open_log_stream(self, flow: str) -> Iterator[None]:
+        if self._log_streams[flow] >= DASHBOARD_STREAMS_PER_FLOW_MAX:
+            raise _too_many_logs_error(f"{self._log_streams[flow]} logs are open for {flow}")
+        if self._log_streams.total() >= DASHBOARD_STREAMS_MAX:
+            raise _too_many_logs_error(f"{self._log_streams.total()} logs are open")
+        self._log_streams[flow] += 1
+        try:
+            yield
+        finally:
+            self._log_streams[flow] -= 1
+            if not self._log_streams[flow]:
+                del self._log_streams[flow]
+
+    async def _check_identity(self, token: str, user: UserInfo) -> None:
+        """Raise StatusError unless the API server authenticates requests with this token as the user."""
+        token_digest = hashlib.sha256(token.encode()).digest()
+        if self._now() - self._confirmed_at.get(token_digest, -CACHE_LIFETIME) < CACHE_LIFETIME:
+            return
+        response = await self._transport.ask(token, HttpRequest("POST", _SELF_REVIEWS_PATH, _SELF_REVIEW))
+        if response.code == 404:
+            problem = "the API server has no SelfSubjectReview (authentication.k8s.io/v1, since Kubernetes 1.28)"
+            raise StatusError(501, "NotImplemented", f"{problem}: use kubectl instead of the page")
+        if response.code not in (200, 201):
+            _raise_error(response)
+        status: Mapping[str, Any] = decode_object(response.body).get("status") or {}
+        name = (status.get("userInfo") or {}).get("username")
+        if name != user.name:
+            problem = f"the API server executes requests with the token of {user.name} as {name}"
+            remedy = "use kubectl, or an operator whose kubeconfig has the address of the API server itself"
+            raise StatusError(403, "Forbidden", f"{problem}, so the page cannot send them: {remedy}")
+        if len(self._confirmed_at) >= CACHE_SIZE_MAX:
+            self._confirmed_at.clear()
+        self._confirmed_at[token_digest] = self._now()
+
+
+def _too_many_logs_error(problem: str) -> StatusError:
+    remedy = "close the page of a log, or try again later"
+    return StatusError(429, "TooManyRequests", f"{problem}; {remedy}", {"retryAfterSeconds": 1})
+
+
+def _raise_error(response: HttpResponse) -> NoReturn:
+    """Raise StatusError with the Status in a response, or with a message about a response without one."""
+    status = decode_object(response.body)
+    if response.code < 400:
+        problem = response.trouble or f"the response (code {response.code}) is not from the Kubernetes API"
+        raise StatusError(
+            502, "ServiceUnavailable", f"no answer of the API server: {problem}; reload the page, and try again"
+        )
+    if status.get("kind") != "Status":
+        raise StatusError(response.code, "Unknown", f"the API server responded with {response.code} without a Status")
+    details = status.get("details")
+    raise StatusError(
+        response.code,
+        str(status.get("reason") or "Unknown"),
+        str(status.get("message") or f"the API server responded with {response.code}"),
+        details if isinstance(details, dict) else None,
+    )
