@@ -169,7 +169,7 @@ class UserTransport:
         if self._http_session is not None:
             await self._http_session.close()
 
-    async def ask(self, token: str, request: HttpRequest) -> HttpResponse:
+    async def send_request(self, token: str, request: HttpRequest) -> HttpResponse:
         """Send a request as the user of a bearer token, and return the response.
 
         The code is 0 if the connection fails, the request times out, or the body exceeds USER_RESPONSE_MAX.

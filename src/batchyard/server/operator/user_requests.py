@@ -125,7 +125,7 @@ class UserRequests:
         Raises StatusError with the Status of the API server if it rejects the request, or if there is no response.
         """
         await self._check_identity(token, user)
-        response = await self._transport.ask(token, request)
+        response = await self._transport.send_request(token, request)
         is_answered = 200 <= response.code < 300 and "kind" in decode_object(response.body)
         return response if is_answered else _raise_error(response)
 
@@ -161,7 +161,7 @@ class UserRequests:
         token_digest = hashlib.sha256(token.encode()).digest()
         if self._now() - self._confirmed_at.get(token_digest, -CACHE_LIFETIME) < CACHE_LIFETIME:
             return
-        response = await self._transport.ask(token, HttpRequest("POST", _SELF_REVIEWS_PATH, _SELF_REVIEW))
+        response = await self._transport.send_request(token, HttpRequest("POST", _SELF_REVIEWS_PATH, _SELF_REVIEW))
         if response.code == 404:
             problem = "the API server has no SelfSubjectReview (authentication.k8s.io/v1, since Kubernetes 1.28)"
             raise StatusError(501, "NotImplemented", f"{problem}: use kubectl instead of the page")

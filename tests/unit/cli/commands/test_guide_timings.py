@@ -78,7 +78,7 @@ def test_delay_within_tolerance_changes_rows_and_explains_them() -> None:
     planned, late = guide(), guide_with_late_job(SECOND)
     simulated, result = guide_rows(list(planned.play()), planned), guide_rows(list(late.play()), late)
     timings = Timings(STEPS)
-    timings.note(Timing("high-priority", "Job", "team-a-high-priority-job-0", SECOND))
+    timings.record(Timing("high-priority", "Job", "team-a-high-priority-job-0", SECOND))
     rows = timings.explain_differences(simulated, result)
     assert "high-priority: cq-team-a-hp" in {row.name for row in rows}
     assert all(row.is_explained for row in rows)

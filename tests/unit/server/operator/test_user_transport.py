@@ -65,9 +65,9 @@ def test_user_request_has_neither_certificate_nor_impersonation_nor_cookies(tmp_
         return web.json_response(seen, headers={"set-cookie": "session=operator; path=/"})
 
     async def act(transport: HttpTransport) -> None:
-        assert (await transport.ask(GET)).body == b'[true, "", "other", ""]'
+        assert (await transport.send_request(GET)).body == b'[true, "", "other", ""]'
         for _ in range(2):
-            assert (await transport.user_transport.ask("abc", GET)).body == b'[false, "Bearer abc", "", ""]'
+            assert (await transport.user_transport.send_request("abc", GET)).body == b'[false, "Bearer abc", "", ""]'
 
     run_transport(tmp_path, answer, act)
 
@@ -80,7 +80,7 @@ def test_rejected_token_of_user_does_not_renew_credentials_of_operator(tmp_path:
         return web.Response(status=401)
 
     async def act(transport: HttpTransport) -> None:
-        assert (await transport.user_transport.ask("abc", GET)).code == 401
+        assert (await transport.user_transport.send_request("abc", GET)).code == 401
         assert requested == ["Bearer abc"]
 
     run_transport(tmp_path, answer, act)
@@ -91,9 +91,9 @@ def test_response_to_user_request_is_bounded(tmp_path: Path) -> None:
         return web.Response(body=b"x" * (USER_RESPONSE_MAX + int(request.query["more"])))
 
     async def act(transport: HttpTransport) -> None:
-        longest = await transport.user_transport.ask("abc", HttpRequest("GET", "/?more=0"))
+        longest = await transport.user_transport.send_request("abc", HttpRequest("GET", "/?more=0"))
         assert (longest.code, len(longest.body)) == (200, USER_RESPONSE_MAX)
-        longer = await transport.user_transport.ask("abc", HttpRequest("GET", "/?more=1"))
+        longer = await transport.user_transport.send_request("abc", HttpRequest("GET", "/?more=1"))
         assert (longer.code, longer.body) == (0, b"")
         assert f"more than {USER_RESPONSE_MAX} bytes" in longer.trouble
 
