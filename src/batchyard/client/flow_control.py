@@ -8,11 +8,12 @@ increase and decrease algorithms for congestion avoidance", for the number in fl
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from math import inf
 from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, is_true
-from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.transport import HttpResponse, RateLimit, kind_of
 from batchyard.interfaces.client import UpdateStatus, Write
 from batchyard.interfaces.controller import Kernel, Work
@@ -54,40 +55,54 @@ def _priority_of_write(write: Write, base: Obj | None) -> WritePriority:
     return WritePriority.REGULAR if has_quota else WritePriority.PENDING_REASON
 
 
-#: The number of requests in flight: at the start, and its bounds. A slow server alone does not reduce it below the
-#: initial number: there, most of the latency may be the work of others.
-_IN_FLIGHT_INITIAL: Final = 32
+#: The bounds of the number of requests in flight; it starts with the minimum.
 _IN_FLIGHT_MIN: Final = 4
 _IN_FLIGHT_MAX: Final = 256
-#: A server whose responses take longer than this has more requests than it can process at once.
-_LATENCY_MAX: Final = 500 * MILLISECOND
-_DECREASE_INTERVAL: Final = SECOND
+#: A response is slow if it takes longer than this multiple of the shortest recent latency: requests then wait in the
+#: server.
+_SLOW_FACTOR: Final = 2
+#: The change of the limit after a round of slow responses, one for each request in flight, relative to the limit.
+_SLOW_DECREASE: Final = 0.1
+#: The shortest latency is that of this period and the one before it, so that it follows changes of the server.
+_LATENCY_PERIOD: Final = 300 * SECOND
+_OVERLOAD_INTERVAL: Final = SECOND
 _OVERLOADED_CODES: Final = frozenset({429, 503})
 
 
 class InFlightLimit:
-    """The limit of requests in flight: fast responses raise it slowly, slow responses and overloads lower it.
+    """The limit of requests in flight: fast responses raise it, slow responses and overloads lower it.
 
-    It is lowered at most once a second.
+    A round of fast responses raises it by one, a round of slow responses lowers it by a tenth. An overload halves it,
+    at most once a second. More requests would only wait in the server, and delay the requests of other clients.
     """
 
     def __init__(self) -> None:
-        self._limit = float(_IN_FLIGHT_INITIAL)
-        self._decreased_at: Instant = 0
+        self._limit = float(_IN_FLIGHT_MIN)
+        self._halved_at: Instant = 0
+        self._period = 0
+        #: The shortest latencies of this period and of the one before it.
+        self._shortest_latencies: tuple[float, float] = (inf, inf)
 
     @property
     def count(self) -> int:
         """The number of requests that may be in flight now."""
         return int(self._limit)
 
-    def record(self, now: Instant, latency: Duration, code: int) -> None:
-        """Adapt the limit to a response with this latency and status code."""
-        is_overloaded = code in _OVERLOADED_CODES
-        if not is_overloaded and latency <= _LATENCY_MAX:
-            self._limit = min(_IN_FLIGHT_MAX, self._limit + 1 / self._limit)
-        elif now - self._decreased_at >= _DECREASE_INTERVAL:
-            least = _IN_FLIGHT_MIN if is_overloaded else min(self._limit, _IN_FLIGHT_INITIAL)
-            self._limit, self._decreased_at = max(least, self._limit / 2), now
+    def record_latency(self, now: Instant, latency: Duration) -> None:
+        """Adapt the limit to a successful response with this latency."""
+        current, previous = self._shortest_latencies
+        if now // _LATENCY_PERIOD != self._period:
+            previous = current if now // _LATENCY_PERIOD == self._period + 1 else inf
+            self._period, current = now // _LATENCY_PERIOD, inf
+        self._shortest_latencies = min(current, latency), previous
+        is_slow = latency > _SLOW_FACTOR * min(self._shortest_latencies)
+        change = -_SLOW_DECREASE if is_slow else 1 / self._limit
+        self._limit = min(_IN_FLIGHT_MAX, max(_IN_FLIGHT_MIN, self._limit + change))
+
+    def record_overload(self, now: Instant) -> None:
+        """Adapt the limit to a response of an overloaded server."""
+        if now - self._halved_at >= _OVERLOAD_INTERVAL:
+            self._limit, self._halved_at = max(_IN_FLIGHT_MIN, self._limit / 2), now
 
 
 #: The most Events that wait to be sent. client-go's broadcaster has the same bound: tools/events/event_broadcaster.go.
@@ -157,7 +172,11 @@ class SendQueue:
         """Count the response to a request of this priority, and send waiting requests."""
         now = self._timers.now()
         self._queues[priority].in_flight -= 1
-        self._in_flight_limit.record(now, now - sent_at, response.code)
+        if response.code in _OVERLOADED_CODES:
+            self._in_flight_limit.record_overload(now)
+        elif priority <= WritePriority.EVICTION and 200 <= response.code < 300:
+            # Writes of other priorities are of other kinds, with other latencies.
+            self._in_flight_limit.record_latency(now, now - sent_at)
         self._send_waiting()
 
     def _send_waiting(self) -> None:

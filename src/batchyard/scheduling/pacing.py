@@ -22,10 +22,10 @@ class DecisionPacing(NamedTuple):
 
 
 IN_PROCESS_PACING: Final = DecisionPacing()
-#: For an API server over a network. A cycle waits for all writes of the cycle before it except the last one. More
-#: writes in flight would not raise the rate of admissions of a busy server. In a burst of arrivals, they would admit
-#: more Workloads that are soon preempted for later arrivals, and each eviction costs four writes.
-NETWORK_PACING: Final = DecisionPacing(in_flight_max=1, pending_reasons_max=32)
+#: For an API server over a network. Some writes of earlier cycles may be in flight, so that a distant server does not
+#: limit the rate of admissions. More would make the decisions of a burst too early: later arrivals would soon preempt
+#: more Workloads, and each eviction costs four writes.
+NETWORK_PACING: Final = DecisionPacing(in_flight_max=4, pending_reasons_max=32)
 
 
 class WritesInFlight:

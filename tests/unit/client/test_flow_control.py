@@ -1,11 +1,13 @@
 """The order, the rate and the number in flight of a client's write requests."""
 
+from heapq import heappop, heappush
+
 import pytest
 
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.base.instant import MILLISECOND, SECOND
+from batchyard.base.instant import MILLISECOND, MINUTE, SECOND
 from batchyard.client.flow_control import EVENTS_WAITING_MAX, InFlightLimit, SendQueue, WritePriority, priority_of
 from batchyard.client.transport import HttpResponse, RateLimit
 from batchyard.controller_runtime.kernel import VirtualEventLoop
@@ -17,10 +19,14 @@ START = 1_000 * SECOND
 class SlowServer:
     """A server behind a SendQueue: answers each request after some time, and records the order of the requests."""
 
-    def __init__(self, *, qps: float = 1000.0, burst: int = 1000, latency: int = 10 * MILLISECOND) -> None:
+    def __init__(
+        self, *, qps: float = 1000.0, burst: int = 1000, latency: int = 10 * MILLISECOND, parallel_max: int = 1000
+    ) -> None:
         self.kernel = VirtualEventLoop(START)
         self.queue = SendQueue(self.kernel, RateLimit(qps, burst))
         self.latency = latency
+        #: When each of the server's processes is free again.
+        self.free_at = [START] * parallel_max
         self.code = 200
         self.sent: list[str] = []
         self.most_in_flight = 0
@@ -29,14 +35,18 @@ class SlowServer:
         self.queue.add(priority, lambda: self._send(name, priority))
 
     def run(self, seconds: int = 60) -> None:
-        self.kernel.run(end_time=self.kernel.now() + seconds * SECOND)
+        end_time = self.kernel.now() + seconds * SECOND
+        self.kernel.call_at(end_time, lambda: None)  # the clock moves to the end
+        self.kernel.run(end_time=end_time)
 
     def _send(self, name: str, priority: WritePriority) -> None:
         sent_at = self.kernel.now()
         self.sent.append(name)
         self.most_in_flight = max(self.most_in_flight, self.queue.in_flight)
         response = HttpResponse(self.code)
-        self.kernel.call_at(sent_at + self.latency, lambda: self.queue.on_response(priority, sent_at, response))
+        end_time = max(heappop(self.free_at), sent_at) + self.latency
+        heappush(self.free_at, end_time)
+        self.kernel.call_at(end_time, lambda: self.queue.on_response(priority, sent_at, response))
 
 
 def with_conditions(*types: str) -> Obj:
@@ -95,12 +105,12 @@ def test_least_urgent_writes_get_a_share() -> None:
 
 
 def test_rate_is_limited() -> None:
-    server = SlowServer(qps=10.0, burst=5)
+    server = SlowServer(qps=10.0, burst=3)
     for number in range(25):
         server.add(str(number))
-    assert len(server.sent) == 5
+    assert len(server.sent) == 3
     server.run(1)
-    assert len(server.sent) == 15
+    assert len(server.sent) == 13
 
 
 def test_fast_server_gets_more_requests_in_flight() -> None:
@@ -109,8 +119,8 @@ def test_fast_server_gets_more_requests_in_flight() -> None:
         server.add(str(number))
     begun = len(server.sent)
     server.run()
-    assert begun == 32
-    assert 100 < server.most_in_flight <= 256
+    assert begun == 4
+    assert 64 < server.most_in_flight <= 256
     assert server.queue.in_flight == 0
 
 
@@ -121,32 +131,65 @@ def test_events_leave_capacity_to_other_requests() -> None:
     assert server.queue.in_flight == 1
     for number in range(20):
         server.add(f"admission-{number}")
-    assert server.queue.in_flight == 1 + 20
-    server.run(100)
+    assert server.queue.in_flight == 4
+    server.run(120)
     assert len(server.sent) == 120
 
 
-@pytest.mark.parametrize(("code", "latency", "expected_count"), [(429, 1, 4), (503, 1, 4), (200, 2 * SECOND, 32)])
-def test_overloaded_server_gets_fewer_requests_in_flight(code: int, latency: int, expected_count: int) -> None:
+def test_requests_do_not_wait_in_the_server() -> None:
+    server = SlowServer(qps=1e6, burst=10**6, latency=10 * MILLISECOND, parallel_max=8)
+    for number in range(20_000):
+        server.add(str(number))
+    server.run(600)
+    assert len(server.sent) == 20_000
+    assert 8 < server.most_in_flight <= 24
+
+
+def test_limit_follows_latency() -> None:
     limit = InFlightLimit()
     for _ in range(1000):
-        limit.record(0, 1, 200)
-    assert limit.count > 32
-    for second in range(1, 10):
-        limit.record(second * SECOND, latency, code)
-        limit.record(second * SECOND + 1, latency, code)  # the same overload
-    assert limit.count == expected_count
+        limit.record_latency(0, MILLISECOND)
+    fast_count = limit.count
+    assert 32 < fast_count < 256
+    for _ in range(fast_count):
+        limit.record_latency(SECOND, 3 * MILLISECOND)
+    assert fast_count // 2 < limit.count < fast_count
+    for _ in range(1000):
+        limit.record_latency(SECOND, 3 * MILLISECOND)
+    assert limit.count == 4
+
+
+def test_limit_grows_again_on_a_server_that_has_become_slower() -> None:
+    limit = InFlightLimit()
+    limit.record_latency(0, MILLISECOND)
+    for minute in range(4, 14):
+        for _ in range(100):
+            limit.record_latency(minute * MINUTE, 10 * MILLISECOND)
+    assert limit.count > 8
 
 
 def test_limit_grows_by_one_per_round_of_fast_responses() -> None:
     limit = InFlightLimit()
-    for second in range(1, 10):
-        limit.record(second * SECOND, 1, 429)
-    limit.record(20 * SECOND, 1, 200)
-    assert limit.count == 4
     for _ in range(10):
-        limit.record(20 * SECOND, 1, 200)
+        limit.record_latency(SECOND, MILLISECOND)
     assert limit.count == 5 + 1
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_overload_halves_limit_once_a_second(code: int) -> None:
+    server = SlowServer(qps=1e6, burst=10**6)
+    for number in range(5000):
+        server.add(str(number))
+    server.run()
+    server.code, counts = code, []
+    for second in range(10):
+        server.most_in_flight = 0
+        for number in range(500):
+            server.add(f"{second}-{number}")
+        server.run(2)
+        counts.append(server.most_in_flight)
+    assert counts[0] > 32
+    assert counts[-1] == 4
 
 
 def test_queue_is_full_for_events_only() -> None:
