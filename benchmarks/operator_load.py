@@ -30,6 +30,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -125,7 +126,7 @@ def run_load(name: str, kueue: Path, programs: Path, load: Any, folder: Path) ->
     started_at = time.monotonic()
     while "Recorder done" not in (folder / "runner.log").read_text():
         assert runner.poll() is None, (folder / "runner.log").read_text()[-4000:]
-        time.sleep(0.2)
+        Event().wait(0.2)
     wall = time.monotonic() - started_at
     _, status, usage = os.wait4(runner.pid, 0)
     assert status == 0, (folder / "runner.log").read_text()[-4000:]
@@ -149,7 +150,7 @@ def wait_until_ready(url: str, runner: subprocess.Popen[bytes]) -> None:
         with suppress(OSError):
             urllib.request.urlopen(url, timeout=5).close()
             return
-        time.sleep(0.2)
+        Event().wait(0.2)
     raise SystemExit(f"{url} does not answer")
 
 
