@@ -23,7 +23,7 @@ from batchyard.scheduling import decision_details
 from batchyard.scheduling.blocked_cycle import BlockedCycle, PodsReadyGate, workload_key_of
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit, Decision, InadmissibleReason, Preempt, StayPending
+from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
 from batchyard.scheduling.pacing import IN_PROCESS_PACING, DecisionPacing, WritesInFlight
@@ -211,7 +211,7 @@ class Scheduler:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.resync(reader, now)
-        heads = self._in_flight.select_heads(self._cache.heads(now))
+        heads = self._in_flight.select_heads(self._cache.heads(now), self._tree_of)
         outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
             self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
@@ -231,6 +231,9 @@ class Scheduler:
         return ReconcileResult(
             requeue_at=requeue_at, independent=True, in_flight_max=self._in_flight_max, on_result=self._process_result
         )
+
+    def _tree_of(self, head: Head) -> str:
+        return self._cache.snapshot.queues[head.queue].node.tree
 
     def _write(self, outcome: ReconcileResult, workload: Obj, events: Sequence[EventRecord] = ()) -> None:
         self._in_flight.add(_name_of(workload))

@@ -2,10 +2,10 @@
 
 Cycles go on while the server processes the writes of earlier cycles. A Workload has at most one write in flight. Until
 the result is known, the Workload is neither a head nor preempted: the cached object is older than the write, so that a
-second write would be rejected as a conflict.
+second write would be rejected as a conflict. The other heads of its cohort tree then wait too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from sys import maxsize
 from typing import Final, NamedTuple
 
@@ -55,17 +55,18 @@ class WritesInFlight:
         self._awaited_workloads.pop(workload, None)
         return is_awaited
 
-    def select_heads(self, heads: Iterable[Head]) -> list[Head]:
-        """Return the queue heads that have no write in flight; record that the others wait for a write's result."""
-        if not self._workloads:
-            return list(heads)
-        selected_heads = []
-        for head in heads:
-            if head.workload.key in self._workloads:
-                self._awaited_workloads[head.workload.key] = None
-            else:
-                selected_heads.append(head)
-        return selected_heads
+    def select_heads(self, heads: Sequence[Head], tree_of: Callable[[Head], str]) -> Sequence[Head]:
+        """Return the queue heads of the cohort trees in which no head has a write in flight.
+
+        Record that the writes of the other heads are awaited. Other heads of their trees wait too: a head with a lower
+        priority would get the quota that is free, and would soon be preempted.
+        """
+        written_heads = [head for head in heads if head.workload.key in self._workloads] if self._workloads else []
+        if not written_heads:
+            return heads
+        self._awaited_workloads.update(dict.fromkeys([head.workload.key for head in written_heads]))
+        waiting_trees = {tree_of(head) for head in written_heads}
+        return [head for head in heads if tree_of(head) not in waiting_trees]
 
     def postpones(self, preemption: Preempt) -> bool:
         """Return whether a preemption must wait, because writes of targets that are not evicted yet are in flight.
