@@ -83,7 +83,7 @@ class BlockedCycle:
         if self._gate is not None and event.key.kind == scheme.WORKLOAD:
             self._gate.observe(event)
 
-    def first_heads(self, heads: list[Head]) -> list[Head]:
+    def first_heads(self, heads: Sequence[Head]) -> Sequence[Head]:
         """Return the heads of the next cycle: `heads`, or in the first cycle any Workloads that wait for ready pods."""
         if not self._is_first_cycle:
             return heads
