@@ -11,7 +11,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import JOB_KINDS, Key, Obj, key_of
+from batchyard.api.validation import rules
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
 from batchyard.apiserver.request import (
     JSON,
@@ -41,6 +42,9 @@ _KINDS: Final = {"Workload": scheme.WORKLOAD, "ClusterQueue": scheme.CLUSTER_QUE
 SUSPEND, RESUME, CANCEL, PRIORITY, STOP = "suspend", "resume", "cancel", "priority", "stop"
 _HOLD: Final = "Hold"
 _STOP_POLICIES: Final = (_HOLD, "HoldAndDrain")
+#: The owners that are deleted or changed in place of their Workload. Users write owner references, so an owner of
+#: another kind, such as a Secret, is not changed.
+_OWNER_KINDS: Final = (*JOB_KINDS, scheme.POD)
 
 
 class ActionTokens(Protocol):
@@ -78,6 +82,11 @@ class PlannedWrite(NamedTuple):
     def verb(self) -> str:
         """The verb that RBAC requires on the target."""
         return self.method.lower()
+
+    @property
+    def target_text(self) -> str:
+        """The kind, namespace and name of the target."""
+        return f"{scheme.kind_info(self.target.kind).kind} {self.target}"
 
 
 class PlannedAction(NamedTuple):
@@ -151,7 +160,10 @@ class DashboardActions:
             problem = f"{body.action} is not possible in the current state of {body.kind} {body.name}"
             raise StatusError(409, "Conflict", f"{problem}: reload the page")
         planned_write = self._plan_write(obj, body.action, body.value)
-        audit_text = f"{body.action} {body.kind} {key_of(obj)} {body.value}".rstrip()
+        value = body.value if body.action in {PRIORITY, STOP} else ""  # other actions ignore it
+        audit_text = f"{body.action} {body.kind} {key_of(obj)} {value}".rstrip()
+        if planned_write.target != key_of(obj):
+            audit_text += f" (by {planned_write.verb} of {planned_write.target_text})"
         return PlannedAction(body.action, _write_request(planned_write, request), audit_text)
 
     def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
@@ -178,8 +190,7 @@ class DashboardActions:
             return None
         if not self._is_allowed(user, planned_write.verb, planned_write.target):
             return None
-        target_kind = scheme.kind_info(planned_write.target.kind).kind
-        return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
+        return {"name": action, "values": values, "target": planned_write.target_text}
 
     def _action_values(self, user: UserInfo, action: str) -> list[str]:
         if action == STOP:
@@ -270,9 +281,12 @@ def _owner_key(workload: Obj) -> Key | None:
         return None
     owner = _owner_reference(workload)
     kind = scheme.find_kind(owner["apiVersion"], owner["kind"])
-    if kind is None:
+    if kind is None or kind.constant not in _OWNER_KINDS:
         problem = f"its owner is a {owner['kind']} ({owner['apiVersion']}), which the page cannot change: use kubectl"
         raise StatusError(409, "Conflict", problem)
+    if messages := rules.dns_subdomain_errors(owner["name"]):
+        problem = f"the name {owner['name']!r} of its owner is invalid: {messages[0]}"
+        raise StatusError(409, "Conflict", f"{problem}: correct metadata.ownerReferences with kubectl")
     return Key(kind.constant, metadata["namespace"], owner["name"])
 
 

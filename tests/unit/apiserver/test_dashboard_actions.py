@@ -58,6 +58,13 @@ class Actions:
         created: Obj = self.api.post(f"/apis/{KUEUE}/v1beta2/namespaces/team/workloads", obj)
         return created
 
+    def store_owned_workload(self, owner: Mapping[str, str]) -> Obj:
+        """Store a Workload with an owner reference that the server may reject."""
+        metadata = {**self.workload["metadata"], "name": "owned", "uid": "owned", "ownerReferences": [owner]}
+        owned = {**self.workload, "metadata": metadata}
+        self.api.stored.store.put(Key(scheme.WORKLOAD, "team", "owned"), owned)
+        return owned
+
     def offer(self, obj: Obj, user: UserInfo) -> Response:
         metadata = obj["metadata"]
         query = f"kind={obj['kind']}&name={metadata['name']}&namespace={metadata.get('namespace', '')}"
@@ -152,6 +159,46 @@ def test_cancel_of_a_replaced_job_is_a_conflict(page: Actions) -> None:
     assert page.stored(page.job) is not None
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "x/proxy/y", "a%2Fb", "Train", "", "a" * 254])
+@pytest.mark.parametrize("action", ["cancel", "priority"])
+def test_owner_with_an_invalid_name_is_not_changed(page: Actions, name: str, action: str) -> None:
+    owned = page.store_owned_workload({"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u"})
+    assert page.names(owned, OWNER) == ["suspend"]
+    page.api.audited.clear()
+    rejected = page.perform(OWNER, owned, action, "urgent")
+    assert (rejected.code, rejected.body["reason"]) == (409, "Conflict")
+    assert "of its owner is invalid" in rejected.body["message"]
+    assert [each.effective_request.method for each in page.api.audited] == ["POST"], "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind"),
+    [("v1", "Secret"), ("v1", "ConfigMap"), ("v1", "Namespace"), ("apps/v1", "Deployment"), ("ray.io/v1", "RayJob")],
+)
+def test_owner_of_another_kind_than_jobs_and_pods_is_not_deleted(page: Actions, api_version: str, kind: str) -> None:
+    secret = page.api.post(
+        "/api/v1/namespaces/team/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "train"}}
+    )
+    uid = secret["metadata"]["uid"]
+    owned = page.store_owned_workload({"apiVersion": api_version, "kind": kind, "name": "train", "uid": uid})
+    assert page.names(owned, OWNER) == ["suspend"]
+    rejected = page.perform(OWNER, owned, "cancel")
+    assert (rejected.code, rejected.body["reason"]) == (409, "Conflict")
+    assert f"its owner is a {kind} ({api_version})" in rejected.body["message"]
+    assert page.stored(secret) is not None
+
+
+def test_cancel_deletes_the_pod_that_owns_the_workload(page: Actions) -> None:
+    spec = {"containers": [{"name": "main", "image": "busybox"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    pod = page.api.post("/api/v1/namespaces/team/pods", pod)
+    owned = page.put_workload(pod, "of-pod")
+    assert page.offer(owned, OWNER).body["actions"][-1]["target"] == "Pod team/p"
+    assert page.perform(OWNER, owned, "cancel").code == 200
+    left = page.stored(pod)
+    assert left is None or "deletionTimestamp" in left["metadata"]
+
+
 def test_priority_is_set_on_the_job(page: Actions) -> None:
     assert page.perform(EDITOR, page.workload, "priority", "urgent").code == 200
     job = page.stored(page.job)
@@ -239,4 +286,14 @@ def test_audit_log_has_the_write_and_the_action(page: Actions) -> None:
     )
     assert write.effective_request.user == EDITOR
     assert isinstance(action.response, Response)
-    assert dict(action.response.annotations) == {"batchyard.dev/page-action": "cancel Workload team/w"}
+    assert dict(action.response.annotations) == {
+        "batchyard.dev/page-action": "cancel Workload team/w (by delete of Job team/train)"
+    }
+
+
+def test_audit_log_has_no_value_that_the_action_ignores(page: Actions) -> None:
+    page.api.audited.clear()
+    page.perform(OWNER, page.workload, "suspend", "(by delete of Job team/other)")
+    response = page.api.audited[-1].response
+    assert isinstance(response, Response)
+    assert dict(response.annotations) == {"batchyard.dev/page-action": "suspend Workload team/w"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -11,6 +12,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import aiohttp
+import yarl
 
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.transport import HttpRequest, HttpResponse
@@ -35,6 +37,8 @@ _RETRY_DELAY: Final = SECOND // 5
 #: The longest Retry-After that is respected.
 _RETRY_AFTER_MAX: Final = 3600  # seconds
 _RETRY_AFTER_DIGITS_MAX: Final = 18
+#: A request's path with its query, in which all other characters are percent-encoded.
+_REQUEST_TARGET_PATTERN: Final = re.compile("/[!-~]*", re.ASCII)
 
 
 class HttpTransport:
@@ -263,12 +267,14 @@ def _open_request(
     *,
     allow_redirects: bool = True,
 ) -> Any:
+    if not _REQUEST_TARGET_PATTERN.fullmatch(request.path):
+        raise aiohttp.InvalidURL(request.path, "the path has characters that are not percent-encoded")
     headers = [("content-type", request.content_type), ("accept", request.accept), *access.headers]
     if access.authorization:
         headers.append(("authorization", access.authorization))
     return http_session.request(
         request.method,
-        access.url + request.path,
+        yarl.URL(access.url + request.path, encoded=True),  # must not be normalized: authorization is for this path
         data=request.body or None,
         headers=headers,
         timeout=timeout,

@@ -36,6 +36,8 @@ _LABEL: Final = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _LABEL_PATTERN: Final = re.compile(_LABEL)
 _SUBDOMAIN_PATTERN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _SUBDOMAIN_LENGTH_MAX: Final = 253
+#: A path without escapes, without empty segments, and without the segments "." and "..".
+_WRITE_PATH_PATTERN: Final = re.compile("(?:/[A-Za-z0-9][-.A-Za-z0-9]*)+")
 _UID_PATTERN: Final = re.compile("[-0-9A-Za-z]{1,64}")
 _LINE_COUNT_PATTERN: Final = re.compile("[0-9]{1,4}")
 _LOG_PARAMETERS: Final = ("container", "follow", "tailLines")
@@ -82,7 +84,12 @@ def event_requests(query: Sequence[tuple[str, str]]) -> Sequence[HttpRequest]:
 
 
 def write_request(write: ApiRequest) -> HttpRequest:
-    """Return the request of an action's write, which the dashboard has planned."""
+    """Return the request of an action's write, which the dashboard has planned.
+
+    Raises StatusError (400) if a server could read the path as that of another object.
+    """
+    if not _WRITE_PATH_PATTERN.fullmatch(write.path):
+        raise bad_request(f"the page cannot write to the path {write.path!r}: use kubectl")
     query = f"?{urlencode(write.query)}" if write.query else ""
     return HttpRequest(write.method, write.path + query, write.body, content_type=write.headers["content-type"])
 

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_EVENTS_PATH, DASHBOARD_STREAMS_PER_FLOW_MAX
 from batchyard.apiserver.dashboard_actions import ACTION_BODY_MAX
+from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.server.operator import aiohttp_transport, dashboard
-from batchyard.server.operator.user_requests import LOG_BYTES_MAX
+from batchyard.server.operator.user_requests import LOG_BYTES_MAX, write_request
 from unit.server.operator.page_servers import KUEUE, OperatorPage, pause, run_page
 
 LOG_PATH = "/api/v1/namespaces/team/pods/train-0/log"
@@ -81,6 +84,43 @@ def test_malformed_action_is_not_sent(headers: Mapping[str, str], other: Mapping
         assert page.server.requests_of(page.editor) == []
 
     run_page(act)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "x/proxy/y", "..%2F.."])
+def test_owner_with_an_invalid_name_is_not_sent(name: str) -> None:
+    async def act(page: OperatorPage) -> None:
+        metadata = {**page.workload["metadata"], "name": "owned", "uid": "owned"}
+        metadata["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u"}]
+        owned = {**page.workload, "metadata": metadata}
+        page.server.api.stored.store.put(Key(scheme.WORKLOAD, "team", "owned"), owned)
+        page.server.received.clear()
+        code, status = await page.perform(owned, "cancel", page.editor)
+        assert (code, status["reason"]) == (409, "Conflict")
+        assert page.server.requests_of(page.editor) == []
+        asked = [each.path for each in page.server.received if each.method == "DELETE"]
+        assert asked == []
+
+    run_page(act)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/team/pods/..",
+        "/api/v1/namespaces/./pods/p",
+        "/api/v1/namespaces//pods/p",
+        "/api/v1/namespaces/team/pods/a%2Fb",
+        "/api/v1/namespaces/team/pods/a?b",
+        "/api/v1/namespaces/team/pods/a#b",
+        "/api/v1/namespaces/team/pods/a\n",
+        "/api/v1/namespaces/team/pods/",
+        "api/v1",
+    ],
+)
+def test_ambiguous_path_of_a_write_is_rejected(path: str) -> None:
+    with pytest.raises(StatusError) as rejected:
+        write_request(ApiRequest("DELETE", path, headers={"content-type": "application/json"}))
+    assert rejected.value.code == 400
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
