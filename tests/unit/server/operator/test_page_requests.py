@@ -1,5 +1,6 @@
 """The page beside an operator acts, and reads logs and Events, with the token of its user, and sends nothing else."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -214,12 +215,14 @@ def test_events_about_workload_and_its_job_are_listed_as_the_user() -> None:
         code, document = await page.ask("GET", model_path, page.editor)
         assert (code, list(document["model"]["answers"])) == (200, ["events"])
         assert "events" not in document["model"]
+        page.server.received.clear()
         code, answer = await page.ask("GET", document["model"]["answers"]["events"], page.editor)
         assert code == 200
         assert sorted((each["about"], each["reason"]) for each in answer["events"]) == [
             ("Job", "Suspended"),
             ("Workload", "Pending"),
         ]
+        assert ["limit=100" in each.path for each in page.server.requests_of(page.editor)] == [True, True]
         assert (await page.ask("GET", document["model"]["answers"]["events"], page.reader))[0] == 403
         code, document = await page.ask("GET", model_path, page.reader)
         assert document["model"]["answers"] == {}, "the reader may not list Events"
@@ -270,6 +273,32 @@ def test_open_logs_of_a_user_are_limited_until_the_browser_leaves(monkeypatch: p
                 if response.status == 200:
                     return
             await pause()
+
+    run_page(act)
+
+
+def test_log_ends_if_the_browser_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "_WRITE_TIMEOUT", 0.1)
+
+    async def act(page: OperatorPage) -> None:
+        has_ended = asyncio.Event()
+
+        async def respond(request: web.Request) -> web.StreamResponse | None:
+            if not request.path.endswith("/log"):
+                return None
+            response = web.StreamResponse()
+            await response.prepare(request)
+            try:
+                while True:
+                    await response.write(b"x" * 65536)
+            finally:
+                has_ended.set()
+
+        page.server.respond = respond
+        async with page.open("GET", LOG_PATH, page.reader) as response:
+            assert response.status == 200
+            async with asyncio.timeout(20):
+                await has_ended.wait()
 
     run_page(act)
 
