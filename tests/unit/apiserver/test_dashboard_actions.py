@@ -1,6 +1,6 @@
 """Actions of the dashboard: as their user, only from the page, and only what RBAC allows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.auth.authorization import RbacAuthorizer
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH
 from batchyard.apiserver.dashboard_actions import ACTION_BODY_MAX, ACTION_TOKEN_HEADER, DashboardActions
-from batchyard.apiserver.request import PAGE_TOKEN_EXTRA, READ_ONLY_TOKEN, Response, UserInfo
+from batchyard.apiserver.request import PAGE_TOKEN_EXTRA, READ_ONLY_TOKEN, ApiRequest, Response, StatusError, UserInfo
+from batchyard.interfaces.client import ObjectReader
 from unit.apiserver.api import OWNER, Api
 from unit.apiserver.roles import GROUP, binding, role, rule
 
@@ -204,11 +205,52 @@ def test_priority_is_set_on_the_job(page: Actions) -> None:
     job = page.stored(page.job)
     assert job is not None
     assert job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "urgent"
-    missing = page.perform(EDITOR, page.workload, "priority", "none")
-    assert (missing.code, missing.body["message"]) == (
-        400,
-        "value: WorkloadPriorityClass 'none' does not exist: use another, or create it",
-    )
+
+
+def test_hidden_and_missing_priority_classes_answer_alike(page: Actions) -> None:
+    alone = page.put_workload(None, "alone")
+    page.grant("patchers", rule("get patch", "workloads", KUEUE), rule("patch", "jobs", "batch"))
+    patcher = UserInfo("patcher", ("patchers", "system:authenticated"))
+    hidden, missing = (page.perform(patcher, alone, "priority", name) for name in ("urgent", "none"))
+    assert (hidden.code, missing.code) == (404, 404)
+    assert hidden.body["message"].replace("urgent", "none") == missing.body["message"]
+    assert page.perform(patcher, page.workload, "priority", "urgent").code == 200, "the label of the job is the user's"
+    assert page.perform(patcher, page.workload, "priority", "none").code == 200
+    assert page.perform(patcher, page.workload, "priority", "no/name").code == 404
+
+
+def test_missing_priority_class_is_reported_to_users_who_may_get_it(page: Actions) -> None:
+    before = page.stored(page.job)
+    missing = page.perform(OWNER, page.workload, "priority", "none")
+    message = "value: WorkloadPriorityClass 'none' not found, or not visible to you: use another, or create it"
+    assert (missing.code, missing.body["message"]) == (404, message)
+    assert page.stored(page.job) == before
+
+
+class RecordingReader:
+    """Reads stored objects, and records the keys."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+        self.read_keys: list[Key] = []
+
+    def get(self, key: Key) -> Obj | None:
+        self.read_keys.append(key)
+        return self._reader.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        return self._reader.list(kind, namespace)
+
+
+def test_objects_are_read_only_for_users_who_may_get_them(page: Actions) -> None:
+    authorizer, reader = RbacAuthorizer(page.api.stored), RecordingReader(page.api.stored)
+    handlers = DashboardActions(reader, authorizer, page.api.tokens)
+    for name in ("w", "missing", "a/b", "x" * 254):
+        query = {"kind": "Workload", "namespace": "team", "name": name}
+        with pytest.raises(StatusError) as rejected:
+            handlers.list_allowed_actions(ApiRequest("GET", DASHBOARD_ACTIONS_PATH, query, user=STRANGER))
+        assert str(rejected.value).replace(name, "w") == "Workload w not found, or not visible to you: reload the page"
+    assert reader.read_keys == []
 
 
 def test_queue_is_stopped_and_resumed(page: Actions) -> None:

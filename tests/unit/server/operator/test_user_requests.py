@@ -189,7 +189,7 @@ def test_log_ends_if_the_api_server_sends_no_headers(monkeypatch: pytest.MonkeyP
 
     async def act(server: TokenServer) -> None:
         server.is_released.clear()
-        with pytest.raises(StatusError, match="no response within 0[.]05 seconds"):
+        with pytest.raises(StatusError, match=r"no response within 0[.]05 seconds"):
             async with asyncio.timeout(20):
                 await server.requests.stream_log("ann", ANN, LOG, _unreachable)
         server.is_released.set()
