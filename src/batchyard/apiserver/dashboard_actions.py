@@ -243,7 +243,7 @@ class DashboardActions:
     def _find_priority_class(self, user: UserInfo, name: str) -> Obj | None:
         """Return a WorkloadPriorityClass, or None if the user may not get it: existing and missing ones look the same.
 
-        Raises StatusError (404) if a user who may get it names one that does not exist.
+        Raises StatusError (404) if it does not exist and the user may get it, or if the name is invalid.
         """
         key = Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
         if rules.dns_subdomain_errors(name):
