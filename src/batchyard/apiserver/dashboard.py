@@ -196,6 +196,8 @@ class ModelStream:
         self._open_streams[self] = flow
         #: The encoded parts of the document, by name, as last sent.
         self._sent_parts: dict[str, bytes] = {}
+        #: The encoded parts of the document as of the lines that were taken.
+        self._taken_parts: dict[str, bytes] = {}
         self._buffered: list[bytes] = []
         self._is_stale = False
         self._update_ticket: int | None = None
@@ -209,10 +211,15 @@ class ModelStream:
 
     def take_buffered_data(self) -> list[bytes]:
         """Return and remove the buffered lines of the stream; schedule an update if the document is stale."""
-        lines, self._buffered = self._buffered, []
+        lines, self._buffered, self._taken_parts = self._buffered, [], self._sent_parts
         if self._is_stale and self._update_ticket is None and not self.is_over:
             self._schedule_update()
         return lines
+
+    def discard_buffered_data(self) -> None:
+        """Discard the buffered lines, and compute the document again, since the permissions of the user changed."""
+        self._buffered, self._sent_parts = [], self._taken_parts
+        self.mark_stale()
 
     def process_changes(self, watch_events: Iterable[WatchEvent]) -> None:
         """Mark the dashboard page's document as stale if an object has changed whose kind appears on any page."""

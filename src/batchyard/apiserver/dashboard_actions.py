@@ -11,7 +11,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, key_of
+from batchyard.api.meta import JOB_KINDS, Key, Obj, key_of
+from batchyard.api.validation import rules
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
 from batchyard.apiserver.request import (
     JSON,
@@ -41,6 +42,9 @@ _KINDS: Final = {"Workload": scheme.WORKLOAD, "ClusterQueue": scheme.CLUSTER_QUE
 SUSPEND, RESUME, CANCEL, PRIORITY, STOP = "suspend", "resume", "cancel", "priority", "stop"
 _HOLD: Final = "Hold"
 _STOP_POLICIES: Final = (_HOLD, "HoldAndDrain")
+#: The owners that are deleted or changed in place of their Workload. Users write owner references, so an owner of
+#: another kind, such as a Secret, is not changed.
+_OWNER_KINDS: Final = (*JOB_KINDS, scheme.POD)
 
 
 class ActionTokens(Protocol):
@@ -78,6 +82,11 @@ class PlannedWrite(NamedTuple):
     def verb(self) -> str:
         """The verb that RBAC requires on the target."""
         return self.method.lower()
+
+    @property
+    def target_text(self) -> str:
+        """The kind, namespace and name of the target."""
+        return f"{scheme.kind_info(self.target.kind).kind} {self.target}"
 
 
 class PlannedAction(NamedTuple):
@@ -150,8 +159,11 @@ class DashboardActions:
         if body.action not in _actions_of(obj):
             problem = f"{body.action} is not possible in the current state of {body.kind} {body.name}"
             raise StatusError(409, "Conflict", f"{problem}: reload the page")
-        planned_write = self._plan_write(obj, body.action, body.value)
-        audit_text = f"{body.action} {body.kind} {key_of(obj)} {body.value}".rstrip()
+        planned_write = self._plan_write(request.user, obj, body.action, body.value)
+        value = body.value if body.action in {PRIORITY, STOP} else ""  # other actions ignore it
+        audit_text = f"{body.action} {body.kind} {key_of(obj)} {value}".rstrip()
+        if planned_write.target != key_of(obj):
+            audit_text += f" (by {planned_write.verb} of {planned_write.target_text})"
         return PlannedAction(body.action, _write_request(planned_write, request), audit_text)
 
     def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
@@ -160,10 +172,15 @@ class DashboardActions:
         Raises StatusError (404) if the object does not exist or the user may not get it, without telling which.
         """
         constant = _KINDS.get(kind)
-        obj = None if constant is None else self._objects.get(Key(constant, namespace, name))
-        if obj is None or not self._is_allowed(user, "get", key_of(obj)):
+        obj = None if constant is None else self._visible_object(user, Key(constant, namespace, name))
+        if obj is None:
             raise StatusError(404, "NotFound", f"{kind} {name} not found, or not visible to you: reload the page")
         return obj
+
+    def _visible_object(self, user: UserInfo, key: Key) -> Obj | None:
+        """Return the object with a key, or None; without the right to get it, whether it exists has no effect."""
+        is_valid = not rules.dns_subdomain_errors(key.name) and len(key.namespace) <= rules.SUBDOMAIN_LENGTH_MAX
+        return self._objects.get(key) if is_valid and self._is_allowed(user, "get", key) else None
 
     def _is_allowed(self, user: UserInfo, verb: str, target: Key) -> bool:
         kind = scheme.kind_info(target.kind)
@@ -173,13 +190,12 @@ class DashboardActions:
     def _offered_action(self, user: UserInfo, obj: Obj, action: str) -> dict[str, Any] | None:
         values = self._action_values(user, action)
         try:
-            planned_write = self._plan_write(obj, action, values[0] if values else "")
+            planned_write = self._plan_write(user, obj, action, values[0] if values else "")
         except StatusError:
             return None
         if not self._is_allowed(user, planned_write.verb, planned_write.target):
             return None
-        target_kind = scheme.kind_info(planned_write.target.kind).kind
-        return {"name": action, "values": values, "target": f"{target_kind} {planned_write.target}"}
+        return {"name": action, "values": values, "target": planned_write.target_text}
 
     def _action_values(self, user: UserInfo, action: str) -> list[str]:
         if action == STOP:
@@ -189,11 +205,11 @@ class DashboardActions:
         classes = self._objects.list(scheme.WORKLOAD_PRIORITY_CLASS)[:_CLASSES_MAX]
         return [str(each["metadata"]["name"]) for each in sorted(classes, key=lambda each: -each["value"])]
 
-    def _plan_write(self, obj: Obj, action: str, value: str) -> PlannedWrite:
+    def _plan_write(self, user: UserInfo, obj: Obj, action: str, value: str) -> PlannedWrite:
         if action == CANCEL:
             return _plan_deletion(obj)
         if action == PRIORITY:
-            return self._plan_priority_change(obj, value)
+            return self._plan_priority_change(user, obj, value)
         if action == STOP:
             if value not in _STOP_POLICIES:
                 raise bad_request(f"value: must be one of {', '.join(_STOP_POLICIES)}, is {value!r}")
@@ -202,7 +218,7 @@ class DashboardActions:
             return _plan_patch(obj, {"active": action == RESUME})
         return _plan_patch(obj, {"stopPolicy": "None"})
 
-    def _plan_priority_change(self, workload: Obj, class_name: str) -> PlannedWrite:
+    def _plan_priority_change(self, user: UserInfo, workload: Obj, class_name: str) -> PlannedWrite:
         if not follows_priority_label(workload, has_quota_reservation(workload)):
             has_pod_class = workload["spec"].get("priorityClassRef") is not None
             pod_class_text = "it comes from the PriorityClass of its pods: cancel its job, and create it with another"
@@ -211,18 +227,38 @@ class DashboardActions:
             raise StatusError(
                 409, "Conflict", f"the priority of Workload {workload['metadata']['name']} cannot be changed: {message}"
             )
-        if not class_name:  # offered without values: the user types the name
-            return PlannedWrite("PATCH", _owner_key(workload) or key_of(workload), {})
-        priority_class = self._objects.get(Key(scheme.WORKLOAD_PRIORITY_CLASS, "", class_name))
-        if priority_class is None:
-            raise bad_request(f"value: WorkloadPriorityClass {class_name!r} does not exist: use another, or create it")
         owner = _owner_key(workload)
+        if not class_name:  # offered without values: the user types the name
+            return PlannedWrite("PATCH", owner or key_of(workload), {})
+        priority_class = self._find_priority_class(user, class_name)
         if owner is not None:
             metadata = {"uid": _owner_reference(workload)["uid"], "labels": {well_known.PRIORITY_CLASS: class_name}}
             return PlannedWrite("PATCH", owner, {"metadata": metadata})
+        if priority_class is None:
+            raise _no_priority_class_error(class_name)
         kind, _, group = scheme.WORKLOAD_PRIORITY_CLASS.partition(".")
         reference = {"group": group, "kind": kind, "name": class_name}
         return _plan_patch(workload, {"priority": priority_class["value"], "priorityClassRef": reference})
+
+    def _find_priority_class(self, user: UserInfo, name: str) -> Obj | None:
+        """Return a WorkloadPriorityClass, or None if the user may not get it: existing and missing ones look the same.
+
+        Raises StatusError (404) if it does not exist and the user may get it, or if the name is invalid.
+        """
+        key = Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
+        if rules.dns_subdomain_errors(name):
+            raise _no_priority_class_error(name)
+        if not self._is_allowed(user, "get", key):
+            return None
+        priority_class = self._objects.get(key)
+        if priority_class is None:
+            raise _no_priority_class_error(name)
+        return priority_class
+
+
+def _no_priority_class_error(name: str) -> StatusError:
+    problem = f"value: WorkloadPriorityClass {name!r} not found, or not visible to you"
+    return StatusError(404, "NotFound", f"{problem}: use another, or create it")
 
 
 def check_request_origin(request: ApiRequest) -> None:
@@ -270,9 +306,12 @@ def _owner_key(workload: Obj) -> Key | None:
         return None
     owner = _owner_reference(workload)
     kind = scheme.find_kind(owner["apiVersion"], owner["kind"])
-    if kind is None:
+    if kind is None or kind.constant not in _OWNER_KINDS:
         problem = f"its owner is a {owner['kind']} ({owner['apiVersion']}), which the page cannot change: use kubectl"
         raise StatusError(409, "Conflict", problem)
+    if messages := rules.dns_subdomain_errors(owner["name"]):
+        problem = f"the name {owner['name']!r} of its owner is invalid: {messages[0]}"
+        raise StatusError(409, "Conflict", f"{problem}: correct metadata.ownerReferences with kubectl")
     return Key(kind.constant, metadata["namespace"], owner["name"])
 
 

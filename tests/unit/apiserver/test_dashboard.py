@@ -132,6 +132,20 @@ def test_stream_sends_changed_fields_at_limited_rate() -> None:
     assert (lines(stream), page.pages.made) == ([], 2)
 
 
+def test_discarded_data_of_stream_is_computed_again() -> None:
+    page = Page()
+    stream = page.watch()
+    assert lines(stream)[0]["set"] == {"made": 1, "steady": "as it was", "sees": True}
+    page.pages.steady = "hidden"
+    page.change()
+    page.kernel.run(end_time=page.kernel.now() + SECOND)
+    stream.discard_buffered_data()
+    assert lines(stream) == []
+    page.pages.steady = "shown"
+    page.kernel.run(end_time=page.kernel.now() + SECOND)
+    assert [line["set"] for line in lines(stream)] == [{"made": 3, "steady": "shown"}]
+
+
 def test_stream_builds_no_model_for_other_kinds_or_slow_client() -> None:
     page = Page()
     stream = page.watch()

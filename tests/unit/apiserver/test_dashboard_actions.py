@@ -1,6 +1,6 @@
 """Actions of the dashboard: as their user, only from the page, and only what RBAC allows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.auth.authorization import RbacAuthorizer
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH
 from batchyard.apiserver.dashboard_actions import ACTION_BODY_MAX, ACTION_TOKEN_HEADER, DashboardActions
-from batchyard.apiserver.request import PAGE_TOKEN_EXTRA, READ_ONLY_TOKEN, Response, UserInfo
+from batchyard.apiserver.request import PAGE_TOKEN_EXTRA, READ_ONLY_TOKEN, ApiRequest, Response, StatusError, UserInfo
+from batchyard.interfaces.client import ObjectReader
 from unit.apiserver.api import OWNER, Api
 from unit.apiserver.roles import GROUP, binding, role, rule
 
@@ -57,6 +58,13 @@ class Actions:
             obj = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [reference]}}
         created: Obj = self.api.post(f"/apis/{KUEUE}/v1beta2/namespaces/team/workloads", obj)
         return created
+
+    def store_owned_workload(self, owner: Mapping[str, str]) -> Obj:
+        """Store a Workload with an owner reference that the server may reject."""
+        metadata = {**self.workload["metadata"], "name": "owned", "uid": "owned", "ownerReferences": [owner]}
+        owned = {**self.workload, "metadata": metadata}
+        self.api.stored.store.put(Key(scheme.WORKLOAD, "team", "owned"), owned)
+        return owned
 
     def offer(self, obj: Obj, user: UserInfo) -> Response:
         metadata = obj["metadata"]
@@ -152,16 +160,97 @@ def test_cancel_of_a_replaced_job_is_a_conflict(page: Actions) -> None:
     assert page.stored(page.job) is not None
 
 
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "x/proxy/y", "a%2Fb", "Train", "", "a" * 254])
+@pytest.mark.parametrize("action", ["cancel", "priority"])
+def test_owner_with_an_invalid_name_is_not_changed(page: Actions, name: str, action: str) -> None:
+    owned = page.store_owned_workload({"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u"})
+    assert page.names(owned, OWNER) == ["suspend"]
+    page.api.audited.clear()
+    rejected = page.perform(OWNER, owned, action, "urgent")
+    assert (rejected.code, rejected.body["reason"]) == (409, "Conflict")
+    assert "of its owner is invalid" in rejected.body["message"]
+    assert [each.effective_request.method for each in page.api.audited] == ["POST"], "nothing is written"
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind"),
+    [("v1", "Secret"), ("v1", "ConfigMap"), ("v1", "Namespace"), ("apps/v1", "Deployment"), ("ray.io/v1", "RayJob")],
+)
+def test_owner_of_another_kind_than_jobs_and_pods_is_not_deleted(page: Actions, api_version: str, kind: str) -> None:
+    secret = page.api.post(
+        "/api/v1/namespaces/team/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "train"}}
+    )
+    uid = secret["metadata"]["uid"]
+    owned = page.store_owned_workload({"apiVersion": api_version, "kind": kind, "name": "train", "uid": uid})
+    assert page.names(owned, OWNER) == ["suspend"]
+    rejected = page.perform(OWNER, owned, "cancel")
+    assert (rejected.code, rejected.body["reason"]) == (409, "Conflict")
+    assert f"its owner is a {kind} ({api_version})" in rejected.body["message"]
+    assert page.stored(secret) is not None
+
+
+def test_cancel_deletes_the_pod_that_owns_the_workload(page: Actions) -> None:
+    spec = {"containers": [{"name": "main", "image": "busybox"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    pod = page.api.post("/api/v1/namespaces/team/pods", pod)
+    owned = page.put_workload(pod, "of-pod")
+    assert page.offer(owned, OWNER).body["actions"][-1]["target"] == "Pod team/p"
+    assert page.perform(OWNER, owned, "cancel").code == 200
+    left = page.stored(pod)
+    assert left is None or "deletionTimestamp" in left["metadata"]
+
+
 def test_priority_is_set_on_the_job(page: Actions) -> None:
     assert page.perform(EDITOR, page.workload, "priority", "urgent").code == 200
     job = page.stored(page.job)
     assert job is not None
     assert job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "urgent"
-    missing = page.perform(EDITOR, page.workload, "priority", "none")
-    assert (missing.code, missing.body["message"]) == (
-        400,
-        "value: WorkloadPriorityClass 'none' does not exist: use another, or create it",
-    )
+
+
+def test_hidden_and_missing_priority_classes_answer_alike(page: Actions) -> None:
+    alone = page.put_workload(None, "alone")
+    page.grant("patchers", rule("get patch", "workloads", KUEUE), rule("patch", "jobs", "batch"))
+    patcher = UserInfo("patcher", ("patchers", "system:authenticated"))
+    hidden, missing = (page.perform(patcher, alone, "priority", name) for name in ("urgent", "none"))
+    assert (hidden.code, missing.code) == (404, 404)
+    assert hidden.body["message"].replace("urgent", "none") == missing.body["message"]
+    assert page.perform(patcher, page.workload, "priority", "urgent").code == 200, "the label of the job is the user's"
+    assert page.perform(patcher, page.workload, "priority", "none").code == 200
+    assert page.perform(patcher, page.workload, "priority", "no/name").code == 404
+
+
+def test_missing_priority_class_is_reported_to_users_who_may_get_it(page: Actions) -> None:
+    before = page.stored(page.job)
+    missing = page.perform(OWNER, page.workload, "priority", "none")
+    message = "value: WorkloadPriorityClass 'none' not found, or not visible to you: use another, or create it"
+    assert (missing.code, missing.body["message"]) == (404, message)
+    assert page.stored(page.job) == before
+
+
+class RecordingReader:
+    """Reads stored objects, and records the keys."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+        self.read_keys: list[Key] = []
+
+    def get(self, key: Key) -> Obj | None:
+        self.read_keys.append(key)
+        return self._reader.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        return self._reader.list(kind, namespace)
+
+
+def test_objects_are_read_only_for_users_who_may_get_them(page: Actions) -> None:
+    authorizer, reader = RbacAuthorizer(page.api.stored), RecordingReader(page.api.stored)
+    handlers = DashboardActions(reader, authorizer, page.api.tokens)
+    for name in ("w", "missing", "a/b", "x" * 254):
+        query = {"kind": "Workload", "namespace": "team", "name": name}
+        with pytest.raises(StatusError) as rejected:
+            handlers.list_allowed_actions(ApiRequest("GET", DASHBOARD_ACTIONS_PATH, query, user=STRANGER))
+        assert str(rejected.value).replace(name, "w") == "Workload w not found, or not visible to you: reload the page"
+    assert reader.read_keys == []
 
 
 def test_queue_is_stopped_and_resumed(page: Actions) -> None:
@@ -239,4 +328,14 @@ def test_audit_log_has_the_write_and_the_action(page: Actions) -> None:
     )
     assert write.effective_request.user == EDITOR
     assert isinstance(action.response, Response)
-    assert dict(action.response.annotations) == {"batchyard.dev/page-action": "cancel Workload team/w"}
+    assert dict(action.response.annotations) == {
+        "batchyard.dev/page-action": "cancel Workload team/w (by delete of Job team/train)"
+    }
+
+
+def test_audit_log_has_no_value_that_the_action_ignores(page: Actions) -> None:
+    page.api.audited.clear()
+    page.perform(OWNER, page.workload, "suspend", "(by delete of Job team/other)")
+    response = page.api.audited[-1].response
+    assert isinstance(response, Response)
+    assert dict(response.annotations) == {"batchyard.dev/page-action": "suspend Workload team/w"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -11,6 +12,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import aiohttp
+import yarl
 
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.client.transport import HttpRequest, HttpResponse
@@ -27,6 +29,8 @@ _CONNECTION_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError)
 USER_RESPONSE_MAX: Final = 4 * 1024 * 1024
 #: The maximum number of open connections for requests with the tokens of users.
 USER_CONNECTIONS_MAX: Final = 100
+#: The time in seconds within which the response to a stream's request must begin.
+STREAM_START_TIMEOUT: Final = 60.0
 #: The interval in seconds at which a stream without data is reported.
 STREAM_IDLE_INTERVAL: Final = 20.0
 #: Status codes of a server that is overloaded or unreachable (0), and the retry delay without a Retry-After header.
@@ -35,6 +39,8 @@ _RETRY_DELAY: Final = SECOND // 5
 #: The longest Retry-After that is respected.
 _RETRY_AFTER_MAX: Final = 3600  # seconds
 _RETRY_AFTER_DIGITS_MAX: Final = 18
+#: A request's path with its query, in which all other characters are percent-encoded.
+_REQUEST_TARGET_PATTERN: Final = re.compile("/[!-~]*", re.ASCII)
 
 
 class HttpTransport:
@@ -164,6 +170,11 @@ class UserTransport:
         self._current_access = current_access
         self._http_session: aiohttp.ClientSession | None = None
 
+    @property
+    def url(self) -> str:
+        """The URL of the API server to which requests are sent now."""
+        return self._current_access().url
+
     async def close(self) -> None:
         """Close the connections."""
         if self._http_session is not None:
@@ -188,23 +199,32 @@ class UserTransport:
         """Send a request as the user of a bearer token, and pass the body of a 200 response to `deliver` in parts.
 
         `deliver` also gets b"" when the response begins, and after each STREAM_IDLE_INTERVAL without data. The stream
-        ends when `deliver` returns False, or after the timeout of the request. The outcome is as for
-        HttpTransport.stream.
+        ends when `deliver` returns False, after the timeout of the request, or if no response begins within
+        STREAM_START_TIMEOUT. The outcome is as for HttpTransport.stream.
         """
         stream_timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT, sock_connect=_CONNECT_TIMEOUT)
         try:
-            async with (
-                asyncio.timeout(request.timeout / SECOND),
-                self._open(token, request, stream_timeout) as response,
-            ):
-                if response.status != 200:
-                    return await _read_limited_response(response)
-                part: bytes | None = b""
-                while part is not None and await deliver(part):
-                    part = await _read_part(response)
+            async with asyncio.timeout(request.timeout / SECOND):
+                async with await self._begin_stream(token, request, stream_timeout) as response:
+                    if response.status != 200:
+                        return await _read_limited_response(response)
+                    part: bytes | None = b""
+                    while part is not None and await deliver(part):
+                        part = await _read_part(response)
         except _CONNECTION_ERRORS as error:
             return _failed_response(error)
         return HttpResponse(200)
+
+    async def _begin_stream(self, token: str, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
+        """Send a request, and return the response as a context manager when its headers have arrived."""
+        try:
+            async with asyncio.timeout(STREAM_START_TIMEOUT) as time_limit:
+                return await self._open(token, request, timeout)
+        except TimeoutError as error:
+            if not time_limit.expired():
+                raise
+            problem = f"no response within {STREAM_START_TIMEOUT:g} seconds"
+            raise OSError(f"{problem}; a container that has not written anything may have no log yet") from error
 
     def _open(self, token: str, request: HttpRequest, timeout: aiohttp.ClientTimeout) -> Any:
         if self._http_session is None:
@@ -263,12 +283,14 @@ def _open_request(
     *,
     allow_redirects: bool = True,
 ) -> Any:
+    if not _REQUEST_TARGET_PATTERN.fullmatch(request.path):
+        raise aiohttp.InvalidURL(request.path, "the path has characters that are not percent-encoded")
     headers = [("content-type", request.content_type), ("accept", request.accept), *access.headers]
     if access.authorization:
         headers.append(("authorization", access.authorization))
     return http_session.request(
         request.method,
-        access.url + request.path,
+        yarl.URL(access.url + request.path, encoded=True),  # must not be normalized: authorization is for this path
         data=request.body or None,
         headers=headers,
         timeout=timeout,

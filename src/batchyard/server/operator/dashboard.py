@@ -30,20 +30,21 @@ from batchyard.apiserver.request import (
     UserInfo,
 )
 from batchyard.apiserver.resources import not_found_error
-from batchyard.client.transport import list_in_response
 from batchyard.dashboard.models.workload import event_rows
 from batchyard.dashboard.static_report import HEADERS, read_asset
 from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.exposition import CONTENT_TYPE, GROUPS_PARAMETER, Exposition
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.operator import user_requests
-from batchyard.server.operator.token_review import TokenReviewer
+from batchyard.server.operator.token_review import DecisionWatch, TokenReviewer
 from batchyard.server.operator.user_requests import UserRequests
 
 #: A dashboard model is computed again until all permissions that it depends on are known, at most this often.
 _REVIEW_ROUNDS_MAX: Final = 8
 #: The interval in seconds at which the token and permissions of a watching user are checked again.
-_ACCESS_RECHECK_INTERVAL: Final = 20.0
+_ACCESS_RECHECK_INTERVAL: Final = 10.0
+#: The time in seconds within which the browser must accept a part of a stream.
+_WRITE_TIMEOUT: Final = 60.0
 _BEARER_PREFIX: Final = "bearer "
 _WHY_PATH: Final = "/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/workloads/{name}/why"
 _LOG_PATH: Final = "/api/v1/namespaces/{namespace}/pods/{name}/log"
@@ -152,7 +153,8 @@ class DashboardHandlers:
         """Return the bearer token of a request, and its user."""
         header = request.headers.get("authorization", "")
         token = header[len(_BEARER_PREFIX) :].strip() if header.lower().startswith(_BEARER_PREFIX) else ""
-        user = await self._token_reviewer.user_of(token) if token else None
+        is_well_formed = bool(token) and token.isascii() and token.isprintable()
+        user = await self._token_reviewer.user_of(token) if is_well_formed else None
         if user is None:
             raise unauthorized_error()
         return token, user
@@ -174,7 +176,7 @@ class DashboardHandlers:
                 raise not_found_error(scheme.kind_info(key.kind), key.name)
             return Response(200, explanation)
 
-        return _web_response(await self._respond_with_reviews(respond))
+        return _web_response(await self._respond_with_reviews(user, respond))
 
     async def _answer_model(self, request: web.Request) -> web.StreamResponse:
         source = self._current_source()
@@ -182,17 +184,25 @@ class DashboardHandlers:
         token, user = await self._authenticate(request)
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
         plain_request = api_request._replace(query={**api_request.query, "watch": "false"})
-        result = await self._respond_with_reviews(lambda: models.respond(plain_request))
+
+        async def compute() -> Response:
+            return await self._respond_with_reviews(user, lambda: models.respond(plain_request))
+
+        result = await compute()
         if not api_request.has_flag("watch"):
             return _web_response(result)
-        model_stream = models.respond(api_request)
-        assert isinstance(model_stream, dashboard.ModelStream), "a watch returns a stream"
-        stream_hub.subscribe(model_stream)
-        try:
-            return await self._stream(request, model_stream, token)
-        finally:
-            stream_hub.unsubscribe(model_stream)
-            model_stream.end()
+        data_available = asyncio.Event()
+        with self._token_reviewer.watch_decisions(user, data_available.set) as decision_watch:
+            model_stream = models.respond(api_request)
+            assert isinstance(model_stream, dashboard.ModelStream), "a watch returns a stream"
+            model_stream.on_new_data = data_available.set
+            stream_hub.subscribe(model_stream)
+            try:
+                access = _StreamAccess(token, user, decision_watch, compute)
+                return await self._stream(request, model_stream, data_available, access)
+            finally:
+                stream_hub.unsubscribe(model_stream)
+                model_stream.end()
 
     async def _offer_actions(self, request: web.Request) -> web.StreamResponse:
         actions = self._current_source().actions
@@ -200,7 +210,7 @@ class DashboardHandlers:
             return _web_response(NO_SUCH_PATH_RESPONSE)
         _, user = await self._authenticate(request)
         api_request = ApiRequest("GET", request.path, dict(request.query), user=user)
-        return _web_response(await self._compute_with_reviews(lambda: actions.list_allowed_actions(api_request)))
+        return _web_response(await self._compute_with_reviews(user, lambda: actions.list_allowed_actions(api_request)))
 
     async def _perform_action(self, request: web.Request) -> web.StreamResponse:
         actions = self._current_source().actions
@@ -209,7 +219,7 @@ class DashboardHandlers:
         token, user = await self._authenticate(request)
         headers = {name.lower(): value for name, value in request.headers.items()}
         api_request = ApiRequest("POST", request.path, headers=headers, body=await _read_body(request), user=user)
-        planned_action = await self._compute_with_reviews(lambda: actions.plan(api_request))
+        planned_action = await self._compute_with_reviews(user, lambda: actions.plan(api_request))
         await self._requests.send(token, user, user_requests.write_request(planned_action.write))
         return _web_response(planned_action.outcome(Response(200, {})))
 
@@ -217,8 +227,8 @@ class DashboardHandlers:
         self._current_source()
         token, user = await self._authenticate(request)
         event_requests = user_requests.event_requests(list(request.query.items()))
-        responses = await asyncio.gather(*(self._requests.send(token, user, each) for each in event_requests))
-        events = [event for response in responses for event in (list_in_response(response) or {}).get("items") or ()]
+        event_lists = await asyncio.gather(*(self._requests.send(token, user, each) for each in event_requests))
+        events = [event for event_list in event_lists for event in user_requests.listed_items(event_list)]
         return _web_response(Response(200, {"events": event_rows(events)}, headers=_DATA_HEADERS))
 
     async def _stream_log(self, request: web.Request) -> web.StreamResponse:
@@ -234,12 +244,12 @@ class DashboardHandlers:
             if not response.prepared:
                 await response.prepare(request)
             if part:
-                await response.write(part)
+                await _write(request, response, part)
             if monotonic_seconds() - checked_at < _ACCESS_RECHECK_INTERVAL:
                 return True
             checked_at = monotonic_seconds()
             is_connected = request.transport is not None and not request.transport.is_closing()
-            return is_connected and await self._token_reviewer.user_of(token) is not None
+            return is_connected and await self._is_still_user(token, user)
 
         try:
             await self._requests.stream_log(token, user, log_request, deliver)
@@ -248,48 +258,105 @@ class DashboardHandlers:
                 raise
         return response
 
-    async def _respond_with_reviews(self, respond: Callable[[], Response | dashboard.ModelStream]) -> Response:
-        response = await self._compute_with_reviews(respond)
+    async def _is_still_user(self, token: str, user: UserInfo) -> bool:
+        """Return whether a token still authenticates a user; False if that is unknown."""
+        try:
+            return await self._token_reviewer.user_of(token) == user
+        except StatusError:
+            return False
+
+    async def _respond_with_reviews(
+        self, user: UserInfo, respond: Callable[[], Response | dashboard.ModelStream]
+    ) -> Response:
+        response = await self._compute_with_reviews(user, respond)
         assert isinstance(response, Response), "a request without watch returns a plain response"
         return response
 
-    async def _compute_with_reviews(self, compute: Callable[[], _T]) -> _T:
-        """Compute a result, again after each round of reviews that changes permissions.
+    async def _compute_with_reviews(self, user: UserInfo, compute: Callable[[], _T]) -> _T:
+        """Compute a result, again after each round of reviews during which permissions of the user change.
 
         Raises StatusError.
         """
-        for _ in range(_REVIEW_ROUNDS_MAX):
-            error_response: StatusError | None = None
-            try:
-                result = compute()
-            except StatusError as error:
-                error_response = error
-            if not await self._token_reviewer.send_reviews():
-                break
+        with self._token_reviewer.watch_decisions(user) as decision_watch:
+            for _ in range(_REVIEW_ROUNDS_MAX):
+                decision_watch.has_changed = False
+                error_response: StatusError | None = None
+                try:
+                    result = compute()
+                except StatusError as error:
+                    error_response = error
+                await self._token_reviewer.send_reviews()
+                if not decision_watch.has_changed:
+                    break
         if error_response is not None:
             raise error_response
         return result
 
-    async def _stream(self, request: web.Request, stream: dashboard.ModelStream, token: str) -> web.StreamResponse:
+    async def _stream(
+        self,
+        request: web.Request,
+        stream: dashboard.ModelStream,
+        data_available: asyncio.Event,
+        access: "_StreamAccess",
+    ) -> web.StreamResponse:
+        """Send the data of a stream until it ends, or the user loses access.
+
+        Data is sent only if no decision about the user has changed since its computation.
+        """
         response = web.StreamResponse(headers={"content-type": JSON, "x-content-type-options": "nosniff"})
         await response.prepare(request)
-        data_available = asyncio.Event()
-        stream.on_new_data = data_available.set
+        checked_at = monotonic_seconds()
+        data_available.set()  # the first model
         while not stream.is_over:
-            data_available.clear()
-            for chunk in stream.take_buffered_data():
-                await response.write(chunk)
             try:
                 async with asyncio.timeout(_ACCESS_RECHECK_INTERVAL):
                     await data_available.wait()
             except TimeoutError:
                 stream.send_keep_alive()
-            if await self._token_reviewer.user_of(token) is None:
+            data_available.clear()
+            if not await self._is_still_user(access.token, access.user):
                 break
-            if await self._token_reviewer.send_reviews():
-                stream.mark_stale()
+            if monotonic_seconds() - checked_at >= _ACCESS_RECHECK_INTERVAL:
+                checked_at = monotonic_seconds()
+                if not await _is_answered(access.compute):
+                    break
+            await self._token_reviewer.send_reviews()
+            if access.decision_watch.has_changed:
+                access.decision_watch.has_changed = False
+                stream.discard_buffered_data()
+            for chunk in stream.take_buffered_data():
+                await _write(request, response, chunk)
         await response.write_eof()
         return response
+
+
+class _StreamAccess(NamedTuple):
+    """What the data of a stream depends on: the user of a token, and the decisions about the user."""
+
+    token: str
+    user: UserInfo
+    decision_watch: DecisionWatch
+    #: Computes the model, with reviews of all decisions that it depends on; raises StatusError if it is hidden.
+    compute: Callable[[], Awaitable[Response]]
+
+
+async def _is_answered(compute: Callable[[], Awaitable[Response]]) -> bool:
+    try:
+        await compute()
+    except StatusError:
+        return False
+    return True
+
+
+async def _write(request: web.Request, response: web.StreamResponse, part: bytes) -> None:
+    """Send a part of a stream; close the connection and raise ConnectionResetError if the browser does not read."""
+    try:
+        async with asyncio.timeout(_WRITE_TIMEOUT):
+            await response.write(part)
+    except TimeoutError as error:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the browser does not read the stream") from error
 
 
 _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeAlias
+from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
@@ -512,11 +513,11 @@ class Webhooks:
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
         served_kind = kind_info(kind)
-        field_selector_query = f"fieldSelector=metadata.name={object_query.key.name}"
+        selector = {"fieldSelector": f"metadata.name={object_query.key.name}"}
         if object_query.owner_uid:
-            field_selector_query = f"labelSelector={well_known.CONTROLLER_UID}={object_query.owner_uid}"
+            selector = {"labelSelector": f"{well_known.CONTROLLER_UID}={object_query.owner_uid}"}
         path = transport.object_path(served_kind, served_kind.storage_version, object_query.key.namespace)
-        request = transport.HttpRequest("GET", f"{path}?{field_selector_query}", timeout=_LOOKUP_TIMEOUT)
+        request = transport.HttpRequest("GET", f"{path}?{urlencode(selector)}", timeout=_LOOKUP_TIMEOUT)
         response = await self._transport.send_request_with_retries(request)
         if response.code == 404:  # the kind is not served
             return []

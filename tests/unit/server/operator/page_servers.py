@@ -17,7 +17,7 @@ from batchyard.apiserver.auth.tokens import ISSUER
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.request import ANONYMOUS, ApiRequest, Response
-from batchyard.base.instant import HOUR
+from batchyard.base.instant import HOUR, Instant
 from batchyard.dashboard.data_source import EVENTS
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import DashboardViews, PlatformTime
@@ -75,6 +75,14 @@ class HttpApi:
     def _bind(self, name: str, subject: dict[str, Any], *rules: Mapping[str, Any]) -> None:
         self.api.post(f"/apis/{GROUP}/v1/clusterroles", role(name, *map(dict, rules)))
         self.api.post(f"/apis/{GROUP}/v1/clusterrolebindings", binding(name, f"ClusterRole/{name}", subject))
+
+    def revoke(self, name: str) -> None:
+        """Delete the rights that `grant` created."""
+        assert self.api.ask("DELETE", f"/apis/{GROUP}/v1/clusterrolebindings/{name}").code == 200
+
+    def count_reviews(self, kind: str) -> int:
+        """Return the number of received reviews whose path ends with this plural, such as `tokenreviews`."""
+        return sum(each.path.endswith(f"/{kind}") for each in self.received)
 
     def requests_of(self, token: str) -> list[ReceivedRequest]:
         """The received requests with a token, except reviews of the token itself."""
@@ -136,7 +144,10 @@ class OperatorPage:
         )
         self.reader = self.server.grant("reader", rule("get list", "workloads clusterqueues", KUEUE))
         self._stack = AsyncExitStack()
-        self._url = ""
+        self.url = ""
+        #: The time of the operator's caches.
+        self.now: Instant = 0
+        self.stream_hub = StreamHub()
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
@@ -149,7 +160,7 @@ class OperatorPage:
 
         self.transport = HttpTransport(access, renew)
         self._stack.push_async_callback(self.transport.close)
-        self._url = f"http://127.0.0.1:{await enter(listening(self._handlers().routes()))}"
+        self.url = f"http://127.0.0.1:{await enter(listening(self._handlers().routes()))}"
         self._client = await enter(aiohttp.ClientSession())
         return self
 
@@ -157,14 +168,18 @@ class OperatorPage:
         await self._stack.aclose()
 
     def _handlers(self) -> DashboardHandlers:
-        reviewer, hub, index = TokenReviewer(self.transport, _zero), StreamHub(), SchedulerCache()
+        def now() -> Instant:
+            return self.now
+
+        self.reviewer = reviewer = TokenReviewer(self.transport, now)
+        hub, index = self.stream_hub, SchedulerCache()
         history = PlatformHistory(_zero, index.cluster_queue_of)
         views = DashboardViews(self.server.api.stored.client, index, history, PlatformTime(_zero, 1.0))
         views.extra_documents = (EVENTS,)
         models = ModelHandler(views, reviewer, hub, LoopTimers(asyncio.get_running_loop()))
         actions = DashboardActions(self.server.api.stored, reviewer, BearerActionTokens())
         source = PageSource(models, hub, None, actions)
-        return DashboardHandlers(reviewer, UserRequests(self.transport.user_transport, _zero), lambda: source)
+        return DashboardHandlers(reviewer, UserRequests(self.transport.user_transport, now), lambda: source)
 
     async def ask(
         self, method: str, path: str, token: str = "", *, body: Any = None, headers: Mapping[str, str] | None = None
@@ -179,7 +194,7 @@ class OperatorPage:
     ) -> Any:
         """Open a request of the browser, as a context manager."""
         sent = {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
-        url = URL(f"{self._url}{path}", encoded=True)
+        url = URL(f"{self.url}{path}", encoded=True)
         return self._client.request(method, url, json=body, headers=sent, allow_redirects=False)
 
     async def offered(self, obj: Obj, token: str) -> list[str]:
@@ -197,7 +212,7 @@ class OperatorPage:
         metadata = obj["metadata"]
         body = {"action": action, "kind": obj["kind"], "namespace": metadata.get("namespace", ""), "value": value}
         body |= {"name": metadata["name"], "uid": metadata["uid"], **other}
-        sent = {"Origin": self._url, "Sec-Fetch-Site": "same-origin", **(headers or {})}
+        sent = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **(headers or {})}
         return await self.ask("POST", DASHBOARD_ACTIONS_PATH, token, body=body, headers=sent)
 
     def stored(self, obj: Obj) -> Any:
@@ -206,6 +221,13 @@ class OperatorPage:
         assert kind is not None
         metadata = obj["metadata"]
         return self.server.api.stored.get(Key(kind.constant, metadata.get("namespace", ""), metadata["name"]))
+
+
+async def wait_until(is_reached: Callable[[], bool]) -> None:
+    """Wait until a condition holds; raise TimeoutError if it does not hold soon."""
+    async with asyncio.timeout(20):
+        while not is_reached():
+            await pause()
 
 
 async def pause() -> None:

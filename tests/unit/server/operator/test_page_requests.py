@@ -1,15 +1,19 @@
 """The page beside an operator acts, and reads logs and Events, with the token of its user, and sends nothing else."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_EVENTS_PATH, DASHBOARD_STREAMS_PER_FLOW_MAX
 from batchyard.apiserver.dashboard_actions import ACTION_BODY_MAX
+from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.server.operator import aiohttp_transport, dashboard
-from batchyard.server.operator.user_requests import LOG_BYTES_MAX
+from batchyard.server.operator.user_requests import LOG_BYTES_MAX, write_request
 from unit.server.operator.page_servers import KUEUE, OperatorPage, pause, run_page
 
 LOG_PATH = "/api/v1/namespaces/team/pods/train-0/log"
@@ -81,6 +85,43 @@ def test_malformed_action_is_not_sent(headers: Mapping[str, str], other: Mapping
         assert page.server.requests_of(page.editor) == []
 
     run_page(act)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "x/proxy/y", "..%2F.."])
+def test_owner_with_an_invalid_name_is_not_sent(name: str) -> None:
+    async def act(page: OperatorPage) -> None:
+        metadata = {**page.workload["metadata"], "name": "owned", "uid": "owned"}
+        metadata["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "u"}]
+        owned = {**page.workload, "metadata": metadata}
+        page.server.api.stored.store.put(Key(scheme.WORKLOAD, "team", "owned"), owned)
+        page.server.received.clear()
+        code, status = await page.perform(owned, "cancel", page.editor)
+        assert (code, status["reason"]) == (409, "Conflict")
+        assert page.server.requests_of(page.editor) == []
+        asked = [each.path for each in page.server.received if each.method == "DELETE"]
+        assert asked == []
+
+    run_page(act)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/team/pods/..",
+        "/api/v1/namespaces/./pods/p",
+        "/api/v1/namespaces//pods/p",
+        "/api/v1/namespaces/team/pods/a%2Fb",
+        "/api/v1/namespaces/team/pods/a?b",
+        "/api/v1/namespaces/team/pods/a#b",
+        "/api/v1/namespaces/team/pods/a\n",
+        "/api/v1/namespaces/team/pods/",
+        "api/v1",
+    ],
+)
+def test_ambiguous_path_of_a_write_is_rejected(path: str) -> None:
+    with pytest.raises(StatusError) as rejected:
+        write_request(ApiRequest("DELETE", path, headers={"content-type": "application/json"}))
+    assert rejected.value.code == 400
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
@@ -174,12 +215,14 @@ def test_events_about_workload_and_its_job_are_listed_as_the_user() -> None:
         code, document = await page.ask("GET", model_path, page.editor)
         assert (code, list(document["model"]["answers"])) == (200, ["events"])
         assert "events" not in document["model"]
+        page.server.received.clear()
         code, answer = await page.ask("GET", document["model"]["answers"]["events"], page.editor)
         assert code == 200
         assert sorted((each["about"], each["reason"]) for each in answer["events"]) == [
             ("Job", "Suspended"),
             ("Workload", "Pending"),
         ]
+        assert ["limit=100" in each.path for each in page.server.requests_of(page.editor)] == [True, True]
         assert (await page.ask("GET", document["model"]["answers"]["events"], page.reader))[0] == 403
         code, document = await page.ask("GET", model_path, page.reader)
         assert document["model"]["answers"] == {}, "the reader may not list Events"
@@ -230,6 +273,32 @@ def test_open_logs_of_a_user_are_limited_until_the_browser_leaves(monkeypatch: p
                 if response.status == 200:
                     return
             await pause()
+
+    run_page(act)
+
+
+def test_log_ends_if_the_browser_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "_WRITE_TIMEOUT", 0.1)
+
+    async def act(page: OperatorPage) -> None:
+        has_ended = asyncio.Event()
+
+        async def respond(request: web.Request) -> web.StreamResponse | None:
+            if not request.path.endswith("/log"):
+                return None
+            response = web.StreamResponse()
+            await response.prepare(request)
+            try:
+                while True:
+                    await response.write(b"x" * 65536)
+            finally:
+                has_ended.set()
+
+        page.server.respond = respond
+        async with page.open("GET", LOG_PATH, page.reader) as response:
+            assert response.status == 200
+            async with asyncio.timeout(20):
+                await has_ended.wait()
 
     run_page(act)
 

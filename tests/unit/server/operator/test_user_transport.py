@@ -86,6 +86,21 @@ def test_rejected_token_of_user_does_not_renew_credentials_of_operator(tmp_path:
     run_transport(tmp_path, answer, act)
 
 
+def test_path_is_sent_unchanged(tmp_path: Path) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=request.raw_path)
+
+    async def act(transport: HttpTransport) -> None:
+        for path in ("/a/b/../c/./d?e=%2E%2e%2F+f", "/a/%2E%2E/b", "/a/b%2Fc"):
+            answered = await transport.user_transport.send_request("abc", HttpRequest("GET", path))
+            assert (answered.code, answered.body.decode()) == (200, path)
+        for path in ("/a b", "/a\r\nx: y", "/\u00e4", "a"):
+            rejected = await transport.user_transport.send_request("abc", HttpRequest("GET", path))
+            assert (rejected.code, "not percent-encoded" in rejected.trouble) == (0, True)
+
+    run_transport(tmp_path, answer, act)
+
+
 def test_response_to_user_request_is_bounded(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(body=b"x" * (USER_RESPONSE_MAX + int(request.query["more"])))

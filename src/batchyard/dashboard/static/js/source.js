@@ -2,12 +2,16 @@
 
 const MODELS = "/apis/ui.batchyard.dev/v1alpha1/";
 const TOKEN = "batchyard-token";
+const OTHER_TOKEN = "This link contains a token, but this tab already uses another one. Use the link's token, possibly as another user? Agree only if you requested the link.";
 
+// Another site can open a link with the token of its own user, so a present token is replaced only if you agree.
 export function takeToken() {
   const match = /^#token=([\w.-]+)(?:&to=(.*))?$/.exec(location.hash);
   if (!match) return;
-  sessionStorage.setItem(TOKEN, match[1]);
   history.replaceState(null, "", `${location.pathname}#${match[2] || "/"}`);
+  const present = sessionStorage.getItem(TOKEN);
+  if (present && present !== match[1] && !window.confirm(OTHER_TOKEN)) return;
+  sessionStorage.setItem(TOKEN, match[1]);
 }
 
 // A token that no header can hold is replaced: the request then fails as unauthorized, not as a network error.
