@@ -84,9 +84,8 @@ def test_page_suspends_job_and_stops_queue_with_rights_of_its_user(cluster: Inst
     wait_for(lambda: editor.offered(workload) == ["resume", "priority", "cancel"], cluster.log)
 
     events = [json.loads(line) for line in cluster.kubernetes.audit_log.read_text("utf-8").splitlines()]
-    patches = [
-        event for event in events if event["verb"] == "patch" and event["userAgent"].startswith("batchyard-page")
-    ]
+    completed = [event for event in events if event["verb"] == "patch" and "responseStatus" in event]
+    patches = [event for event in completed if event["userAgent"].startswith("batchyard-page")]
     results = [(each["user"]["username"], each["responseStatus"]["code"]) for each in patches]
     assert results == [(viewer.name, 403), (editor.name, 200)] * 2
     assert cluster.refused() == [], cluster.log()
