@@ -46,7 +46,7 @@ test: lint types layers unit
 lint: develop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python tools/structure.py
+	$(BIN)/python tools/structure.py --profile
 
 # Before each commit: the quick part of `test`. One process and cached bytecode keep it below 90 CPU-seconds on the
 # machine that benchmarks/README.md names.

@@ -34,6 +34,8 @@ LIMITS: Final[Mapping[str, float]] = {
     "duplicated class names": 2,
     "import share, percent": 5.0,
     "import cycles": 0,
+    "files of a trivial Job": 60,
+    "files of a POST of a Job": 35,
     "odd words of sources per 1,000": 1.0,
     "odd words of documents per 1,000": 1.0,
 }

@@ -44,10 +44,16 @@ from batchyard.placement.hotswap import Hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.quotas.resource_quotas import ResourceQuotas
 from batchyard.scheduling.blocked_cycle import PodsReadyGate
-from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, Scheduler, SchedulerSettings
+from batchyard.scheduling.controller import (
+    IN_PROCESS_PACING,
+    CycleObserver,
+    DecisionPacing,
+    NoCycleObserver,
+    Scheduler,
+    SchedulerSettings,
+)
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
-from batchyard.scheduling.pacing import IN_PROCESS_PACING, DecisionPacing
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues

@@ -36,8 +36,14 @@ from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, N
 from batchyard.api.meta import Key, key_of
 from batchyard.base import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
-from batchyard.controller_runtime.kernel import ReconcilePacer, ReconcileTimer
-from batchyard.controller_runtime.work_queue import ControllerQueue, DelayedRequeue, QueueStats, WorkQueue
+from batchyard.controller_runtime.kernel import (
+    ControllerQueue,
+    DelayedRequeue,
+    QueueStats,
+    ReconcilePacer,
+    ReconcileTimer,
+    WorkQueue,
+)
 from batchyard.interfaces.client import Delete, EventType, ObjectClient, ObjectWriter, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle
 from batchyard.scheduling.messages import WRITE_REFUSED

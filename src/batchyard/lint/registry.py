@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import Manifest, ManifestFault, Manifests, decode, read_manifests
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests, as_user_manifests, decode, read_manifests
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.scheme import KINDS
 from batchyard.api.views.workload import WorkloadView
@@ -22,7 +22,6 @@ from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
 from batchyard.sim.state_document import is_state_text, manifest_texts
-from batchyard.sim.stored_objects import as_user_manifests
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 

@@ -16,9 +16,9 @@ from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
-from batchyard.scheduling.queue_counters import QueueCounter
 from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.snapshot import QueueCounter
 from batchyard.scheduling.workload.pending_reason import holding_budgets_suffix
 
 BATCH_KEY: Final = Key("Batch", "", "queue-status")

@@ -33,10 +33,9 @@ from batchyard.scheduling.cluster_queue import (
     compute_active_status,
 )
 from batchyard.scheduling.decisions import Admit, Head
-from batchyard.scheduling.queue_counters import QueueCounters
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
-from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.snapshot import QueueCounters, Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.

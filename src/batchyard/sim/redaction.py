@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api import well_known
+from batchyard.api.manifests import LAST_APPLIED
 from batchyard.api.meta import Obj, annotation
 from batchyard.base.instant import format_duration
 from batchyard.kubelet.simulated.durations import sleep_time_of_command
-from batchyard.sim.stored_objects import LAST_APPLIED
 
 _CONTAINER_FIELDS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _ENVIRONMENT_FIELDS: Final = frozenset({"env", "envFrom"})

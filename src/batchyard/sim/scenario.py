@@ -19,7 +19,7 @@ import msgspec
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import Manifest, ManifestFault, Manifests
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests, as_user_manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, parse_integer
 from batchyard.api.validation import rules
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
@@ -46,7 +46,6 @@ from batchyard.sim.faults import (
     Stockout,
     read_faults,
 )
-from batchyard.sim.stored_objects import as_user_manifests
 
 # Annotations of simulated pods: run time, exit code and checkpoint interval. A Pod, a Job, a JobSet or a Workload may
 # have them, and also the templates within.

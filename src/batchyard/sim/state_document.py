@@ -15,7 +15,7 @@ import msgspec
 from batchyard.admission_plugins.built_in import new_namespace
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import decode, objects_with_paths
+from batchyard.api.manifests import LAST_APPLIED, as_user_manifest, decode, objects_with_paths
 from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of
 from batchyard.api.scheme import CONFIGURATION, find_kind
 from batchyard.api.times import format_time, parse_time
@@ -28,7 +28,6 @@ from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_
 from batchyard.sim.forecasting.run_times import owner_of, round_count_of, with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, Source, read_sources
 from batchyard.sim.state import OMITTED_KINDS, State
-from batchyard.sim.stored_objects import LAST_APPLIED, as_user_manifest
 
 #: The annotation of a list with the time at which its objects were read.
 TAKEN_AT_ANNOTATION: Final = "batchyard.dev/taken-at"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
-from batchyard.controller_runtime.work_queue import ControllerQueue, DelayedRequeue, WorkQueue
+from batchyard.controller_runtime.kernel import ControllerQueue, DelayedRequeue, WorkQueue
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 

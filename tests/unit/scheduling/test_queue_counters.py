@@ -1,6 +1,6 @@
 """Counters of reserved and admitted Workloads and usage by queue."""
 
-from batchyard.scheduling.queue_counters import QueueCounter, QueueCounters
+from batchyard.scheduling.snapshot import QueueCounter, QueueCounters
 from yard import SchedulerBench, queue
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.manifests import LAST_APPLIED
 from batchyard.api.meta import key_of
 from batchyard.base.instant import SECOND
 from batchyard.sim.guide import Guide, examples_folder, guide_steps_up_to
 from batchyard.sim.redaction import Redaction, without_secrets
 from batchyard.sim.scenario import Scenario
 from batchyard.sim.state import OMITTED_KINDS, State
-from batchyard.sim.stored_objects import LAST_APPLIED
 from batchyard.sim.world import World
 
 pytestmark = pytest.mark.slow

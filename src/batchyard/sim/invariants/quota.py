@@ -17,10 +17,9 @@ from batchyard.api.views.workload import (
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, flavor_mismatch
-from batchyard.scheduling.queue_counters import QueueCounter
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.snapshot import QueueCounter, Snapshot
 from batchyard.sim.invariants import object_states
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 from batchyard.sim.world import World
