@@ -32,8 +32,8 @@ from calibration_plot import draw_plot
 
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.scheme import WORKLOAD
-from batchyard.base import draw_integer
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
+from batchyard.base.primitives import draw_integer
 from batchyard.sim.event_log import Record
 from batchyard.sim.forecast import HORIZON, SERVER_WORK_MAX, WORK_MAX, Forecast, ForecastOptions, forecast_workloads
 from batchyard.sim.forecasting.arrivals import BlockBootstrap

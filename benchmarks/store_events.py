@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from batchyard.api.meta import Key, Obj, with_path, with_status
 from batchyard.api.times import format_time, parse_time
-from batchyard.base import fnv1a_64
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import fnv1a_64
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.base import no_garbage_collection
 from batchyard.base.instant import SECOND
+from batchyard.base.primitives import no_garbage_collection
 from batchyard.explain.explainer import Explainer
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy

@@ -51,7 +51,7 @@ _NOT_TEXT: Final = re.compile(r"`[^`]*`|\]\([^)]*\)")
 
 
 #: The event loop of the tests, which a platform does not use.
-_VIRTUAL_LOOP: Final = frozenset({"controller_runtime/kernel.py", "base/memory.py"})
+_VIRTUAL_LOOP: Final = frozenset({"controller_runtime/kernel.py"})
 _QUEUE: Final = """\
 apiVersion: kueue.x-k8s.io/v1beta1
 kind: ResourceFlavor

@@ -15,7 +15,7 @@ from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj, Selector
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
-from batchyard.base import uid_for
+from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.interfaces.client import Reader, WatchEvent

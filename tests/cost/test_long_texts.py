@@ -12,8 +12,8 @@ from batchyard.api.validation import rules
 from batchyard.api.validation.rules import parse_nano_amount
 from batchyard.api.yaml_documents import scalar_value
 from batchyard.apiserver.selection import parse_label_selector
-from batchyard.base import memoized_if_short
 from batchyard.base.instant import SECOND, parse_duration
+from batchyard.base.primitives import memoized_if_short
 from unit.apiserver.api import Api
 
 MILLION = 1_000_000

@@ -9,8 +9,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from batchyard.base import draw_integer
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant
+from batchyard.base.primitives import draw_integer
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from unit.apiserver.api import Api

@@ -13,8 +13,8 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, is_true, key_of
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import workload_view
-from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import uid_for
 from batchyard.scheduling.messages import preemption_message
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.sim.scenario import Scenario, make_scenario

@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND
+from batchyard.base.primitives import draw_integer
 from batchyard.server.clocks.wall import sleep_for
 
 _GONE = {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "too old resource version"}

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from batchyard.api.manifests import Manifests, decode, read_manifests
-from batchyard.base import fnv1a_64
+from batchyard.base.primitives import fnv1a_64
 
 T = TypeVar("T")
 Place: TypeAlias = tuple[Any, Any]

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from batchyard.base import InvariantError
 from batchyard.base.instant import Instant
+from batchyard.base.primitives import InvariantError
 from batchyard.controller_runtime.kernel import EndlessInstant, VirtualEventLoop
 
 

@@ -11,8 +11,8 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.views import workload
-from batchyard.base import memory
 from batchyard.base.instant import SECOND
+from batchyard.base import primitives
 from batchyard.client import informer
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import EventRecorder
@@ -95,7 +95,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def test_deleted_jobs_retain_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "LRU_CACHE_ENTRIES_MAX", 100)
+    monkeypatch.setattr(primitives, "LRU_CACHE_ENTRIES_MAX", 100)
     monkeypatch.setattr(controllers, "EVENTS_MAX", 100)
     monkeypatch.setattr(controllers, "BATCH_MAX", 20)
     monkeypatch.setattr(informer, "KEPT_VIEWS_MAX", 20)

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from batchyard.base import memoized_if_short
 from batchyard.base.instant import Instant, parse_duration
+from batchyard.base.primitives import memoized_if_short
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - all values are UTC, and naive ones are faster
 _ONE_MICROSECOND: Final = timedelta(microseconds=1)

@@ -23,7 +23,7 @@ import yaml
 
 from batchyard.api.errors import FieldError
 from batchyard.api.schema.violations import PathStep, format_path, format_value
-from batchyard.base import memoized_if_short
+from batchyard.base.primitives import memoized_if_short
 
 # Scalars of YAML, as Kubernetes reads them: YAML 1.1 converted to JSON.
 #

@@ -13,8 +13,8 @@ from batchyard.apiserver import field_sets
 from batchyard.apiserver.patch import UNSTRUCTURED, MergeSchema
 from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.apiserver.resources import Resource
-from batchyard.base import memoized_if_short
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import memoized_if_short
 from batchyard.interfaces.client import Update, Write
 
 

@@ -17,7 +17,7 @@ from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.expander import ScaleUpOption
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of
 from batchyard.autoscaler.scale_up import ScaleUp, format_reasons, group_pods_by_kind
-from batchyard.base import fnv1a_64
+from batchyard.base.primitives import fnv1a_64
 from batchyard.cloud import cluster_objects
 from batchyard.cloud.catalog.machine_types import MachineType, catalog_of
 from batchyard.cloud.catalog.pool_properties import chip_count_of

@@ -8,7 +8,7 @@ import gc
 import sys
 import traceback
 
-from batchyard.base import rare_garbage_collection
+from batchyard.base.primitives import rare_garbage_collection
 
 INTERRUPTED_EXIT_CODE = 130
 #: The first argument with which the scripts of cli/completion request completions.

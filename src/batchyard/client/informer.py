@@ -21,8 +21,8 @@ from batchyard.api.scheme import ServedKind
 from batchyard.api.views.node import forget_node_view
 from batchyard.api.views.pods import forget_pod_view
 from batchyard.api.views.workload import forget_workload_view
-from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration
+from batchyard.base.primitives import draw_integer
 from batchyard.client import transport
 from batchyard.interfaces.client import Delete, EventType, Listener, ObjectClient, WatchEvent, Write, WriteResult
 from batchyard.interfaces.containers import RUN, ContainerRuntime

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.times import format_micro_time
-from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.base.primitives import draw_integer
 from batchyard.client.transport import HttpRequest, HttpResponse, Transport, decode_object, failure_reason, is_object
 from batchyard.interfaces.controller import Kernel
 

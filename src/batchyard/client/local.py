@@ -19,8 +19,8 @@ from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.node import grace_period
 from batchyard.api.well_known import FOREGROUND_FINALIZER
-from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import uid_for
 from batchyard.client.garbage_collector import GarbageCollector, NamespacedLookup
 from batchyard.interfaces import client
 from batchyard.interfaces.controller import Kernel

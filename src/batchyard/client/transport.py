@@ -11,8 +11,8 @@ from batchyard.api.conversion import cut_times_to_seconds, time_locations
 from batchyard.api.defaults import jobset_defaults, with_default_spec
 from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind
-from batchyard.base import draw_integer
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant, exponential_backoff
+from batchyard.base.primitives import draw_integer
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
 
 LinesHandler: TypeAlias = Callable[[Sequence[bytes]], None]

@@ -6,8 +6,8 @@ from typing import Any
 
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import format_time, parse_time
-from batchyard.base import draw_triangular
 from batchyard.base.instant import Duration, Instant, parse_duration
+from batchyard.base.primitives import draw_triangular
 from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import catalog_of

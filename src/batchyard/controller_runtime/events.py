@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, truncate_message
 from batchyard.api.times import format_micro_time, format_time
-from batchyard.base import LruCache
 from batchyard.base.instant import MINUTE, Instant
+from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Create, ObjectClient, Update, WriteResult
 from batchyard.interfaces.controller import EventRecord
 

@@ -19,8 +19,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from batchyard.api.meta import Key
-from batchyard.base import invariant, rare_garbage_collection
 from batchyard.base.instant import Instant
+from batchyard.base.primitives import invariant, rare_garbage_collection
 from batchyard.interfaces.client import Reader
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileResult, ReconcileThrottle, Ticket, Work
 

@@ -34,8 +34,8 @@ from typing import Final, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, key_of
-from batchyard.base import invariant
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
+from batchyard.base.primitives import invariant
 from batchyard.controller_runtime.kernel import (
     ControllerQueue,
     DelayedRequeue,

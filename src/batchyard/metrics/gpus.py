@@ -12,8 +12,8 @@ from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import RUNNING, bound_node, is_terminal, phase
-from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.base.primitives import draw_integer
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.registry import Labels, gauge_text
 

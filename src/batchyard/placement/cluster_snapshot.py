@@ -16,7 +16,7 @@ from batchyard.api.meta import Key, Obj, Selector, key_of, parse_selector
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import NodeRules, PodShape
 from batchyard.api.views.pods import PodView
-from batchyard.base import LruCache
+from batchyard.base.primitives import LruCache
 from batchyard.placement import node_filters
 from batchyard.placement.gpu_policies import DrawBelow, GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeGenerations, NodeInfo

@@ -7,7 +7,7 @@ from batchyard.api.views.node import NodeView
 from batchyard.api.views.pod_shape import HostPort
 from batchyard.api.views.pods import PodView
 from batchyard.api.well_known import GPU_MILLI
-from batchyard.base import invariant
+from batchyard.base.primitives import invariant
 
 # Shared GPUs of a node in thousandths (`batchyard.dev/gpu-milli`): the share of each pod on each GPU.
 #

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, ResourceGroup
-from batchyard.base import invariant
+from batchyard.base.primitives import invariant
 from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
 

@@ -22,9 +22,9 @@ from batchyard.api.times import format_second, format_time
 from batchyard.api.views.node import node_view
 from batchyard.api.views.workload import WorkloadView, flavor_view, workload_view
 from batchyard.apiserver.request import StatusError
-from batchyard.base import draw_integer
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant
+from batchyard.base.primitives import draw_integer
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings

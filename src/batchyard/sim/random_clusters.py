@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.base import invariant
+from batchyard.base.primitives import invariant
 from batchyard.sim.faults import read_faults
 from batchyard.sim.random_worlds import KUEUE_API, ObjectDict, RandomChoices, RandomSource, make_object, scenario_of
 from batchyard.sim.scenario import Scenario

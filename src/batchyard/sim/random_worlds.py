@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from batchyard.api import well_known
 from batchyard.api.manifests import Manifest, Manifests, decode
-from batchyard.base import invariant
+from batchyard.base.primitives import invariant
 from batchyard.sim.scenario import Scenario, make_scenario
 
 # The source of random numbers is a parameter: a seed, or a property test that shrinks failures. Smaller numbers give

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of, with_metadata
-from batchyard.base import draw_integer
 from batchyard.base.instant import MILLISECOND, Duration, format_duration, parse_duration
+from batchyard.base.primitives import draw_integer
 from batchyard.kubelet.simulated import durations
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, InvalidScenario, Scenario
 

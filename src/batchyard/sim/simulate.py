@@ -20,8 +20,8 @@ from batchyard.api.meta import Key, Obj, controller_of, key_of, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
-from batchyard.base import rare_garbage_collection
 from batchyard.base.instant import Duration, Instant, duration_seconds
+from batchyard.base.primitives import rare_garbage_collection
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload.adjustments import MissingPriorityClass, resolve_priority
 from batchyard.scheduling.workload.lifecycle import is_finished

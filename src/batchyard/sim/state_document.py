@@ -21,8 +21,8 @@ from batchyard.api.scheme import CONFIGURATION, find_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.workload import workload_view
 from batchyard.api.yaml_documents import DocumentLines, read_documents
-from batchyard.base import uid_for
 from batchyard.base.instant import Duration, Instant, format_duration
+from batchyard.base.primitives import uid_for
 from batchyard.client.transport import to_storage_version
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.sim.forecasting.run_times import owner_of, round_count_of, with_runtimes

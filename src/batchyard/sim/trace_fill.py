@@ -20,8 +20,8 @@ from typing import Any
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.node import node_view
-from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration
+from batchyard.base.primitives import draw_integer
 from batchyard.placement.gpu_policies import ExpectedPod, GpuPlacement, GpuPolicyName, LargestAllocatable
 from batchyard.placement.node_info import WHOLE_GPU
 from batchyard.sim.scenario import Scenario, ScenarioStep

@@ -18,8 +18,8 @@ from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
-from batchyard.base import draw_integer
 from batchyard.base.instant import Duration, Instant
+from batchyard.base.primitives import draw_integer
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.kernel import VirtualEventLoop

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.errors import ApiError, Conflict, NotFound
 from batchyard.api.meta import Key, Obj
-from batchyard.base import InvariantError, invariant
+from batchyard.base.primitives import InvariantError, invariant
 from batchyard.interfaces.client import EventType, WatchEvent
 
 # The append-only log of revisions: each change once, in order, with a bounded window of history.

@@ -1,7 +1,7 @@
 """Draws determined by a seed and names."""
 
-from batchyard.base import draw_integer, draw_triangular
 from batchyard.base.instant import SECOND
+from batchyard.base.primitives import draw_integer, draw_triangular
 
 
 def test_draw_is_equal_for_equal_seed_and_names_only() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchyard.base import InvariantError, invariant
+from batchyard.base.primitives import InvariantError, invariant
 
 
 def test_true_invariant_raises_no_error() -> None:

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from batchyard.base import fnv1a_64, uid_for
+from batchyard.base.primitives import fnv1a_64, uid_for
 
 
 def test_uid_is_valid_version_4_uuid() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from batchyard.api.errors import ApiError, Conflict, Forbidden, NotFound, NoValidResponse
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.base import InvariantError
 from batchyard.base.instant import MILLISECOND, SECOND, Instant
+from batchyard.base.primitives import InvariantError
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import Runner, retry_backoff

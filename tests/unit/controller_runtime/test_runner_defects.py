@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Key, Obj
-from batchyard.base import InvariantError
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import InvariantError
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.controller_runtime.runner import BACKOFF_MIN, Runner

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
-from batchyard.base import InvariantError
+from batchyard.base.primitives import InvariantError
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.snapshot import Snapshot
 from yard import SchedulerBench, cohort, group, queue

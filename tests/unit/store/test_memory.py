@@ -6,7 +6,7 @@ import pytest
 
 from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj, with_path
-from batchyard.base import InvariantError
+from batchyard.base.primitives import InvariantError
 from batchyard.store.memory import Store
 
 

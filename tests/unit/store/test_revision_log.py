@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.api.meta import Key
-from batchyard.base import InvariantError
+from batchyard.base.primitives import InvariantError
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.memory import ExpiredRevision, RevisionLog
 

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias
 from batchyard.api.meta import canonical_quantity
 from batchyard.api.schema import violations
 from batchyard.api.times import convert_micro_time_to_utc, convert_to_utc
-from batchyard.base import memoized_if_short
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import parse_duration
+from batchyard.base.primitives import memoized_if_short
 
 ValueVisitor: TypeAlias = Callable[[Any], Any]
 VisitorOrType: TypeAlias = "ValueVisitor | type"

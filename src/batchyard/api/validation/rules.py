@@ -15,7 +15,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.meta import group_kind
 from batchyard.api.scheme import is_native
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
-from batchyard.base import memoized_if_short
+from batchyard.base.primitives import memoized_if_short
 
 # Constructors for FieldErrors of the types of the Kubernetes API, with a remedy. Source: apimachinery's package field.
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj, Requirement, is_true
-from batchyard.base import fnv1a_64, memoized_if_short
+from batchyard.base.primitives import fnv1a_64, memoized_if_short
 
 # The view of a pod template: resource requests and scheduling constraints.
 #

@@ -16,9 +16,9 @@ import msgspec
 import typer
 import uvloop
 
-from batchyard.base import uid_for
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, Duration
+from batchyard.base.primitives import uid_for
 from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.kueue_configuration import read_kueue_settings, read_shadow_settings

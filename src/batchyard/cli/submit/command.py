@@ -18,9 +18,9 @@ from batchyard.api import scheme, well_known
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, parse_quantity
 from batchyard.api.scheme import kind_info
-from batchyard.base import uid_for
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND
+from batchyard.base.primitives import uid_for
 from batchyard.cli import cluster_access, output
 from batchyard.cli.cluster_access import ClusterTarget, access_reader_of_target
 from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, LogReader, watch_objects

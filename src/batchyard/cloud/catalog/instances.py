@@ -6,8 +6,8 @@ from typing import Any, Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_status
 from batchyard.api.times import format_time, parse_time, reservation_window
-from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import uid_for
 
 # Phases: requested (empty), Provisioning, Booting, Running, Stopping (shutdown announced), Failed (no machine
 # available), Crashed (the machine is lost until it is replaced).

@@ -10,8 +10,8 @@ from typing import Any, Final
 from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj, find_condition, with_status
 from batchyard.api.times import format_time
-from batchyard.base import fnv1a_64, uid_for
 from batchyard.base.instant import SECOND, Instant, parse_duration
+from batchyard.base.primitives import fnv1a_64, uid_for
 from batchyard.cloud.catalog.machine_types import Catalog, MachineType, NodeSystem, catalog_of
 from batchyard.cloud.catalog.pool_properties import machine_of
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import ApiError, Forbidden, NamespaceTerminating
 from batchyard.api.views.pods import SUCCEEDED, is_ready, is_terminal, is_terminating, phase
-from batchyard.base import uid_for
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import uid_for
 from batchyard.client.local import generated_name
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods
-from batchyard.base import CACHED_TEXT_LENGTH_MAX
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
+from batchyard.base.primitives import CACHED_TEXT_LENGTH_MAX
 from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import evictions, lifecycle

@@ -24,8 +24,8 @@ from batchyard.api.views.pods import (
     resumed_work,
     running_since,
 )
-from batchyard.base import draw_triangular
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
+from batchyard.base.primitives import draw_triangular
 from batchyard.cloud.catalog.instances import CRASHED, phase_of, phase_start
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.pool_properties import POD_START, step_duration

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from batchyard.base import rare_garbage_collection
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import rare_garbage_collection
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.controller import Ticket, Work
 

@@ -24,8 +24,8 @@ from batchyard.api.meta import Key
 from batchyard.api.times import format_micro_time, format_time
 from batchyard.apiserver.request import DeferredResponse
 from batchyard.apiserver.server import AuditedRequest, audit_event
-from batchyard.base import LruCache, uid_for
 from batchyard.base.instant import Instant
+from batchyard.base.primitives import LruCache, uid_for
 from batchyard.controller_runtime.events import component_of
 from batchyard.controller_runtime.runner import EventSink
 from batchyard.interfaces.controller import DecisionRecord, EventRecord, TraceSpan

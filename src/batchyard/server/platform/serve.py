@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from batchyard.api.meta import Obj
 from batchyard.apiserver.request import MASTERS_GROUP, ApiRequest
 from batchyard.apiserver.server import discard_audit
-from batchyard.base import collect_garbage, no_garbage_collection
+from batchyard.base.primitives import collect_garbage, no_garbage_collection
 from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.http.connections import Acceptor, Connections, server_tls_context

@@ -24,8 +24,8 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api.errors import Conflict, FieldError
 from batchyard.api.meta import Key, Obj
-from batchyard.base import draw_integer
 from batchyard.base.instant import SECOND, Duration, Instant, parse_duration
+from batchyard.base.primitives import draw_integer
 from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Listener, Write, WriteResult
 

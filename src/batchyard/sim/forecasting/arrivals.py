@@ -13,8 +13,8 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.workload import workload_view
-from batchyard.base import draw_integer
 from batchyard.base.instant import Duration
+from batchyard.base.primitives import draw_integer
 from batchyard.sim.forecasting.quota_only_state import QueueTrees, standalone_workload
 from batchyard.sim.scenario import ScenarioStep
 from batchyard.sim.state import State
