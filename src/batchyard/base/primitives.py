@@ -14,7 +14,7 @@ from batchyard.base.instant import Duration
 # Assertions that stay enabled when Python runs with -O.
 
 
-class InvariantError(AssertionError):
+class InvariantError(Exception):
     """Raised when an internal invariant is violated, which is a bug in batchyard and never caused by invalid input."""
 
 
