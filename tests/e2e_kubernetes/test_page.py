@@ -67,6 +67,7 @@ class PageUser:
 
 def test_page_suspends_job_and_stops_queue_with_rights_of_its_user(cluster: InstalledOperators) -> None:
     editor, viewer = PageUser(cluster, "page-editor", READS, *WRITES), PageUser(cluster, "page-viewer", READS)
+    refused_before = cluster.refused()
     cluster.create(*queue("page"), job("paged", "page", template("1")))
     cluster.until("{.spec.suspend}=false", "job", "paged")
     cluster_queue, job_uid = cluster.get("clusterqueue", "page"), cluster.get("job", "paged")["metadata"]["uid"]
@@ -83,12 +84,10 @@ def test_page_suspends_job_and_stops_queue_with_rights_of_its_user(cluster: Inst
     cluster.until("{.spec.stopPolicy}=Hold", "clusterqueue", "page")
     wait_for(lambda: editor.offered(workload) == ["resume", "priority", "cancel"], cluster.log)
 
-    events = [json.loads(line) for line in cluster.kubernetes.audit_log.read_text("utf-8").splitlines()]
-    completed = [event for event in events if event["verb"] == "patch" and "responseStatus" in event]
-    patches = [event for event in completed if event["userAgent"].startswith("batchyard-page")]
+    patches = page_patches(cluster)
     results = [(each["user"]["username"], each["responseStatus"]["code"]) for each in patches]
     assert results == [(viewer.name, 403), (editor.name, 200)] * 2
-    assert cluster.refused() == [], cluster.log()
+    assert cluster.refused() == refused_before, cluster.log()
 
 
 def test_page_reads_events_and_logs_with_rights_of_its_user(cluster: InstalledOperators) -> None:
@@ -108,6 +107,13 @@ def test_page_reads_events_and_logs_with_rights_of_its_user(cluster: InstalledOp
     assert (code, status["message"]) == (404, 'pods "none" not found')
     code, status = viewer.ask(log)
     assert (code, status["reason"]) == (403, "Forbidden")
+
+
+def page_patches(cluster: InstalledOperators) -> Sequence[Any]:
+    """The completed patches of the page, from the audit log."""
+    events = [json.loads(line) for line in cluster.kubernetes.audit_log.read_text("utf-8").splitlines()]
+    completed = [event for event in events if event["verb"] == "patch" and "responseStatus" in event]
+    return [event for event in completed if event["userAgent"].startswith("batchyard-page")]
 
 
 def namespace(obj: Any) -> str:

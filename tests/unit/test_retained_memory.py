@@ -11,8 +11,8 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.views import workload
-from batchyard.base.instant import SECOND
 from batchyard.base import primitives
+from batchyard.base.instant import SECOND
 from batchyard.client import informer
 from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.events import EventRecorder

@@ -12,7 +12,3 @@ def test_true_invariant_raises_no_error() -> None:
 def test_false_invariant_raises_error_with_its_message() -> None:
     with pytest.raises(InvariantError, match=r"^one is two$"):
         invariant(False, "one is two")
-
-
-def test_invariant_error_is_subclass_of_assertion_error() -> None:
-    assert issubclass(InvariantError, AssertionError)
