@@ -12,7 +12,8 @@ List = Callable[[str], Sequence[Obj]]
 
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HASH = re.compile(r"-[0-9a-f]{5}\b")
-_LASTED = re.compile(r"\b(?:\d+(?:\.\d+)?(?:ms|us|s|m|h))+\b")
+#: A duration; the generated part of a pod's name can look like one.
+_LASTED = re.compile(r"(?<!-)\b(?:\d+(?:\.\d+)?(?:ms|us|s|m|h))+\b")
 _OWNED = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.PROVISIONING_REQUEST)
 
 
