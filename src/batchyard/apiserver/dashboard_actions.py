@@ -169,7 +169,7 @@ class DashboardActions:
     def _find_object(self, user: UserInfo, kind: str, namespace: str, name: str) -> Obj:
         """Return the object on which a user requests an action.
 
-        Raises StatusError (404) if the object does not exist or the user may not get it, without telling which.
+        Raises StatusError (404) if the object does not exist or the user may not get it; both look the same.
         """
         constant = _KINDS.get(kind)
         obj = None if constant is None else self._visible_object(user, Key(constant, namespace, name))

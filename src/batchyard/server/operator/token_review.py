@@ -6,7 +6,6 @@ its dashboard therefore see the objects that they may list at the API server.
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
@@ -16,6 +15,7 @@ import msgspec
 from batchyard.apiserver.auth.authorization import AuthorizationDecision, RequestAttributes
 from batchyard.apiserver.request import StatusError, UserInfo
 from batchyard.base.instant import SECOND, Instant
+from batchyard.base.primitives import LruCache
 from batchyard.client.transport import HttpRequest, HttpResponse, decode_object
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 
@@ -38,11 +38,11 @@ _V = TypeVar("_V")
 
 
 class ReviewCache(Generic[_K, _V]):
-    """The latest CACHE_SIZE_MAX answers of the API server, each valid for CACHE_LIFETIME."""
+    """The CACHE_SIZE_MAX answers of the API server that were used last, each valid for CACHE_LIFETIME."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         self._now = now
-        self._answers: OrderedDict[_K, tuple[Instant, _V]] = OrderedDict()
+        self._answers: LruCache[_K, tuple[Instant, _V]] = LruCache(CACHE_SIZE_MAX)
 
     def get(self, key: _K) -> tuple[Instant, _V] | None:
         """Return the valid answer and its time; None if there is none."""
@@ -50,11 +50,8 @@ class ReviewCache(Generic[_K, _V]):
         return None if entry is None or self._now() - entry[0] >= CACHE_LIFETIME else entry
 
     def put(self, key: _K, answer: _V) -> None:
-        """Store an answer of now, and drop the oldest answer if the cache is full."""
-        self._answers[key] = self._now(), answer
-        self._answers.move_to_end(key)
-        if len(self._answers) > CACHE_SIZE_MAX:
-            self._answers.popitem(last=False)
+        """Store an answer of now, and drop the least recently used answer if the cache is full."""
+        self._answers.put(key, (self._now(), answer))
 
 
 class DecisionWatch:
