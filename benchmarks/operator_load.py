@@ -7,6 +7,7 @@ KUEUE is a checkout of Kueue. PROGRAMS is a folder with etcd, kube-apiserver, an
 `configs/baseline/generator.yaml` there; `--divide` divides its numbers of Workloads. The managers take turns, `--runs`
 times each: `kueue` is minimalkueue as shipped, with 50 requests a second and a burst of 100; `kueue300` and `operator`
 have 300 and 500. For `kueue300`, minimalkueue must be a build that takes its limits from KUEUE_QPS and KUEUE_BURST.
+`killed` is two operators with leader election, whose leader is killed again and again (`leader_kills.py`).
 
 The runner starts etcd and the API server, creates the Workloads, finishes each some time after its admission, and ends
 evictions. Prints for each manager the medians of its runs, with the lowest and the highest wall time: seconds from the
@@ -35,8 +36,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-LIMITS: Final = {"kueue": (50, 100), "kueue300": (300, 500), "operator": (300, 500)}
-READY_PATHS: Final = {"kueue": "/metrics", "kueue300": "/metrics", "operator": "/readyz"}
+LIMITS: Final = {"kueue": (50, 100), "kueue300": (300, 500), "operator": (300, 500), "killed": (300, 500)}
+READY_PATHS: Final = {"kueue": "/metrics", "kueue300": "/metrics", "operator": "/readyz", "killed": "/healthz"}
 #: The runner starts this script instead of minimalkueue, and interrupts it at the end.
 MANAGER_SCRIPT: Final = """#!/bin/bash
 scrape() { kubectl --kubeconfig "$kubeconfig" get --raw /metrics > "$OUT/$1.prom"; }
@@ -70,6 +71,8 @@ class LoadRun(NamedTuple):
     cpu: Mapping[str, float]
     #: The number of requests per Workload by verb and resource.
     requests: Mapping[str, float]
+    #: The outcome of `leader_kills.py`.
+    kills: str = ""
 
 
 def main() -> None:
@@ -90,7 +93,7 @@ def main() -> None:
         for name in options.managers.split(","):
             with tempfile.TemporaryDirectory(prefix="load-", dir="/dev/shm") as folder:
                 run = run_load(name, options.kueue.absolute(), options.programs.absolute(), load, Path(folder))
-            print(f"run {number + 1} of {name}: {run.wall:.1f} s", file=sys.stderr, flush=True)
+            print(f"run {number + 1} of {name}: {run.wall:.1f} s{run.kills}", file=sys.stderr, flush=True)
             runs[name].append(run)
     print_runs(runs)
 
@@ -135,9 +138,12 @@ def run_load(name: str, kueue: Path, programs: Path, load: Any, folder: Path) ->
 
 def manager_command(name: str, programs: Path, port: int) -> str:
     """Return the shell command that starts a manager with its metrics on a port."""
+    qps, burst = LIMITS[name]
+    if name == "killed":
+        script = Path(__file__).with_name("leader_kills.py")
+        return f'"{sys.executable}" "{script}" "$kubeconfig" "$OUT" {port} {qps} {burst}'
     if name != "operator":
         return f'"{programs / "minimalkueue"}" "$@" --metricsPort {port}'
-    qps, burst = LIMITS[name]
     # The runner writes with Kueue's field managers, as another manager of the same objects would.
     settings = f"--controllers admission --kube-api-qps {qps} --kube-api-burst {burst} --port {port} --beside-upstream"
     return f'"{sys.executable}" -m batchyard operator --kubeconfig "$kubeconfig" --no-leader-elect {settings}'
@@ -169,7 +175,9 @@ def read_run(folder: Path, wall: float, cpu_total: float) -> LoadRun:
     before = requests_of(start)
     requests = {kind: (count - before[kind]) / len(rows) for kind, count in requests_of(end).items()}
     means = {name: statistics.mean(values) for name, values in sorted(waits.items())}
-    return LoadRun(wall, means, sum(int(row["num evictions"]) for row in rows), cpu, requests)
+    evictions = sum(int(row["num evictions"]) for row in rows)
+    kills = folder / "kills.json"
+    return LoadRun(wall, means, evictions, cpu, requests, f"; {kills.read_text()}" if kills.exists() else "")
 
 
 def cpu_of(metrics: str) -> float:
