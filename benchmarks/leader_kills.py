@@ -1,13 +1,13 @@
 """Runs two operators, kills the leader again and again, and checks all revisions of all Workloads.
 
-    python benchmarks/leader_kills.py KUBECONFIG FOLDER PORT QPS BURST
+    python benchmarks/leader_kills.py KUBECONFIG FOLDER QPS BURST
 
 `operator_load.py --managers killed` starts this script as the manager of a load; the API server must have the CRDs of
-Kueue. Two seconds after an operator becomes the leader, the script kills it with SIGKILL, and starts a new standby. The
-first operator serves its metrics at PORT. At SIGINT, the script writes `kills.json` to FOLDER: the number of kills, the
-median and the longest time in seconds from a kill to the next reservation of quota, the number of revisions, and the
-faults: revisions at which the usage of a ClusterQueue or of its Cohort exceeds the quota, and Workloads that got quota
-twice without an eviction between.
+Kueue. When the first operator leads, the script creates the file `ready` in FOLDER. Two seconds after an operator
+becomes the leader, the script kills it with SIGKILL, and starts a new standby. At SIGINT, it writes `kills.json` to
+FOLDER: the number of kills, the median and the longest time in seconds from a kill to the next reservation of quota,
+the number of revisions, and the faults: revisions at which the usage of a ClusterQueue or of its Cohort exceeds the
+quota, and Workloads that got quota twice without an eviction between.
 """
 
 import json
@@ -53,9 +53,14 @@ class RevisionChecker:
 
     def _read(self) -> None:
         assert self._watch.stdout is not None
-        for line in self._watch.stdout:
-            event = json.loads(line)
-            self.faults += self._faults_of(event["type"], event["object"])
+        try:
+            for line in self._watch.stdout:
+                event = json.loads(line)
+                self.faults += self._faults_of(event["type"], event["object"])
+        except Exception as error:
+            self.faults.append(f"the check failed: {error!r}")
+            raise
+        self.faults.append("the watch ended")
 
     def _faults_of(self, event_type: str, workload: Mapping[str, Any]) -> Iterator[str]:
         """Yield the faults of one revision of a Workload."""
@@ -116,19 +121,19 @@ class RevisionChecker:
 class KilledOperators:
     """A leader and a standby, each with a log in the folder."""
 
-    def __init__(self, kubeconfig: str, folder: Path, port: str, options: tuple[str, ...]) -> None:
+    def __init__(self, kubeconfig: str, folder: Path, options: tuple[str, ...]) -> None:
         self._command = [sys.executable, "-m", "batchyard", "operator", "--kubeconfig", kubeconfig, *options]
         self._folder = folder
         self._number = 0
         self.killed_at: list[float] = []
-        self._leader = self._start(port)
+        self._leader = self._start()
         self._standby = self._start()
 
-    def _start(self, port: str = "0") -> tuple[subprocess.Popen[bytes], Path]:
+    def _start(self) -> tuple[subprocess.Popen[bytes], Path]:
         self._number += 1
         log = self._folder / f"operator-{self._number}.log"
         with log.open("w") as file:
-            return subprocess.Popen([*self._command, "--port", port], stdout=file, stderr=file), log
+            return subprocess.Popen(self._command, stdout=file, stderr=file), log
 
     def kill_leaders(self, end: Event) -> None:
         """Kill each leader some time after it leads, until `end` is set."""
@@ -144,10 +149,10 @@ class KilledOperators:
         """Wait for a leader; return False at the end."""
         deadline = time.monotonic() + _LEADS_WITHIN
         while not end.wait(0.1):
-            if "runs admission" in self._leader[1].read_text():
-                return True
             if "runs admission" in self._standby[1].read_text():
                 self._leader, self._standby = self._standby, self._leader
+            if "runs admission" in self._leader[1].read_text():
+                (self._folder / "ready").touch()
                 return True
             assert time.monotonic() < deadline, self._leader[1].read_text()[-2000:]
         return False
@@ -155,7 +160,7 @@ class KilledOperators:
 
 def main() -> None:
     """Kill leaders until SIGINT or SIGTERM, and write the outcome."""
-    kubeconfig, folder, port, qps, burst = sys.argv[1:]
+    kubeconfig, folder, qps, burst = sys.argv[1:]
     end = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: end.set())
@@ -163,7 +168,7 @@ def main() -> None:
     limits = ("--kube-api-qps", qps, "--kube-api-burst", burst)
     # The runner writes with Kueue's field managers, as another manager of the same objects would.
     options = (*_ELECTION, *limits, "--controllers", "admission", "--beside-upstream")
-    operators = KilledOperators(kubeconfig, Path(folder), port, options)
+    operators = KilledOperators(kubeconfig, Path(folder), options)
     operators.kill_leaders(end)
     pauses = [
         min((at for at in checker.reserved_at if at > killed_at), default=killed_at) - killed_at

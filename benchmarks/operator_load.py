@@ -37,7 +37,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 LIMITS: Final = {"kueue": (50, 100), "kueue300": (300, 500), "operator": (300, 500), "killed": (300, 500)}
-READY_PATHS: Final = {"kueue": "/metrics", "kueue300": "/metrics", "operator": "/readyz", "killed": "/healthz"}
+READY_PATHS: Final = {"kueue": "/metrics", "kueue300": "/metrics", "operator": "/readyz"}
 #: The runner starts this script instead of minimalkueue, and interrupts it at the end.
 MANAGER_SCRIPT: Final = """#!/bin/bash
 scrape() { kubectl --kubeconfig "$kubeconfig" get --raw /metrics > "$OUT/$1.prom"; }
@@ -124,7 +124,8 @@ def run_load(name: str, kueue: Path, programs: Path, load: Any, folder: Path) ->
     command += ["--generatorConfig", str(folder / "generator.yaml"), "--minimalKueue", str(folder / "manager.sh")]
     with (folder / "runner.log").open("w") as log:
         runner = subprocess.Popen([*command, "--timeout", "60m"], env=environment, stdout=log, stderr=log)
-    wait_until_ready(f"http://127.0.0.1:{port}{READY_PATHS[name]}", runner)
+    url = f"http://127.0.0.1:{port}{READY_PATHS[name]}" if name in READY_PATHS else (folder / "ready").as_uri()
+    wait_until_ready(url, runner)
     (folder / "generator.yaml").write_text(yaml.safe_dump(load))
     started_at = time.monotonic()
     while "Recorder done" not in (folder / "runner.log").read_text():
@@ -141,7 +142,7 @@ def manager_command(name: str, programs: Path, port: int) -> str:
     qps, burst = LIMITS[name]
     if name == "killed":
         script = Path(__file__).with_name("leader_kills.py")
-        return f'"{sys.executable}" "{script}" "$kubeconfig" "$OUT" {port} {qps} {burst}'
+        return f'"{sys.executable}" "{script}" "$kubeconfig" "$OUT" {qps} {burst}'
     if name != "operator":
         return f'"{programs / "minimalkueue"}" "$@" --metricsPort {port}'
     # The runner writes with Kueue's field managers, as another manager of the same objects would.
