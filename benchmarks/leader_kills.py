@@ -46,28 +46,32 @@ class RevisionChecker:
         self.revisions = 0
         self.reserved_at: list[float] = []
         self.faults: list[str] = []
-        command = ["kubectl", "--kubeconfig", kubeconfig, "get", "--raw", f"{_API}/workloads?watch=true"]
-        self._watch = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._revision = "0"
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        assert self._watch.stdout is not None
         try:
-            for line in self._watch.stdout:
-                event = json.loads(line)
-                self.faults += self._faults_of(event["type"], event["object"])
+            while True:  # the API server ends a watch when the kind's CRD changes, and after some time
+                path = f"{_API}/workloads?watch=true&resourceVersion={self._revision}"
+                command = ["kubectl", "--kubeconfig", self._kubeconfig, "get", "--raw", path]
+                watch = subprocess.Popen(command, stdout=subprocess.PIPE)
+                assert watch.stdout is not None
+                for line in watch.stdout:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise RuntimeError(event["object"]["message"])
+                    self.faults += self._faults_of(event["type"], event["object"])
+                watch.wait()
+                Event().wait(0.1)
         except Exception as error:
             self.faults.append(f"the check failed: {error!r}")
             raise
-        self.faults.append("the watch ended")
 
     def _faults_of(self, event_type: str, workload: Mapping[str, Any]) -> Iterator[str]:
         """Yield the faults of one revision of a Workload."""
-        if event_type == "ERROR":
-            yield f"the watch ended: {workload}"
-            return
         self.revisions += 1
+        self._revision = workload["metadata"]["resourceVersion"]
         metadata, status = workload["metadata"], workload.get("status") or {}
         name = f"{metadata['namespace']}/{metadata['name']}"
         conditions = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
