@@ -59,8 +59,6 @@ class RevisionChecker:
                 assert watch.stdout is not None
                 for line in watch.stdout:
                     event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise RuntimeError(event["object"]["message"])
                     self.faults += self._faults_of(event["type"], event["object"])
                 watch.wait()
                 Event().wait(0.1)
@@ -69,7 +67,9 @@ class RevisionChecker:
             raise
 
     def _faults_of(self, event_type: str, workload: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the faults of one revision of a Workload."""
+        """Yield the faults of one revision of a Workload; raise RuntimeError if the watch failed."""
+        if event_type == "ERROR":
+            raise RuntimeError(workload["message"])
         self.revisions += 1
         self._revision = workload["metadata"]["resourceVersion"]
         metadata, status = workload["metadata"], workload.get("status") or {}
