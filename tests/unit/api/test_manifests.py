@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import make
 import pytest
 
+import make
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.validation import validate_update
