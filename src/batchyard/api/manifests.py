@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, controller_of, group_kind, label
@@ -28,6 +30,8 @@ from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
 DEFAULT_NAMESPACE: Final = "default"
 #: Kinds that are read from files without metadata, each with the object name that it gets.
 _DEFAULT_NAME_BY_KIND: Final = {CONFIGURATION: "kueue"}
+#: The number of specs that are kept while manifests are read, for objects of equal spec.
+_SHARED_SPECS_MAX: Final = 65536
 
 
 class DecodedObject(NamedTuple):
@@ -258,14 +262,14 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
     A List is read as the objects in its items.
     """
-    manifests = Manifests()
+    manifests, specs = Manifests(), dict[bytes, Obj]()
     for source, text in sources:
         for document in read_documents(text):
-            _read_document(source, document, manifests)
+            _read_document(source, document, manifests, specs)
     return manifests
 
 
-def _read_document(source: str, document: Document, manifests: Manifests) -> None:
+def _read_document(source: str, document: Document, manifests: Manifests, specs: dict[bytes, Obj]) -> None:
     document_number = document.number
     manifests.texts[source, document_number] = document.text, document.line
     lines = DocumentLines(document.text, document.line)
@@ -279,7 +283,8 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
     for obj, item_path in objects_with_paths(document.value):
         decoded_object = decode(obj)
         if decoded_object.obj is not None and not document.faults:
-            manifests.objects.append(Manifest(decoded_object.obj, source, document_number, item_path, lines))
+            shared_obj = _with_shared_spec(decoded_object.obj, specs)
+            manifests.objects.append(Manifest(shared_obj, source, document_number, item_path, lines))
         else:
             manifests.invalid_documents.append(InvalidDocument(obj, source, document_number, item_path))
         if decoded_object.obj is not None and not decoded_object.warnings:
@@ -291,6 +296,20 @@ def _read_document(source: str, document: Document, manifests: Manifests) -> Non
         for warning in decoded_object.warnings:
             error = FieldError(item_path, warning)
             manifests.located_warnings.append(ManifestFault(source, document_number, kind, name, error, lines))
+
+
+def _with_shared_spec(obj: Obj, specs: dict[bytes, Obj]) -> Obj:
+    """Return an object that shares its spec with an earlier object of equal spec; `specs` holds these by content.
+
+    Loads of many Workloads differ in their names only, and their specs are half of their memory.
+    """
+    spec = obj.get("spec")
+    if not spec:
+        return obj
+    content = msgspec.json.encode(spec)
+    if len(specs) >= _SHARED_SPECS_MAX:
+        specs.clear()
+    return {**obj, "spec": specs.setdefault(content, spec)}
 
 
 def objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:

@@ -1,9 +1,11 @@
 """Manifest files: locations of faults, lists, and the manifests in the shared folders."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+import make
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifests, read_manifests
 from batchyard.api.validation import validate_update
@@ -238,3 +240,11 @@ def test_line_of_fault_found_later_is_that_of_the_item() -> None:
     manifests = read("apiVersion: v1\nkind: NamespaceList\nitems:\n- metadata: {name: x}\n- metadata:\n    name: y\n")
     fault = manifests.objects[1].fault(FieldError("metadata.name", "is taken"))
     assert str(fault) == "a.yaml:6 Namespace/y: metadata.name: is taken"
+
+
+def test_objects_of_equal_spec_share_it() -> None:
+    manifests = [make.workload(name, priority=priority) for name, priority in (("a", 1), ("b", 1), ("c", 2))]
+    text = "\n".join(map(json.dumps, manifests))
+    a, b, c = (manifest.obj for manifest in read_manifests([("w.json", text)]).objects)
+    assert a["spec"] is b["spec"] is not c["spec"]
+    assert [obj["metadata"]["name"] for obj in (a, b, c)] == ["a", "b", "c"]

@@ -57,16 +57,24 @@ class WorkloadRecord:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """The resource amounts that a namespace holds and requests, and their integrals while any Workload waited."""
+    """The resource amounts that a namespace holds and requests, and their integrals while any Workload waited.
+
+    The integrals are those up to the last change of an amount; `settle` extends them.
+    """
 
     held_amounts: dict[str, int] = field(default_factory=dict)
     requested_amounts: dict[str, int] = field(default_factory=dict)
     #: Integrals: amounts times microseconds.
     held_integral: dict[str, int] = field(default_factory=dict)
     requested_integral: dict[str, int] = field(default_factory=dict)
+    #: The shortage duration of the run up to which the integrals extend.
+    settled_shortage: Duration = 0
 
-    def advance(self, duration: Duration) -> None:
-        """Add the current amounts, multiplied by `duration`, to their time integrals."""
+    def settle(self, shortage_duration: Duration) -> None:
+        """Extend the integrals to a shortage duration of the run; the amounts were constant since the last call."""
+        duration, self.settled_shortage = shortage_duration - self.settled_shortage, shortage_duration
+        if not duration:
+            return
         for amounts, integral in (
             (self.held_amounts, self.held_integral),
             (self.requested_amounts, self.requested_integral),
@@ -84,7 +92,7 @@ class WorkloadRecords:
         self._advanced_to = start_time
         #: The histories by uid, in the order of creation.
         self.workload_records: dict[str, WorkloadRecord] = {}
-        self.teams: dict[str, TeamUsage] = {}
+        self._teams: dict[str, TeamUsage] = {}
         #: The numbers of Workloads that wait for quota, and that hold quota, over time.
         self.waiting_curve = Curve(start_time)
         self.quota_holder_curve = Curve(start_time)
@@ -94,12 +102,17 @@ class WorkloadRecords:
         self.shortage_duration: Duration = 0
 
     def advance(self, now: Instant) -> None:
-        """Extend the integrals of usage over time up to `now`; time in which no Workload waits does not count."""
+        """Extend the time in which Workloads waited up to `now`."""
         duration, self._advanced_to = now - self._advanced_to, now
         if duration > 0 and self.waiting_curve.value:
             self.shortage_duration += duration
-            for team in self.teams.values():
-                team.advance(duration)
+
+    @property
+    def teams(self) -> Mapping[str, TeamUsage]:
+        """Return the usage by namespace, with integrals up to the last call of `advance`."""
+        for team in self._teams.values():
+            team.settle(self.shortage_duration)
+        return self._teams
 
     def observe(self, event: WatchEvent, now: Instant) -> None:
         """Update the history of a Workload after its watch event."""
@@ -159,7 +172,12 @@ class WorkloadRecords:
             team_requests[resource] = team_requests.get(resource, 0) + sign * amount
 
     def _team(self, workload_record: WorkloadRecord) -> TeamUsage:
-        return self.teams.setdefault(workload_record.view.namespace, TeamUsage())
+        """Return the usage of a Workload's namespace, settled, so that its amounts can change."""
+        team = self._teams.get(workload_record.view.namespace)
+        if team is None:
+            team = self._teams[workload_record.view.namespace] = TeamUsage(settled_shortage=self.shortage_duration)
+        team.settle(self.shortage_duration)
+        return team
 
 
 def _held_amounts(view: WorkloadView) -> dict[FlavorResource, int]:
