@@ -94,6 +94,12 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
 
 
+def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: str) -> KueueSettings:
+    """Return the settings of `batchyard up` with the rules of a version; without a Configuration, a simulation's."""
+    settings = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
+    return settings.with_version(KueueVersion(version))
+
+
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
     """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default."""
     requeuing_strategy = wait_for_pods_ready["requeuingStrategy"]
