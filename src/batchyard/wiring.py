@@ -219,10 +219,11 @@ def _admission_controllers(
         copied_labels=kueue.copied_labels,
         wait_for_pods_ready=pods_ready_settings is not None,
         managed_namespaces=kueue.managed_namespaces,
+        rules=kueue.policy.rules,
     )
     return (
         scheduler,  # first, because it updates the cache that the others read
-        WorkloadLifecycle(pods_ready_settings),
+        WorkloadLifecycle(pods_ready_settings, kueue.policy.rules),
         PriorityClassValues(),
         *map(job_reconciler, INTEGRATIONS.values()),
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
+from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
@@ -46,6 +47,13 @@ class DecisionRules:
     finishes_orphans: bool = True
     #: The feature gates that the Configuration sets, sorted by name.
     set_gates: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def class_defaulting(self) -> PriorityClassDefaulting:
+        """The Namespaces in which the WorkloadPriorityClass `default` applies."""
+        if not self.defaults_priority_class:
+            return PriorityClassDefaulting.NONE
+        return PriorityClassDefaulting.MANAGED if self.is_current else PriorityClassDefaulting.ALL
 
     @property
     def has_cycle_gates(self) -> bool:

@@ -423,7 +423,13 @@ class SchedulerCache:
             flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
             topologies=self._topologies,
             checks=self._checks,
+            is_cohort_cyclic=self._rules.is_current and self.snapshot.forest.has_cycle(view.cohort),
         )
+
+    @property
+    def reports_cohort_cycles(self) -> bool:
+        """Whether the Active conditions of ClusterQueues depend on Cohorts."""
+        return self._rules.is_current
 
     def has_admission_check(self, name: str) -> bool:
         """Return whether an AdmissionCheck exists."""
@@ -521,6 +527,9 @@ class SchedulerCache:
             self.snapshot.put_cohort(view)
         self.snapshot.rebuild_if_changed()
         self.queue_manager.activate_all()
+        if self._rules.is_current:  # a cycle of Cohorts makes ClusterQueues inactive
+            for name in self.snapshot.queues:
+                self._set_active(name)
         if event.type is _DELETED:
             return
         node = self.snapshot.cohorts[view.name]
