@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "lint": _command_entry(
         _SIMULATE_GROUP, "Check manifests before they are applied.", "commands.lint", "lint_command"
     ),
+    "convert": _command_entry(_SIMULATE_GROUP, "Print manifests of v1beta1 in v1beta2.", "commands.convert", "convert"),
     "up": _command_entry(_RUN_GROUP, "Run a platform on this machine.", "commands.up", "up"),
     "down": _command_entry(_RUN_GROUP, "Stop a platform.", "commands.down", "down"),
     "submit": _command_entry(_RUN_GROUP, "Run a command as a Job in a queue.", "submit.command", "app"),
