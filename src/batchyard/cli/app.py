@@ -10,8 +10,7 @@ from typer.core import TyperGroup
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand
 
 _HELP_FOOTER: Final = """\
-batchyard COMMAND --help  shows the options and examples of a command.
-batchyard --version       prints the version.
+COMMAND --help shows a command's options and examples; --version the version.
 Exit codes: 0 success, 1 invalid input or failed run, 2 wrong usage."""
 
 

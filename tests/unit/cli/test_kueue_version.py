@@ -24,7 +24,6 @@ from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.webhooks.hooks import review_validation
 from stage import Stage
-from yard import group
 
 RULES_0_20 = decision_rules(KueueVersion.V0_20, {})
 BY_VERSION = pytest.mark.parametrize("rules", [DEFAULT_RULES, RULES_0_20], ids=["0.19", "0.20"])
@@ -52,7 +51,7 @@ spec:
   preemption: {withinClusterQueue: LowerPriority}
   resourceGroups:
   - coveredResources: [cpu, pods]
-    flavors: [{name: f, resources: [{name: cpu, nominalQuota: 4}, {name: pods, nominalQuota: 1}]}]
+    flavors: [{name: f, resources: [{name: cpu, nominalQuota: 4}, {name: pods, nominalQuota: 2}]}]
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: LocalQueue
@@ -61,13 +60,23 @@ spec: {clusterQueue: cq}
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: Workload
-metadata: {name: low, namespace: default}
+metadata: {name: low1, namespace: default}
 spec:
   queueName: lq
   podSets:
   - name: main
     template:
-      spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}
+      spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 2}}}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {name: low2, namespace: default}
+spec:
+  queueName: lq
+  podSets:
+  - name: main
+    template:
+      spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 2}}}]}
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: Workload
@@ -77,6 +86,7 @@ spec:
   priority: 9
   podSets:
   - name: main
+    count: 2
     template:
       spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}
 """
@@ -91,7 +101,7 @@ def test_simulate_decides_by_the_rules_of_the_version(tmp_path: Path) -> None:
         run("simulate", str(file), "--events", str(events), *(["--kueue-version", version] if version else []))
         logs[version] = events.read_text()
     assert '"event":"Preempted"' not in logs["0.19"]
-    assert '"event":"Preempted","workload":"default/low"' in logs["0.20"]
+    assert logs["0.20"].count('"event":"Preempted"') == 2
     assert logs[""] == logs["0.19"]
 
 
