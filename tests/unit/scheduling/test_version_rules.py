@@ -262,6 +262,36 @@ def test_cluster_queue_is_active_again_when_cohort_cycle_is_resolved() -> None:
     assert states(stage) == {"wl": "admitted"}
 
 
+# The status of queues.
+
+
+def test_terminating_cluster_queue_reports_its_state_and_keeps_its_counts() -> None:
+    stage = open_stage(with_metadata(queue("cq", 4, active=None), finalizers=["kueue.x-k8s.io/resource-in-use"]))
+    stage.put(workload("a"), workload("b", 9))
+    stage.run(2)
+    stage.delete(scheme.CLUSTER_QUEUE, "cq", "")
+    stage.run(4)
+    cluster_queue = stage.get(scheme.CLUSTER_QUEUE, "cq", "")
+    message = "Can't admit new workloads; clusterQueue is terminating"
+    assert condition_state(cluster_queue, "Active") == ("False", "Terminating", message)
+    counts = ("pendingWorkloads", "reservingWorkloads", "admittedWorkloads")
+    assert [cluster_queue["status"][name] for name in counts] == [1, 1, 1]
+    stage.delete(scheme.WORKLOAD, "a")
+    stage.run(6)
+    assert stage.get(scheme.CLUSTER_QUEUE, "cq", "")["status"]["admittedWorkloads"] == 0
+
+
+def test_unchanged_status_is_not_written() -> None:
+    stage = open_stage(queue("cq", 4, active=None))
+    stage.put(workload("a", 9))
+    stage.run(2)
+    revision = stage.get(scheme.CLUSTER_QUEUE, "cq", "")["metadata"]["resourceVersion"]
+    stage.put(make.flavor("other"), make.namespace("other"))
+    stage.put(with_metadata(stage.workload("a"), labels={"changed": "only-a-label"}))
+    stage.run(9)
+    assert stage.get(scheme.CLUSTER_QUEUE, "cq", "")["metadata"]["resourceVersion"] == revision
+
+
 # PrioritizePreemptorWorkloads.
 
 
