@@ -1,5 +1,6 @@
 """Rules of decisions that differ between Kueue 0.19 and 0.20, and rules behind feature gates."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,10 @@ import pytest
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, find_condition, with_metadata, with_path
+from batchyard.api.meta import UNLIMITED, Obj, find_condition, with_metadata, with_path
 from batchyard.api.views.workload import workload_view
 from batchyard.interfaces.client import Update
+from batchyard.metrics.queues import to_metric_unit
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import ClaimedVictims, Cycle, SchedulingPolicy, classical_order, fair_order
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVersion, decision_rules
@@ -215,6 +217,11 @@ def test_amounts_beyond_int64_are_exact() -> None:
     for name in ("team/a", "team/b"):
         tested.snapshot.remove_holder(name)
     assert tested.used("cq", resource="memory") == largest
+
+
+def test_metrics_report_amounts_from_int64_on_as_infinite() -> None:
+    assert [to_metric_unit("memory", amount) for amount in (2**63 - 1, UNLIMITED, 5)] == [math.inf, math.inf, 5]
+    assert to_metric_unit("cpu", 1500) == 1.5
 
 
 @BOTH
