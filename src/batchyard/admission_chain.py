@@ -14,6 +14,7 @@ from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj, Selector
+from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
@@ -23,6 +24,7 @@ from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 
 _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
@@ -30,7 +32,15 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        with_nodes: bool,
+        with_api: bool,
+        managed_namespaces: Selector | None = None,
+        rules: DecisionRules = DEFAULT_RULES,
+    ) -> None:
+        self._rules = rules
         self._with_nodes = with_nodes
         self._with_api = with_api
         #: Selects the Namespaces whose jobs are managed; None: all.
@@ -67,6 +77,8 @@ class AdmissionChain:
         checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
         checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
         checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
+        if self._rules.rejects_unknown_on_flavors:
+            checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
             checks[scheme.CLUSTER] = _check_cluster
@@ -109,7 +121,8 @@ class AdmissionChain:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces)
+        defaulting = self._rules.class_defaulting
+        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces, defaulting)
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
@@ -135,6 +148,11 @@ def _check_cluster(new: Obj, old: Obj, _reader: Reader) -> None:
 
 def _check_catalog(cluster: Obj) -> None:
     if errors := catalog_errors(cluster):
+        raise InvalidObject(errors)
+
+
+def _check_on_flavors(new: Obj, _old: Obj, _reader: Reader) -> None:
+    if errors := list(on_flavors_errors(new)):
         raise InvalidObject(errors)
 
 

@@ -128,7 +128,8 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     """Create the controllers, connect them to the ports, and return a platform that runs `settings.controllers`."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
-    index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
+    view_of = view_by_creation if requeues_by_creation else workload_view
+    index = SchedulerCache(view_of, settings.requeue_batch_period, rules=settings.kueue.policy.rules)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)
@@ -218,10 +219,11 @@ def _admission_controllers(
         copied_labels=kueue.copied_labels,
         wait_for_pods_ready=pods_ready_settings is not None,
         managed_namespaces=kueue.managed_namespaces,
+        rules=kueue.policy.rules,
     )
     return (
         scheduler,  # first, because it updates the cache that the others read
-        WorkloadLifecycle(pods_ready_settings),
+        WorkloadLifecycle(pods_ready_settings, kueue.policy.rules),
         PriorityClassValues(),
         *map(job_reconciler, INTEGRATIONS.values()),
     )

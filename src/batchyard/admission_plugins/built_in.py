@@ -6,6 +6,7 @@ plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetolerati
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import meta, pod_security, scheme, well_known
@@ -362,12 +363,27 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
     return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.Selector | None = None) -> meta.Obj:
+class PriorityClassDefaulting(StrEnum):
+    """The Namespaces in which jobs without a priority class get the WorkloadPriorityClass `default`, if it exists."""
+
+    NONE = "None"
+    #: As in Kueue 0.19.
+    ALL = "All"
+    #: Only the Namespaces that Kueue manages, as in Kueue 0.20.
+    MANAGED = "Managed"
+
+
+def queue_job(
+    job: meta.Obj,
+    find_object: FindObject,
+    namespace_selector: meta.Selector | None = None,
+    class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL,
+) -> meta.Obj:
     """Return a new Job or JobSet with the default queue and priority class, suspended if it then has a queue.
 
     The defaults apply if a LocalQueue or WorkloadPriorityClass `default` exists. In a Namespace that Kueue does not
-    manage, only the default priority class applies. A child job gets no defaults, and is suspended only if Kueue
-    manages no ancestor. Raises Forbidden if an ancestor of a child job is missing.
+    manage, only the default priority class applies, depending on `class_defaulting`. A child job gets no defaults, and
+    is suspended only if Kueue manages no ancestor. Raises Forbidden if an ancestor of a child job is missing.
     """
     if meta.controlling_job_key(job) is not None:
         return job if _has_managed_ancestor(job, find_object) else _suspend_queued_job(job)
@@ -377,11 +393,13 @@ def queue_job(job: meta.Obj, find_object: FindObject, namespace_selector: meta.S
     )
     if queued_job is not job and not is_managed_namespace(namespace, namespace_selector, find_object):
         queued_job = job
-    return _suspend_queued_job(
-        _set_default_label(
-            queued_job, well_known.PRIORITY_CLASS, meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT), find_object
-        )
-    )
+    class_key = meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT)
+    prioritized_job = _set_default_label(queued_job, well_known.PRIORITY_CLASS, class_key, find_object)
+    if prioritized_job is not queued_job and class_defaulting is not PriorityClassDefaulting.ALL:
+        is_managed = is_managed_namespace(namespace, namespace_selector, find_object)
+        if class_defaulting is PriorityClassDefaulting.NONE or not is_managed:
+            prioritized_job = queued_job
+    return _suspend_queued_job(prioritized_job)
 
 
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:

@@ -94,6 +94,12 @@ def to_storage(obj: Obj) -> dict[str, Any]:
     return {**converted_obj, "apiVersion": STORAGE_API_VERSION}
 
 
+def lost_fields(obj: Obj) -> list[str]:
+    """Return the paths of the fields of a v1beta1 object to which no field of the storage version corresponds."""
+    old_fields = [(each, each.old.read(obj)) for each in _CONVERSIONS_BY_KIND.get(group_kind(obj), ())]
+    return [each.name for each, fields in old_fields if fields and not each.upgrade(fields)]
+
+
 def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
     """Convert an object from its storage version to `api_version` (`group/version`).
 

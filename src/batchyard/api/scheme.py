@@ -137,6 +137,10 @@ def _kind_without_controller(constant: str, plural: str, *short_names: str, has_
     return replace(_kubernetes_kind(constant, plural, *short_names, has_status=has_status), is_idle=True)
 
 
+#: The warning about a version of Kueue's kinds that Kueue 0.20 no longer serves.
+KUEUE_DEPRECATION: Final = "This version is deprecated. Use v1beta2 instead."
+
+
 def _kueue_kind(
     constant: str, *short_names: str, namespaced: bool = False, has_status: bool = False, deprecated: bool = True
 ) -> ServedKind:
@@ -155,7 +159,7 @@ def _kueue_kind(
         namespaced,
         has_status,
         ("v1beta1",) if deprecated else (),
-        "This version is deprecated. Use v1beta2 instead." if deprecated else "",
+        KUEUE_DEPRECATION if deprecated else "",
     )
 
 

@@ -10,8 +10,7 @@ from typer.core import TyperGroup
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand
 
 _HELP_FOOTER: Final = """\
-batchyard COMMAND --help  shows the options and examples of a command.
-batchyard --version       prints the version.
+COMMAND --help shows a command's options and examples; --version the version.
 Exit codes: 0 success, 1 invalid input or failed run, 2 wrong usage."""
 
 
@@ -43,6 +42,7 @@ COMMANDS: Final = {
     "lint": _command_entry(
         _SIMULATE_GROUP, "Check manifests before they are applied.", "commands.lint", "lint_command"
     ),
+    "convert": _command_entry(_SIMULATE_GROUP, "Print manifests of v1beta1 in v1beta2.", "commands.convert", "convert"),
     "up": _command_entry(_RUN_GROUP, "Run a platform on this machine.", "commands.up", "up"),
     "down": _command_entry(_RUN_GROUP, "Stop a platform.", "commands.down", "down"),
     "submit": _command_entry(_RUN_GROUP, "Run a command as a Job in a queue.", "submit.command", "app"),

@@ -31,6 +31,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "batchyard lint examples/refarch --severity warning",
         "kubectl get clusterqueues -o yaml | batchyard lint -",
     ),
+    "convert": ("batchyard convert examples/refarch", "kubectl get clusterqueues -o yaml | batchyard convert -"),
     "up": (
         "batchyard up",
         "batchyard up --cluster local --detach",

@@ -66,6 +66,13 @@ class ScrapingChoice(StrEnum):
     SERVICE_MONITOR = "ServiceMonitor"
 
 
+class KueueVersionChoice(StrEnum):
+    """The versions of Kueue whose decision rules a command can follow."""
+
+    V0_19 = "0.19"
+    V0_20 = "0.20"
+
+
 class LoopAction(StrEnum):
     """The action of a simulation after it detects an endless preemption loop."""
 
@@ -217,6 +224,9 @@ Otlp: TypeAlias = Annotated[
         metavar="URL",
         help="Send traces to this collector (OTLP over HTTP), such as http://localhost:4318.",
     ),
+]
+KueueVersionOption: TypeAlias = Annotated[
+    KueueVersionChoice, typer.Option("--kueue-version", help="Decide by the rules of this version of Kueue.")
 ]
 ConfigFile: TypeAlias = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration.")]
 Runtime: TypeAlias = Annotated[

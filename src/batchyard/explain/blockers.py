@@ -26,7 +26,7 @@ from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import TAINT_MISMATCH, ClusterQueue, mismatch_rule
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, StayPending
-from batchyard.scheduling.queue_manager import is_held_back
+from batchyard.scheduling.pending_heap import is_held_back
 from batchyard.scheduling.quota import QuotaNode, available
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot

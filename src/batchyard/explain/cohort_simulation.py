@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, WorkloadView
 from batchyard.base.instant import Instant
+from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import detach_node
 from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
@@ -269,7 +270,7 @@ class _Trial:
         for key in change.ended_workloads:
             self._release_quota(key)
         for name, queue in simulation.snapshot.queues.items():
-            pending_queue = self._queue_manager.pending[name] = PendingQueue(name)
+            pending_queue = self._queue_manager.pending[name] = PendingQueue(name, simulation._policy.rules)
             pending_queue.strict_fifo = queue.view.strict_fifo
             for view in simulation._pending_views.get(name, ()):
                 if view.key in change.withdrawn_workloads:
@@ -284,7 +285,7 @@ class _Trial:
             while not self._outcome.is_admitted and not self._is_preemption_looping:
                 heads = self._queue_manager.heads()
                 self._simulation.count_decisions(len(heads))
-                decisions = self._new_cycle().run(heads)
+                decisions = self._new_cycle(heads).run(heads)
                 parked_flags = [self._apply_decision(decision) for decision in decisions]
                 if any(parked_flags) or any(not _stays_pending(decision) for decision in decisions):
                     seen_signatures.clear()
@@ -301,10 +302,13 @@ class _Trial:
     def _is_preemption_looping(self) -> bool:
         return max(self._preemption_counts.values(), default=0) > _TIMES_PREEMPTED_MAX
 
-    def _new_cycle(self) -> Cycle:
+    def _new_cycle(self, heads: Sequence[Head]) -> Cycle:
         simulation = self._simulation
         simulation._cycle_number += 1
-        return Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
+        cycle = Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
+        if not simulation._policy.rules.has_cycle_gates:
+            return cycle
+        return gated_cycles.create_cycle(cycle, self._queue_manager, heads, may_refill=True)
 
     def _apply_decision(self, decision: Decision) -> bool:
         match decision:

@@ -123,7 +123,7 @@ def assess_flavors(
 ) -> tuple[PodSetFlavorOutcomes, ...]:
     """Return how the requests of each pod set fit each flavor, given the flavors assigned to the earlier pod sets."""
     may_preempt = queue.view.preemption.is_allowed
-    preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies) if may_preempt else None
+    preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies, policy.rules) if may_preempt else None
     assigner = FlavorAssigner(
         workload,
         queue,

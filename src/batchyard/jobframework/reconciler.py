@@ -22,6 +22,7 @@ from batchyard.jobframework.workloads import (
     original_injections,
     prebuilt_key,
 )
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import adjustments, evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import set_pods_ready
 
@@ -146,7 +147,9 @@ class JobReconciler:
         *,
         wait_for_pods_ready: bool = False,
         managed_namespaces: meta.Selector | None = None,
+        rules: DecisionRules = DEFAULT_RULES,
     ) -> None:
+        self._rules = rules
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
         #: Whether PodsReady is set on Workloads from the pods of their jobs.
@@ -172,6 +175,8 @@ class JobReconciler:
                 # Its dependents stay, and finish once they have no owner.
                 writes = [write for workload in job_workloads for write in _release_workload_finalizer(workload).writes]
                 return ReconcileResult(writes)
+            if job is not None and self._rules.is_current:
+                return self._release_deleted_workloads(key, job, job_workloads, reader, now)
             return _delete_workloads(job_workloads)
         if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
             return ReconcileResult()
@@ -183,6 +188,20 @@ class JobReconciler:
         is_suspended = self._integration.is_suspended(job)
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
         return self._manage_workloads(job_pass)
+
+    def _release_deleted_workloads(
+        self, key: meta.Key, job: meta.Obj, job_workloads: Sequence[meta.Obj], reader: Reader, now: Instant
+    ) -> ReconcileResult:
+        """Keep the Workloads of a job that is being deleted, because its pods may still run, as Kueue 0.20 does.
+
+        If a Workload is being deleted too (foreground deletion), the job is stopped, and then the Workload is released.
+        """
+        job_pass = _JobPass(key, job, [], self._integration.is_suspended(job), reader, now)
+        for workload in job_workloads:
+            if "deletionTimestamp" in workload["metadata"]:
+                stop_result = self._stop_job(job_pass, workload, "Workload is deleted")
+                return stop_result or _release_workload_finalizer(workload)
+        return ReconcileResult()
 
     def _sync_child_job(self, key: meta.Key, job: meta.Obj, ancestor_workloads: Sequence[meta.Obj]) -> ReconcileResult:
         """Suspend a job that a managed job owns, unless a Workload of that owner is admitted."""

@@ -25,6 +25,12 @@ from batchyard.sim.state_document import is_state_text, manifest_texts
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
+_REFUSED_VERSION: Final = "this version is deprecated, and refused by Kueue 0.20"
+_CONVERT_REMEDY: Final = "use v1beta2: `batchyard convert FILE` prints the manifests in this version"
+_REMEDY_BY_WARNING_RULE: Final = {
+    "deprecated-version": "use the served API version",
+    "without-effect": "remove the field or object",
+}
 #: Rules that are checked while documents are read.
 DOCUMENT_RULES: Final = (
     LintRule("unreadable-file", _ERROR, "a file cannot be read"),
@@ -532,10 +538,12 @@ def _document_findings(manifests: Manifests, valid_forms: Mapping[tuple[str, int
         if warning.error.problem.startswith(_QUEUE_ANNOTATION):
             continue
         rule = "deprecated-version" if "deprecated" in warning.error.problem else "without-effect"
-        remedy = "use the served API version" if rule == "deprecated-version" else "remove the field or object"
-        yield _make_finding(
-            rule, warning.source, warning.document, (warning.kind, warning.name), warning.error._replace(remedy=remedy)
+        is_refused = warning.error.problem == scheme.KUEUE_DEPRECATION and warning.kind != "Configuration"
+        error = warning.error._replace(
+            problem=_REFUSED_VERSION if is_refused else warning.error.problem,
+            remedy=_CONVERT_REMEDY if is_refused else _REMEDY_BY_WARNING_RULE[rule],
         )
+        yield _make_finding(rule, warning.source, warning.document, (warning.kind, warning.name), error)
 
 
 def _cluster_findings(manifests: Sequence[Manifest]) -> Iterator[LintFinding]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.meta import find_condition
+from batchyard.api.meta import INT64_MAX, find_condition
 from batchyard.api.views.workload import LocalQueueView, Shape, WorkloadView
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.definitions import metric
@@ -295,7 +295,12 @@ class _CohortSums:
 
 
 def to_metric_unit(resource: str, amount: float) -> float:
-    """Convert an amount of a resource to the unit of metrics: CPU from millicores to cores; others are unchanged."""
+    """Convert an amount of a resource to the unit of metrics: CPU from millicores to cores; others are unchanged.
+
+    As in Kueue, amounts from the maximum of int64 on are infinite.
+    """
+    if amount >= INT64_MAX:
+        return math.inf
     return amount / 1000 if resource == "cpu" else amount
 
 

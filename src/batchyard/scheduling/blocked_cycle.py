@@ -22,8 +22,8 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
+from batchyard.scheduling.pending_heap import is_held_back
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.scheduling.queue_manager import is_held_back
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.lifecycle import WAITING_FOR_PODS_READY
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy

@@ -497,9 +497,11 @@ def compute_active_status(
     flavors: Mapping[str, FlavorView],
     topologies: Container[str],
     checks: Mapping[str, AdmissionCheckInfo],
+    is_cohort_cyclic: bool = False,
 ) -> QueueActiveStatus:
     """Return a ClusterQueue's Active condition, given the existing ResourceFlavors, Topologies and AdmissionChecks.
 
+    `is_cohort_cyclic`: the parents of its Cohort form a cycle, which Kueue reports since 0.20.
     Source: inactiveReason in Kueue's pkg/cache/scheduler/clusterqueue.go.
     """
     if terminating:
@@ -512,6 +514,8 @@ def compute_active_status(
         faults.append(("FlavorNotFound", f"references missing ResourceFlavor(s): {','.join(missing_flavors)}"))
     if view.check_rules:
         faults += _check_faults(view, checks)
+    if is_cohort_cyclic:
+        faults.append(("CohortCycleDetected", f'Cohort "{view.cohort}" has a cycle in hierarchy'))
     topology_faults = _topology_faults(view, flavors, topologies)
     if not faults and (not topology_faults or _has_multikueue_check(view, checks)):
         return ACTIVE_READY

@@ -20,7 +20,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.scheduling import decision_details
+from batchyard.scheduling import decision_details, gated_cycles
 from batchyard.scheduling.blocked_cycle import BlockedCycle, PodsReadyGate, workload_key_of
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
@@ -255,6 +255,8 @@ class Scheduler:
         self._on_preemption_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
+        #: With `blockAdmission`, Kueue refills no cycles.
+        self._may_refill = gate is None
         self._number = 0
         self._loops = PreemptionLoopDetector()
         self._quiescence = QuiescenceDetector(scheduler_cache)
@@ -298,6 +300,8 @@ class Scheduler:
         self._number += 1
         self._observer.begin()
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
+        if self._policy.rules.has_cycle_gates:
+            cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, may_refill=self._may_refill)
         decisions = cycle.run(self._blocked.first_heads(heads))
         self._observer.end_decisions()
         self._apply_decisions(decisions, reader, now, outcome)

@@ -9,7 +9,7 @@ caller applies the decisions. A cycle is deterministic and writes no objects. So
 pkg/scheduler/scheduler.go.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -18,7 +18,16 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling import flavor_assigner, messages, quota
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
-from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
+from batchyard.scheduling.decisions import (
+    DEFAULT_RULES,
+    Admit,
+    Decision,
+    DecisionRules,
+    Head,
+    InadmissibleReason,
+    Preempt,
+    StayPending,
+)
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
@@ -49,9 +58,15 @@ class OrderableEntry(Protocol):
 EntryT = TypeVar("EntryT", bound=OrderableEntry)
 
 
-def classical_order(entries: Sequence[EntryT]) -> Iterator[EntryT]:
-    """Yield a cycle's Workloads in Kueue's order without fair sharing: less borrowing, higher priority, older first."""
-    return iter(sorted(entries, key=_classical_sort_key))
+def classical_order(entries: Sequence[EntryT], preemptors: Collection[str] = ()) -> Iterator[EntryT]:
+    """Yield a cycle's Workloads in Kueue's order without fair sharing: less borrowing, higher priority, older first.
+
+    The Workloads in `preemptors` (keys) come before all others.
+    """
+    ordered_entries = sorted(entries, key=_classical_sort_key)
+    if preemptors:
+        ordered_entries.sort(key=lambda entry: entry.workload.key not in preemptors)
+    return iter(ordered_entries)
 
 
 def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
@@ -59,28 +74,35 @@ def _classical_sort_key(entry: OrderableEntry) -> tuple[int, int, int, str]:
     return entry.borrowing_height, -workload.priority, workload.queued, workload.uid
 
 
-def fair_order(entries: Sequence[EntryT], snapshot: Snapshot) -> Iterator[EntryT]:
+def fair_order(
+    entries: Sequence[EntryT],
+    snapshot: Snapshot,
+    preemptors: Collection[str] = (),
+    successor_of: Callable[[EntryT], EntryT | None] | None = None,
+) -> Iterator[EntryT]:
     """Yield a cycle's Workloads in fair sharing order, one cohort tree after the other, by the names of the roots.
 
     The order is computed lazily. A caller that admits a yielded Workload must add the usage to the snapshot before it
-    requests the next Workload. The usage changes the shares.
+    requests the next Workload. The usage changes the shares. The Workloads in `preemptors` (keys) come first in their
+    tree. `successor_of` returns the Workload that takes the place of the last yielded one in its ClusterQueue, if any.
     """
     entries_by_tree: dict[str, list[EntryT]] = {}
     for entry in sorted(entries, key=lambda e: e.queue.name):
         entries_by_tree.setdefault(entry.queue.node.path[0].name, []).append(entry)
     for name in sorted(entries_by_tree):
-        yield from _Tournament(entries_by_tree[name], snapshot).pop_winners()
+        yield from _Tournament(entries_by_tree[name], snapshot, preemptors).pop_winners(successor_of)
 
 
 class _Tournament(Generic[EntryT]):
     """Orders Workloads of one cohort tree, at most one per queue, for fair sharing: by weighted share if admitted."""
 
-    def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot) -> None:
+    def __init__(self, entries: Sequence[EntryT], snapshot: Snapshot, preemptors: Collection[str]) -> None:
         self._snapshot = snapshot
+        self._preemptors = preemptors
         self._entries = {entry.queue.node: entry for entry in entries}
         self._shares: dict[quota.QuotaNode, tuple[quota.Share, ...]] = {}
 
-    def pop_winners(self) -> Iterator[EntryT]:
+    def pop_winners(self, successor_of: Callable[[EntryT], EntryT | None] | None) -> Iterator[EntryT]:
         while self._entries:
             for node, entry in self._entries.items():
                 if node not in self._shares:
@@ -90,6 +112,9 @@ class _Tournament(Generic[EntryT]):
             del self._entries[node]
             yield winner
             self._forget_shares_in_branch(node)
+            successor = None if successor_of is None else successor_of(winner)
+            if successor is not None:
+                self._entries[node] = successor
 
     def _shares_with_entry(self, entry: EntryT) -> tuple[quota.Share, ...]:
         """Return the weighted shares from root Cohort to ClusterQueue as if the entry's Workload were admitted."""
@@ -125,6 +150,8 @@ class _Tournament(Generic[EntryT]):
         return best_contender
 
     def _precedes(self, a: EntryT, b: EntryT, level: int) -> bool:
+        if self._preemptors and (a.workload.key in self._preemptors) != (b.workload.key in self._preemptors):
+            return a.workload.key in self._preemptors
         a_share, b_share = self._shares[a.queue.node][level], self._shares[b.queue.node][level]
         a_borrows, b_borrows = a_share.is_borrowing_on(a.usage), b_share.is_borrowing_on(b.usage)
         if a_borrows != b_borrows:
@@ -160,6 +187,8 @@ class SchedulingPolicy:
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
     preemption_strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
+    #: The rules that depend on the version and the feature gates of Kueue.
+    rules: DecisionRules = DEFAULT_RULES
 
     @property
     def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
@@ -201,6 +230,8 @@ class Cycle:
     renominated_workloads: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of preemptions skipped in favor of other Workloads in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
+    #: With the rule `prioritizes_preemptors`, the keys of the heads that wait for their victims to stop.
+    preemptors: frozenset[str] = frozenset()
 
     def run(self, heads: Sequence[Head]) -> list[Decision]:
         """Return a decision for each head (first pending Workload of a ClusterQueue).
@@ -211,22 +242,31 @@ class Cycle:
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:
-            pending_decision = self._nomination_obstacle(head)
+            pending_decision = self.nomination_obstacle(head)
             if pending_decision is None:
-                entries.append(self._nominate_head(head))
+                entries.append(self.nominate_head(head))
             else:
                 decisions.append(pending_decision)
         with self.snapshot.what_if():
-            claimed_victims = _ClaimedVictims(self.snapshot)
-            decisions += [self._decide_entry(entry, claimed_victims) for entry in self._order_entries(entries)]
+            claimed_victims = ClaimedVictims(self.snapshot)
+            decisions += self.decide_entries(entries, claimed_victims)
         return decisions
 
+    def decide_entries(
+        self, entries: Sequence[NominatedEntry], claimed_victims: "ClaimedVictims"
+    ) -> Sequence[Decision]:
+        """Return the decisions for the entries, in the order of the cycle."""
+        return [self.decide_entry(entry, claimed_victims) for entry in self._order_entries(entries)]
+
     def _order_entries(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
-        return fair_order(entries, self.snapshot) if self.policy.fair_sharing else classical_order(entries)
+        if self.policy.fair_sharing:
+            return fair_order(entries, self.snapshot, self.preemptors)
+        return classical_order(entries, self.preemptors)
 
     # Nomination.
 
-    def _nomination_obstacle(self, head: Head) -> Decision | None:
+    def nomination_obstacle(self, head: Head) -> Decision | None:
+        """Return the decision for a head that cannot be nominated, such as one in an inactive queue; otherwise None."""
         queue, namespace = self.snapshot.queues.get(head.queue), head.workload.namespace
         labels = self.namespaces.get(namespace)
         requeue_reason = messages.RequeueReason.GENERIC
@@ -252,7 +292,8 @@ class Cycle:
             return None
         return StayPending(head, why, requeue_reason, head.last_assignment)
 
-    def _nominate_head(self, head: Head) -> NominatedEntry:
+    def nominate_head(self, head: Head) -> NominatedEntry:
+        """Choose flavors and preemption targets for a head in the current snapshot."""
         queue = self.snapshot.queues[head.queue]
         assignment, targets = self._assign_flavors(head.workload, queue, head.last_assignment, ())
         return NominatedEntry(head, head.workload, queue, assignment, targets)
@@ -268,7 +309,7 @@ class Cycle:
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
         may_preempt = queue.view.preemption.is_allowed
-        preemptor = Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies) if may_preempt else None
+        preemptor = self._preemptor_for(workload, queue) if may_preempt else None
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
@@ -282,14 +323,26 @@ class Cycle:
         )
         return partial_result or full_result
 
+    def _preemptor_for(self, workload: WorkloadView, queue: ClusterQueue) -> Preemptor:
+        return Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies, self.policy.rules)
+
     # Decision.
 
-    def _decide_entry(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> Decision:
+    def _no_fit_reason(self, assignment: flavor_assigner.Assignment) -> str:
+        """Return the condition's reason if it does not follow from the tried flavors; otherwise ''.
+
+        Since Kueue 0.20, a resource that no group covers counts even if flavors were tried for other resources.
+        """
+        has_uncovered_resource = self.policy.rules.is_current and assignment.has_uncovered_resource
+        return messages.NO_MATCHING_FLAVOR if has_uncovered_resource else ""
+
+    def decide_entry(self, entry: NominatedEntry, claimed_victims: "ClaimedVictims") -> Decision:
+        """Return the decision for an entry after the earlier ones of the cycle; add its usage to the snapshot."""
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
-            why = InadmissibleReason("", assignment)
+            why = InadmissibleReason(self._no_fit_reason(assignment), assignment)
             return StayPending(head, why, _REQUEUE_NO_FIT, self._last_assignment(entry))
         if assignment.mode is _MODE_PREEMPT and not entry.targets:
             self._reserve_quota(entry)
@@ -326,7 +379,7 @@ class Cycle:
                 )
         return None
 
-    def _nominate_again(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> None:
+    def _nominate_again(self, entry: NominatedEntry, claimed_victims: "ClaimedVictims") -> None:
         """Repeat a Workload's flavor assignment as if the victims of earlier decisions of this cycle were already gone.
 
         The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
@@ -344,10 +397,11 @@ class Cycle:
         """Add a pending Workload's usage to the snapshot, so that later Workloads of the cycle cannot take this quota.
 
         This is called for a Workload that needs preemption to fit but has no preemption candidates.
-        With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption.
+        With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption;
+        a prioritized preemptor keeps the quota nevertheless.
         """
         queue = entry.queue
-        if queue.view.preemption.reclaim_within_cohort == "Any":
+        if queue.view.preemption.reclaim_within_cohort == "Any" and entry.workload.key not in self.preemptors:
             return
         node = queue.node
         reserved_usage = []
@@ -378,25 +432,31 @@ def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignme
     return assignment.mode is _MODE_FIT or bool(targets)
 
 
-class _ClaimedVictims:
+class ClaimedVictims:
+    """The Workloads that the earlier decisions of a cycle preempt, by cohort tree."""
+
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         #: By the root of the cohort tree, then by Workload key.
         self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
+        """Return the victims in the cohort tree of an entry, by Workload key."""
         return self._victims_by_root.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:
+        """Return whether an earlier decision preempts a target of an entry."""
         claimed_victims = self.claimed_in_tree(entry)
         return bool(claimed_victims) and any(target.workload.key in claimed_victims for target in entry.targets)
 
     def claim_targets(self, entry: NominatedEntry) -> None:
+        """Record the targets of an entry as victims."""
         if entry.targets:
             claimed_victims = self._victims_by_root.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
+        """Return whether an entry fits once all victims and its own targets are gone."""
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
         if not claimed_victims and not entry.targets:
             return quota.has_room(node, entry.usage)

@@ -1,12 +1,97 @@
 """Decisions of a scheduling cycle about a head (first Workload of a ClusterQueue): admit, preempt or stay pending."""
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
 
+from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
 from batchyard.scheduling.preemption.context import PreemptionTarget
+
+# The rules of decisions that differ between versions and feature gates of Kueue.
+
+
+class KueueVersion(StrEnum):
+    """The versions of Kueue whose decision rules batchyard can follow."""
+
+    V0_19 = "0.19"
+    V0_20 = "0.20"
+
+
+#: The version whose rules apply by default: the recorded decisions of Kueue are those of this version.
+DEFAULT_VERSION: Final = KueueVersion.V0_19
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRules:
+    """The decision rules that a version or a feature gate of Kueue selects; the defaults are those of Kueue 0.19."""
+
+    version: KueueVersion = DEFAULT_VERSION
+    #: Gate SchedulingEquivalenceHashingIgnorePodSetName: names of pod sets do not make Workloads different.
+    ignores_pod_set_names: bool = False
+    #: Gate PrioritizePreemptorWorkloads: Workloads that wait for their victims come first in a cycle.
+    prioritizes_preemptors: bool = False
+    #: Gate FairSharingReevaluatePreemptionCandidates: the first strategy runs again after it lowered the own share.
+    reevaluates_candidates: bool = False
+    #: Gate FairSharingRefill: a ClusterQueue that admits brings its next Workload into the same cycle.
+    refills_heads: bool = False
+    #: Gate RejectUpdatesToCQWithInvalidOnFlavors: ClusterQueue updates with unknown flavors in onFlavors are rejected.
+    rejects_unknown_on_flavors: bool = False
+    #: Gate WorkloadPriorityClassDefaulting: jobs without a priority class get the class `default`, if it exists.
+    defaults_priority_class: bool = True
+    #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
+    finishes_orphans: bool = True
+    #: The feature gates that the Configuration sets, sorted by name.
+    set_gates: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def class_defaulting(self) -> PriorityClassDefaulting:
+        """The Namespaces in which the WorkloadPriorityClass `default` applies."""
+        if not self.defaults_priority_class:
+            return PriorityClassDefaulting.NONE
+        return PriorityClassDefaulting.MANAGED if self.is_current else PriorityClassDefaulting.ALL
+
+    @property
+    def has_cycle_gates(self) -> bool:
+        """Whether a gate that changes scheduling cycles is enabled."""
+        return self.prioritizes_preemptors or self.refills_heads
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the rules that Kueue 0.20 introduced apply."""
+        return self.version is not KueueVersion.V0_19
+
+
+#: The rules of Kueue 0.19 with its default feature gates.
+DEFAULT_RULES: Final = DecisionRules()
+
+#: The field of DecisionRules for each feature gate.
+RULE_BY_GATE: Final[Mapping[str, str]] = {
+    "SchedulingEquivalenceHashingIgnorePodSetName": "ignores_pod_set_names",
+    "PrioritizePreemptorWorkloads": "prioritizes_preemptors",
+    "FairSharingReevaluatePreemptionCandidates": "reevaluates_candidates",
+    "FairSharingRefill": "refills_heads",
+    "RejectUpdatesToCQWithInvalidOnFlavors": "rejects_unknown_on_flavors",
+    "WorkloadPriorityClassDefaulting": "defaults_priority_class",
+    "FinishOrphanedWorkloads": "finishes_orphans",
+}
+#: The gates that are enabled by default since Kueue 0.20.
+_ENABLED_IN_0_20: Final = ("SchedulingEquivalenceHashingIgnorePodSetName", "RejectUpdatesToCQWithInvalidOnFlavors")
+
+
+def decision_rules(version: KueueVersion, gates: Mapping[str, bool]) -> DecisionRules:
+    """Return the decision rules of a version of Kueue; `gates` are the feature gates that a Configuration sets."""
+    defaults = {} if version is KueueVersion.V0_19 else dict.fromkeys(_ENABLED_IN_0_20, True)
+    effective_gates = {name: is_on for name, is_on in {**defaults, **gates}.items() if name in RULE_BY_GATE}
+    fields = {RULE_BY_GATE[name]: is_on for name, is_on in effective_gates.items()}
+    return replace(DecisionRules(version, set_gates=tuple(sorted(gates.items()))), **fields)
+
+
+# Decisions.
 
 
 class Head(NamedTuple):

@@ -76,6 +76,12 @@ class PodSetAssignment:
         return tuple([rejection for scan in self.scans for rejection in scan.rejections])
 
     @property
+    def has_uncovered_resource(self) -> bool:
+        """Whether the pod set does not fit because the ClusterQueue does not cover a requested resource."""
+        is_group_unfit = self.scans and self.scans[-1].selected_assignment is cluster_queue.NO_FLAVOR_ASSIGNMENT
+        return bool(self.unavailable_resource) and not is_group_unfit
+
+    @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
         """The results of the flavors tried for the pod set, except flavors that fit without borrowing."""
         return tuple([attempt for scan in self.scans for attempt in scan.attempts])
@@ -133,6 +139,11 @@ class Assignment:
             if pod_set.mode is FlavorAssignmentMode.NO_FIT:
                 most_severe_reason = more_severe_reason(most_severe_reason, pod_set.no_fit_reason)
         return most_severe_reason
+
+    @property
+    def has_uncovered_resource(self) -> bool:
+        """Whether a pod set does not fit because the ClusterQueue does not cover a requested resource."""
+        return any(pod_set.has_uncovered_resource for pod_set in self.pod_sets)
 
     @property
     def preempting_frs(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from batchyard.api.meta import Selector, parse_selector
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.decisions import DEFAULT_VERSION, RULE_BY_GATE, KueueVersion, decision_rules
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
@@ -36,7 +37,7 @@ _DECISION_FIELDS: Final = (
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, *RULE_BY_GATE})
 
 
 def managed_namespaces(
@@ -66,6 +67,11 @@ class KueueSettings:
         """Return a copy of the settings with fair sharing enabled."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))
 
+    def with_version(self, version: KueueVersion) -> "KueueSettings":
+        """Return a copy of the settings with the decision rules of a version of Kueue; the feature gates stay set."""
+        rules = decision_rules(version, dict(self.policy.rules.set_gates))
+        return replace(self, policy=replace(self.policy, rules=rules))
+
 
 #: The default settings of a simulation: no PodsReady timeout, all Namespaces managed.
 SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
@@ -78,12 +84,20 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
-    is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
+    gates = configuration.get("featureGates") or {}
+    policy = replace(policy, rules=decision_rules(DEFAULT_VERSION, gates))
+    is_pods_ready_disabled = gates.get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
     return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
+
+
+def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: str) -> KueueSettings:
+    """Return the settings of `batchyard up` with the rules of a version; without a Configuration, a simulation's."""
+    settings = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
+    return settings.with_version(KueueVersion(version))
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:

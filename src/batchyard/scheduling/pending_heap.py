@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from batchyard.api.views.workload import WorkloadView
+from batchyard.api.views.workload import Shape, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.flavor_assigner import LastAssignment
 
 QueueOrder: TypeAlias = tuple[int, Instant, str, str]
+EquivalenceClassKey: TypeAlias = tuple[Shape, str]
 
 
 #: Sort key of the queue order, in which a current preemptor has no precedence.
@@ -134,3 +135,13 @@ def has_same_queue_state(old: WorkloadView, new: WorkloadView) -> bool:
         and old.requeue_at == new.requeue_at
         and old.has_failed_check == new.has_failed_check
     )
+
+
+def is_held_back(view: WorkloadView, now: Instant) -> bool:
+    """Return whether a Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
+    return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
+
+
+def class_key(view: WorkloadView) -> EquivalenceClassKey:
+    """Return the key of a Workload's equivalence class: its shape and its namespace."""
+    return view.shape, view.namespace

@@ -9,18 +9,17 @@ until the clock advances or the trees are rebuilt.
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
-from typing import Final, TypeAlias
+from typing import Final
 
 from batchyard.api.views.workload import Shape, WorkloadView
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.scheduling import pending_heap
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.decisions import Head
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, Head
 from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.messages import RequeueReason
+from batchyard.scheduling.pending_heap import EquivalenceClassKey
 from batchyard.scheduling.snapshot import Snapshot
-
-EquivalenceClassKey: TypeAlias = tuple[Shape, str]
 
 _STAY_IN_LINE_REASONS: Final = (RequeueReason.FAILED_AFTER_NOMINATION, RequeueReason.PENDING_PREEMPTION)
 _NO_FIT_REASONS: Final = (RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES)
@@ -33,9 +32,10 @@ class PendingQueueReader:
     until its condition Requeued is no longer False.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, rules: DecisionRules = DEFAULT_RULES) -> None:
         self.name = name
         self.strict_fifo = False
+        self._rules = rules
         self._entries: dict[str, pending_heap.PendingEntry] = {}
         self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
         #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
@@ -44,6 +44,8 @@ class PendingQueueReader:
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
         self._preemptor = ""
+        #: The key and generation of the last Workload that waited for its victims, also with StrictFIFO.
+        self.waiting_preemptor: tuple[str, int] | None = None
         #: The number of pending Workloads by LocalQueue.
         self.counts_by_local_queue: dict[str, int] = {}
         self._first_pending = pending_heap.FirstPendingCache()
@@ -91,6 +93,8 @@ class PendingQueueReader:
         """Stop keeping the Workload with this key first in the queue, if it is the current preemptor."""
         if self._preemptor == key:
             self._preemptor = ""
+        if self.waiting_preemptor is not None and self.waiting_preemptor[0] == key:
+            self.waiting_preemptor = None
 
     def count_ahead_of(self, key: str) -> int:
         """Return the number of Workloads ahead of a pending Workload in this queue."""
@@ -121,7 +125,7 @@ class PendingQueueReader:
     def parked_at(self, key: str) -> Instant | None:
         """Return when an inadmissible (parked) Workload, or an equivalent one, was last tried; None if not parked."""
         entry = self._entries.get(key)
-        equivalence_class = None if entry is None else self._classes.get(_class_key(entry.view))
+        equivalence_class = None if entry is None else self._classes.get(pending_heap.class_key(entry.view))
         if entry is None or equivalence_class is None or entry.heap is not equivalence_class.parked:
             return None
         return equivalence_class.parked_at
@@ -151,7 +155,7 @@ class PendingQueueReader:
         return Head(entry.view, self.name, entry.last_assignment)
 
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
-        equivalence_class = self._classes.get(_class_key(entry.view))
+        equivalence_class = self._classes.get(pending_heap.class_key(entry.view))
         return equivalence_class is not None and entry.heap is equivalence_class.in_line
 
 
@@ -187,7 +191,7 @@ class PendingQueue(PendingQueueReader):
         )
         self.remove(view.key, forget_preemptor=False)
         self._add_entry(entry)
-        if not was_in_line and is_held_back(view, now):
+        if not was_in_line and pending_heap.is_held_back(view, now):
             self._held_back[view.key] = entry
             return False
         if not was_in_line and not self.strict_fifo and view.shape in self._unfit_shapes:
@@ -234,15 +238,19 @@ class PendingQueue(PendingQueueReader):
         Equivalent Workloads may be set aside too. `condition_reason` is the reason of the QuotaReserved condition.
         """
         view = head.workload
-        if reason is RequeueReason.PENDING_PREEMPTION and not self.strict_fifo:
-            self._preemptor = view.key
+        if reason is RequeueReason.PENDING_PREEMPTION:
+            self.waiting_preemptor = view.key, view.generation
+            if not self.strict_fifo:
+                self._preemptor = view.key
+        elif self._rules.is_current:  # Kueue 0.19 keeps the Workload first even if its preemption has failed
+            self.release_preemptor(view.key)
         entry = self._entries.get(view.key)
         if entry is None or entry.view is not view:
             self.remove(view.key, forget_preemptor=False)
             entry = pending_heap.PendingEntry(view, last_assignment)
             self._add_entry(entry)
         entry.last_assignment = last_assignment
-        if is_held_back(view, now):
+        if pending_heap.is_held_back(view, now):
             self._remove_entry_from_heap(entry)
             self._held_back[view.key] = entry
             return True
@@ -256,7 +264,7 @@ class PendingQueue(PendingQueueReader):
         if entry.heap is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
-            self._update_class_front(_class_key(view), equivalence_class)
+            self._update_class_front(pending_heap.class_key(view), equivalence_class)
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
@@ -272,7 +280,7 @@ class PendingQueue(PendingQueueReader):
                 self._update_class_front(key, equivalence_class)
                 was_reactivated = True
         for entry in list(self._held_back.values()):
-            if not is_held_back(entry.view, now) and admits_namespace(entry.view.namespace):
+            if not pending_heap.is_held_back(entry.view, now) and admits_namespace(entry.view.namespace):
                 del self._held_back[entry.view.key]
                 self._push_in_line(entry)
                 was_reactivated = True
@@ -301,7 +309,7 @@ class PendingQueue(PendingQueueReader):
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
     def _find_or_add_class(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
-        key = _class_key(view)
+        key = pending_heap.class_key(view)
         equivalence_class = self._classes.get(key)
         if equivalence_class is None:
             equivalence_class = self._classes[key] = pending_heap.EquivalenceClass()
@@ -311,7 +319,7 @@ class PendingQueue(PendingQueueReader):
         equivalence_class = self._find_or_add_class(entry.view)
         equivalence_class.in_line.push(entry)
         if equivalence_class.in_line.first_entry() is entry:
-            self._update_class_front(_class_key(entry.view), equivalence_class)
+            self._update_class_front(pending_heap.class_key(entry.view), equivalence_class)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
@@ -333,7 +341,7 @@ class PendingQueue(PendingQueueReader):
         was_first = heap.first_entry() is entry
         heap.size -= 1
         entry.heap = None
-        key = _class_key(entry.view)
+        key = pending_heap.class_key(entry.view)
         equivalence_class = self._classes[key]
         if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
@@ -365,15 +373,6 @@ class PendingQueue(PendingQueueReader):
         for key, equivalence_class in self._classes.items():
             if key[0] == shape and equivalence_class.in_line.size:
                 equivalence_class.park(now)
-
-
-def is_held_back(view: WorkloadView, now: Instant) -> bool:
-    """Return whether a Workload is not tried yet, because of a backoff or because its condition Requeued is False."""
-    return view.requeue_blocked or (view.requeue_at is not None and view.requeue_at > now)
-
-
-def _class_key(view: WorkloadView) -> EquivalenceClassKey:
-    return view.shape, view.namespace
 
 
 #: How long Kueue batches changes before it reactivates parked Workloads. Quota that victims release one by one is

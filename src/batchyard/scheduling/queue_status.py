@@ -68,6 +68,9 @@ class QueueStatusController:
                 return [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._cache.snapshot.queues)]
             case scheme.CLUSTER_QUEUE:
                 return [*self._changed_queue_key(event), *self._local_queue_keys_of(event), *self._cohorts_of(event)]
+            case scheme.COHORT if self._cache.reports_cohort_cycles:
+                queues = [Key(scheme.CLUSTER_QUEUE, "", name) for name in sorted(self._cache.snapshot.queues)]
+                return [*self._changed_queue_key(event), *queues]
             case _:
                 return self._changed_queue_key(event)
 

@@ -32,7 +32,7 @@ from batchyard.scheduling.cluster_queue import (
     QueueActiveStatus,
     compute_active_status,
 )
-from batchyard.scheduling.decisions import Admit, Head
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
@@ -335,6 +335,7 @@ class SchedulerCache:
         requeue_batch_period: Duration = 0,
         *,
         is_reactivated_externally: bool = False,
+        rules: DecisionRules = DEFAULT_RULES,
     ) -> None:
         """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order.
 
@@ -346,7 +347,8 @@ class SchedulerCache:
         self.queue_manager = QueueManager(
             self.snapshot, self.namespaces, requeue_batch_period, is_reactivated_externally=is_reactivated_externally
         )
-        self._views = AdjustedViews(view_of)
+        self._rules = rules
+        self._views = AdjustedViews(view_of, rules)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
         self._topologies: dict[str, None] = {}
@@ -421,7 +423,13 @@ class SchedulerCache:
             flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
             topologies=self._topologies,
             checks=self._checks,
+            is_cohort_cyclic=self._rules.is_current and self.snapshot.forest.has_cycle(view.cohort),
         )
+
+    @property
+    def reports_cohort_cycles(self) -> bool:
+        """Whether the Active conditions of ClusterQueues depend on Cohorts."""
+        return self._rules.is_current
 
     def has_admission_check(self, name: str) -> bool:
         """Return whether an AdmissionCheck exists."""
@@ -491,7 +499,7 @@ class SchedulerCache:
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
         is_new = name not in self.queue_manager.pending
-        pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name))
+        pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name, self._rules))
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
         self.queue_manager.mark_queue_for_retry(name)
@@ -519,6 +527,9 @@ class SchedulerCache:
             self.snapshot.put_cohort(view)
         self.snapshot.rebuild_if_changed()
         self.queue_manager.activate_all()
+        if self._rules.is_current:  # a cycle of Cohorts makes ClusterQueues inactive
+            for name in self.snapshot.queues:
+                self._set_active(name)
         if event.type is _DELETED:
             return
         node = self.snapshot.cohorts[view.name]

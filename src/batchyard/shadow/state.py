@@ -38,7 +38,7 @@ class SchedulerModel:
         `is_ordered_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
         """
         view_of = view_by_creation if is_ordered_by_creation else workload_view
-        self.index = SchedulerCache(view_of, requeue_batch_period, is_reactivated_externally=True)
+        self.index = SchedulerCache(view_of, requeue_batch_period, is_reactivated_externally=True, rules=policy.rules)
         self._policy = policy
         self._quiescence_detector = QuiescenceDetector(self.index)
         self._cycle_number = 0

@@ -19,8 +19,10 @@ from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.meta import Key, Obj, Selector, group_kind
 from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.controller_groups import ADMISSION, JOBSET
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 
 #: The URL paths of the webhooks.
 MUTATE_PATH: Final = "/mutate"
@@ -180,7 +182,11 @@ class InvalidReview(ValueError):  # noqa: N818 - named after the condition
 
 
 def review_mutation(
-    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
+    review: Mapping[str, Any],
+    groups: Sequence[str],
+    fetched: FetchedObjects,
+    namespaces: Selector | None = None,
+    rules: DecisionRules = DEFAULT_RULES,
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
@@ -190,7 +196,7 @@ def review_mutation(
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
-        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces)
+        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces, rules)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
@@ -199,7 +205,12 @@ def review_mutation(
     return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode_json(patch)).decode())
 
 
-def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
+def review_validation(
+    review: Mapping[str, Any],
+    enabled_groups: Sequence[str],
+    fetched_objects: FetchedObjects,
+    rules: DecisionRules = DEFAULT_RULES,
+) -> Obj:
     """Return the AdmissionReview response of the validating webhook: it allows the object or contains the errors.
 
     Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
@@ -207,7 +218,7 @@ def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], 
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
-    errors = list(_validation_errors(new_object, old, request.get("subResource") or ""))
+    errors = list(_validation_errors(new_object, old, request.get("subResource") or "", rules))
     if errors:
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
@@ -237,18 +248,20 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
     return {"apiVersion": _CONVERSION_API_VERSION, "kind": "ConversionReview", "response": response}
 
 
-def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
+def _complete_object(
+    obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None, rules: DecisionRules
+) -> Obj:
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
-        return queue_job(obj, objects.get, namespaces) if ADMISSION in groups else obj
+        return queue_job(obj, objects.get, namespaces, rules.class_defaulting) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 
-def _validation_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[FieldError]:
+def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: DecisionRules) -> Iterator[FieldError]:
     kind = group_kind(new)
     if kind == scheme.POD:
         return
@@ -256,6 +269,8 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[
         yield from validation.validate_status(new, old) if old is not None else ()
         return
     errors = validation.validate(new) if old is None else validation.validate_update(new, old)
+    if old is not None and kind == scheme.CLUSTER_QUEUE and rules.rejects_unknown_on_flavors:
+        errors = dict.fromkeys([*errors, *on_flavors_errors(new)])  # without duplicates
     # The API server validates names itself; a name that is still to be generated is empty.
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)

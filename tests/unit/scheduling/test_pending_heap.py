@@ -11,7 +11,8 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.flavor_assigner import LastAssignment
 from batchyard.scheduling.messages import RequeueReason
-from batchyard.scheduling.queue_manager import PendingQueue, is_held_back
+from batchyard.scheduling.pending_heap import is_held_back
+from batchyard.scheduling.queue_manager import PendingQueue
 from yard import workload
 
 NO_FIT, NO_CANDIDATES = RequeueReason.NO_FIT, RequeueReason.PREEMPTION_NO_CANDIDATES

@@ -175,6 +175,14 @@ def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]
     yield from quota_count_errors(groups)
 
 
+def on_flavors_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Report each flavor in `onFlavors` of an admission check that the ClusterQueue does not have.
+
+    Updates must pass this check if the feature gate RejectUpdatesToCQWithInvalidOnFlavors is enabled.
+    """
+    yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
+
+
 def _flavor_names(spec: Mapping[str, Any]) -> dict[str, None]:
     return {flavor["name"]: None for group in spec.get("resourceGroups") or () for flavor in group["flavors"]}
 

@@ -319,7 +319,7 @@ def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
     template, min_count, count = pod_set["template"], pod_set.get("minCount"), pod_set.get("count", 1)
     if min_count is not None and min_count > count:
         message = "minCount should be positive and less or equal to count"
-        yield rules.schema_rule_fault(path, "object", message, f"set minCount to a number from 1 to {count}")
+        yield rules.schema_rule_fault(path, "object", message, f"set minCount to a number from 0 to {count}")
     if meta := template.get("metadata"):
         yield from rules.label_errors(meta.get("labels"), f"{path}.template.metadata.labels")
         yield from rules.annotation_errors(meta.get("annotations"), f"{path}.template.metadata.annotations")

@@ -134,6 +134,11 @@ def _add_amounts(total: dict[str, int], added_amounts: Mapping[str, int]) -> Non
 def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return a pod's total resource requests in billionths, by resource, including its overhead."""
     total_amounts = pod_total_amounts(spec, container_requests)
+    if spec.get("resources"):
+        # The API server rejects pod-level requests below those of the containers, but a Workload may contain them.
+        # Kueue counts the larger amount since 0.20; before, such a Workload reserved less quota than its pods use.
+        container_amounts = pod_total_amounts({**spec, "resources": None}, container_requests)
+        total_amounts = {name: max(nano, container_amounts.get(name, nano)) for name, nano in total_amounts.items()}
     for name, value in (spec.get("overhead") or {}).items():
         total_amounts[name] = total_amounts.get(name, 0) + meta.parse_quantity(value)
     return total_amounts

@@ -133,6 +133,10 @@ class WorkloadView:
         self.admitted_pod_sets = shared_pod_sets.admitted_pod_sets_of(admission, self.counts) if admission else ()
         self._read_conditions(metadata, status)
 
+    def ignore_pod_set_names(self) -> None:
+        """Exclude the names of the pod sets from `shape`: Workloads that differ only in them become equivalent."""
+        self.shape = self._shared.nameless_shape(), self.priority, self.counts
+
     def _read_identity(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
         self.namespace, self.name = metadata.get("namespace", ""), metadata["name"]
         self.key = f"{self.namespace}/{self.name}"
@@ -237,7 +241,9 @@ def _queue_timestamp(conditions: Mapping[str, Mapping[str, Any]], creation_time:
 class _SharedPodSets:
     """Parsed pod sets that Workloads with equal pod sets share, and a cache of these Workloads' parsed admissions."""
 
-    __slots__ = ("_admitted_pod_sets", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape")
+    __slots__ = (
+        *("_admitted_pod_sets", "_nameless_shape", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape"),
+    )
 
     def __init__(self, pod_set_objs: Sequence[Mapping[str, Any]]) -> None:
         self.pod_sets = tuple(map(_pod_set, pod_set_objs))
@@ -247,6 +253,13 @@ class _SharedPodSets:
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
         self.shape = _encode_json([_scheduling_fields(o) for o in pod_set_objs])
         self._admitted_pod_sets: dict[tuple[bytes, tuple[int, ...]], tuple[AdmittedPodSet, ...]] = {}
+        self._nameless_shape = b""
+
+    def nameless_shape(self) -> bytes:
+        """Return `shape` without the names of the pod sets, which come first in `_scheduling_fields()`."""
+        if not self._nameless_shape:
+            self._nameless_shape = _encode_json([fields[1:] for fields in msgspec.json.decode(self.shape)])
+        return self._nameless_shape
 
     def admitted_pod_sets_of(
         self, admission: Mapping[str, Any], counts_per_pod_set: tuple[int, ...]

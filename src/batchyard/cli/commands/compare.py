@@ -1,7 +1,7 @@
 """The command `batchyard compare`: simulates two configurations under the same load and prints the differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,9 +15,10 @@ from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, write_report
 from batchyard.cli.figure_tables import two_run_totals
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
-from batchyard.cli.options import Output, OutputOption, Seed, to_duration
+from batchyard.cli.options import KueueVersionChoice, KueueVersionOption, Output, OutputOption, Seed, to_duration
 from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
 from batchyard.sim.compare.comparison import (
     CHANGES_SHOWN_MAX,
     ComparisonSettings,
@@ -55,6 +56,8 @@ class CompareRequest:
     settings: ComparisonSettings
     output_format: Output
     html: Path | None
+    #: The version of Kueue whose decision rules apply to both.
+    kueue_version: KueueVersion = DEFAULT_VERSION
 
 
 def run(request: CompareRequest) -> None:
@@ -108,9 +111,11 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
         for name, path, cluster in zip(names, (request.path_a, request.path_b), request.clusters, strict=True)
     ]
     try:
-        return read_pair(variants[0], variants[1], _read_load_sources(request, variants), request.settings.until)
+        pair = read_pair(variants[0], variants[1], _read_load_sources(request, variants), request.settings.until)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
+    a, b = (replace(each, kueue=each.kueue.with_version(request.kueue_version)) for each in (pair.a, pair.b))
+    return pair._replace(a=a, b=b)
 
 
 def _read_load_sources(request: CompareRequest, variants: Sequence[ComparedConfiguration]) -> Sequence[Source]:
@@ -227,8 +232,9 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds for both, starting at --seed.")] = 1,
     output: OutputOption = Output.TABLE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")] = None,
+    kueue_version: KueueVersionOption = KueueVersionChoice.V0_19,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Compare two configurations on the same load: waits, utilization, fairness, preemptions, costs."""
-    settings = ComparisonSettings(until, seed, seeds)
-    run(CompareRequest(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html))
+    settings, version = ComparisonSettings(until, seed, seeds), KueueVersion(kueue_version.value)
+    run(CompareRequest(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html, version))

@@ -28,6 +28,7 @@ from batchyard.cli.daily.cluster import ClusterClient, run_in_cluster
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
+from batchyard.scheduling.decisions import KueueVersion
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecast_workloads
 from batchyard.sim.state import State
@@ -36,7 +37,7 @@ from batchyard.sim.whatif import SUBJECT_KINDS, subject_document, workload_of
 #: The status codes of a server that serves forecasts but is overloaded.
 _OVERLOAD_STATUS_CODES: Final = (429, 503)
 #: The parameters of the command that a server's forecast does not take into account.
-_LOCAL_PARAMETERS: Final = ("forks", "until", "arrivals", "fair_sharing")
+_LOCAL_PARAMETERS: Final = ("forks", "until", "arrivals", "fair_sharing", "kueue_version")
 #: The maximum number of forecasts that one command requests from a server.
 _SERVER_FORECASTS_MAX: Final = 100
 
@@ -270,13 +271,14 @@ def eta(
     kube_context: options.Context = "",
     data_dir: options.DataDir = None,
     fair_sharing: options.FairSharing = False,
+    kueue_version: options.KueueVersionOption = options.KueueVersionChoice.V0_19,
     seed: options.Seed = 0,
     output: options.OutputOption = options.Output.TABLE,
 ) -> None:
     """Forecast the start of Workloads, with an interval, from many simulated forks of the current state.
 
-    If you name one object, the platform computes the forecast. With --forks, --until, --no-arrivals or --fair-sharing,
-    the command computes the forecast itself, from all objects of the cluster.
+    If you name one object, the platform computes the forecast. With --forks, --until, --no-arrivals, --fair-sharing or
+    --kueue-version, the command computes the forecast itself, from all objects of the cluster.
     """
     if subject and all_:
         raise typer.BadParameter("KIND/NAME and --all exclude each other: remove one of them")
@@ -286,7 +288,8 @@ def eta(
         raise typer.BadParameter("--queue requires --all: add it, or remove --queue")
 
     horizon: Duration = HORIZON if until is None else until
-    forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
+    version = KueueVersion(kueue_version.value)
+    forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals, version=version)
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )

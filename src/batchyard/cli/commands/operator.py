@@ -25,6 +25,7 @@ from batchyard.cli.kueue_configuration import read_kueue_settings, read_shadow_s
 from batchyard.client.leader_election import LeaseSettings
 from batchyard.operator_manifests.deployment import InstallSettings
 from batchyard.operator_manifests.rights import crd_names
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
 from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD
 from batchyard.server.clocks.wall import wall_clock
@@ -133,13 +134,13 @@ def run_shadow(
     duration: Duration | None,
     patience: Duration | None,
     *,
-    kueue: tuple[Path | None, bool],
+    kueue: tuple[Path | None, bool, KueueVersion],
     output_format: cli_options.ProgressFormat | None,
 ) -> None:
-    """Run shadow mode with the options of the command; `kueue` is Kueue's Configuration file and fair sharing flag."""
+    """Run shadow mode with the options of the command; `kueue`: Configuration file, fair sharing flag and version."""
     defaults = ShadowSettings()
     settings = defaults if patience is None else ShadowSettings(min(defaults.watch_skew_max, patience // 2), patience)
-    config, fair_sharing = kueue
+    config, fair_sharing, version = kueue
     kueue_settings = None if config is None else read_shadow_settings(config)
     shadow(
         ShadowConfig(
@@ -149,6 +150,7 @@ def run_shadow(
             settings,
             duration,
             *address_and_port,
+            version,
         ),
         output_format or cli_options.ProgressFormat.JSON,
     )
@@ -176,6 +178,8 @@ class OperatorOptions(NamedTuple):
     #: The file with Kueue's Configuration.
     config: Path | None = None
     fair_sharing: bool = False
+    #: The version of Kueue whose decision rules apply.
+    kueue_version: KueueVersion = DEFAULT_VERSION
     #: Whether missing CRDs are installed first.
     installs_definitions: bool = False
     address: str = ""
@@ -220,6 +224,7 @@ def _kueue_settings(options: OperatorOptions) -> KueueSettings:
     settings = KueueSettings() if options.config is None else read_kueue_settings(options.config)
     if settings.pods_ready is not None:
         settings = replace(settings, pods_ready=replace(settings.pods_ready, without_job=True))
+    settings = settings.with_version(options.kueue_version)
     return settings.with_fair_sharing() if options.fair_sharing else settings
 
 
@@ -306,6 +311,7 @@ def operator(
     burst: Annotated[int, typer.Option("--kube-api-burst", min=1, help="Burst above --kube-api-qps.")] = 500,
     config: cli_options.ConfigFile = None,
     fair_sharing: Annotated[bool, typer.Option("--fair-sharing", help="Enable fair sharing by weights.")] = False,
+    kueue_version: cli_options.KueueVersionOption = cli_options.KueueVersionChoice.V0_19,
     install_crds: Annotated[
         bool, typer.Option("--install-crds", help="First install the CRDs that are missing.")
     ] = False,
@@ -327,8 +333,9 @@ def operator(
     output_format: Output = None,
 ) -> None:
     """Run controllers against an external Kubernetes API server until a termination signal arrives."""
+    version = KueueVersion(kueue_version.value)
     if is_shadow(shadow, duration, patience, output_format):
-        kubeconfig_and_context, kueue = (kubeconfig, context), (config, fair_sharing)
+        kubeconfig_and_context, kueue = (kubeconfig, context), (config, fair_sharing, version)
         run_shadow(kubeconfig_and_context, (listen, port), duration, patience, kueue=kueue, output_format=output_format)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
@@ -345,5 +352,6 @@ def operator(
         beside_upstream=beside_upstream,
         webhooks=WebhookOptions(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
     )
-    options = options._replace(config=config, fair_sharing=fair_sharing, installs_definitions=install_crds)
+    options = options._replace(config=config, fair_sharing=fair_sharing, kueue_version=version)
+    options = options._replace(installs_definitions=install_crds)
     start(options._replace(address=listen, port=port))

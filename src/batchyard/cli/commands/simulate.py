@@ -20,7 +20,7 @@ from batchyard.cli import output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_source_texts, with_explicit_runtimes
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
-from batchyard.cli.options import LoopAction, Output, Report, to_duration
+from batchyard.cli.options import KueueVersionChoice, KueueVersionOption, LoopAction, Output, Report, to_duration
 from batchyard.cli.output import render_document, run_until_interrupted
 from batchyard.cli.simulation_output import (
     REMARKS_SHOWN_MAX,
@@ -36,6 +36,7 @@ from batchyard.lint.findings import Severity
 from batchyard.lint.references import unknown_cluster_queue, unknown_local_queue
 from batchyard.lint.registry import index_manifests, lint_manifests
 from batchyard.placement.gpu_policies import GpuPolicyName
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.sim.compare.result_view import (
     EARLIER_RESULT_LENGTH_MAX,
@@ -87,6 +88,8 @@ class SimulateRequest:
     is_lenient: bool = True
     #: The report or the JSON output of an earlier run, to compare with.
     compare_with: Path | None = None
+    #: The version of Kueue whose decision rules apply.
+    kueue_version: KueueVersion = DEFAULT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,8 @@ def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> Si
         run_start = start_from_state(state)
         kueue_settings = run_start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
         scenario = replace(scenario, cluster=scenario.cluster or run_start.cluster, kueue=kueue_settings)
-    scenario = replace(_with_requested_run_times(scenario, request), runtime=request.runtime)
+    kueue = scenario.kueue.with_version(request.kueue_version)
+    scenario = replace(_with_requested_run_times(scenario, request), runtime=request.runtime, kueue=kueue)
     return SimulationInput(scenario, state, manifests)
 
 
@@ -489,6 +493,7 @@ def simulate(
     runtime: OldRuntime = None,
     runtimes: RuntimesFile = None,
     lenient: Lenient = False,
+    kueue_version: KueueVersionOption = KueueVersionChoice.V0_19,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Run manifests in virtual time, and print a summary and the final state of queues, Workloads and Jobs."""
@@ -520,6 +525,7 @@ def simulate(
         grouping=by,
         is_lenient=lenient or trace is not None,
         compare_with=compare_with,
+        kueue_version=KueueVersion(kueue_version.value),
     )
     if trace is None:
         run(request)

@@ -18,7 +18,7 @@ from batchyard.cli import output
 from batchyard.cli.background import UpOptions, start_in_background
 from batchyard.cli.kueue_configuration import read_supported_configuration
 from batchyard.cloud.cluster_objects import catalog_errors
-from batchyard.scheduling.kueue_configuration import parse_kueue_settings
+from batchyard.scheduling.kueue_configuration import platform_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.local_node.spawner_client import SpawnerError
 from batchyard.server.logging import logs
@@ -90,11 +90,7 @@ def _print_ready_message(options: PlatformOptions, url: str) -> None:
 
 def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
     """Run a platform until a termination signal; call `report_ready` with its URL once it listens."""
-    answers = (
-        ForecastAnswers()
-        if options.configuration is None
-        else ForecastAnswers(parse_kueue_settings(options.configuration))
-    )
+    answers = ForecastAnswers(platform_kueue_settings(options.configuration, options.kueue_version))
     forecast_functions = ForecastFunctions(answers.forecast_of, answers.sample_forecasts, answers.warnings_for)
     try:
         uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
@@ -219,6 +215,7 @@ def up(
     data_dir: cli_options.PlatformDir = cli_options.DATA_DIR,
     cluster: _Cluster = None,
     config: cli_options.ConfigFile = None,
+    kueue_version: cli_options.KueueVersionOption = cli_options.KueueVersionChoice.V0_19,
     image: _Images = None,
     host_path: _HostPaths = None,
     host_network: Annotated[
@@ -268,6 +265,7 @@ def up(
         controllers=cli_options.parse_platform_controllers(controllers),
         traces_to=otlp,
         runtime=runtime,
+        kueue_version=kueue_version.value,
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

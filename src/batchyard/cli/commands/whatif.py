@@ -1,7 +1,7 @@
 """The command `batchyard whatif`: simulates a cluster with and without a change, and prints the differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -26,6 +26,7 @@ from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.whatif import (
     Comparison,
@@ -61,6 +62,8 @@ class WhatifRequest:
     fair_sharing: bool
     seed: int
     output_format: options.Output
+    #: The version of Kueue whose decision rules apply in both runs.
+    kueue_version: KueueVersion = DEFAULT_VERSION
 
 
 def run_whatif(request: WhatifRequest) -> None:
@@ -120,6 +123,13 @@ def format_differences(difference: Difference, output_format: options.Output) ->
 
 
 def _requested_run_start(request: WhatifRequest) -> RunStart:
+    run_start = _read_run_start(request)
+    scenario = run_start.scenario
+    kueue = scenario.kueue.with_version(request.kueue_version)
+    return replace(run_start, scenario=replace(scenario, kueue=kueue))
+
+
+def _read_run_start(request: WhatifRequest) -> RunStart:
     if request.paths:
         texts = read_source_texts(request.paths)
         if texts.states:
@@ -235,6 +245,7 @@ def whatif(
     kube_context: options.Context = "",
     data_dir: options.DataDir = None,
     fair_sharing: options.FairSharing = False,
+    kueue_version: options.KueueVersionOption = options.KueueVersionChoice.V0_19,
     seed: options.Seed = 0,
     output: options.OutputOption = options.Output.TABLE,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
@@ -253,6 +264,8 @@ def whatif(
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
-    run_whatif(
-        WhatifRequest(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output)
+    request = WhatifRequest(
+        *(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output),
+        kueue_version=KueueVersion(kueue_version.value),
     )
+    run_whatif(request)

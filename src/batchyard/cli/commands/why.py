@@ -1,6 +1,7 @@
 """The command `batchyard why`: explains why a Workload, pod or queue of a cluster or simulation is in its state."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
@@ -23,7 +24,16 @@ from batchyard.cli.cluster_access import (
     request_document,
 )
 from batchyard.cli.missing_objects import NamespacedName, missing_role_advice, not_found_text
-from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, Output, select_kubeconfig
+from batchyard.cli.options import (
+    DATA_DIR,
+    Context,
+    DataDir,
+    Kubeconfig,
+    KueueVersionChoice,
+    KueueVersionOption,
+    Output,
+    select_kubeconfig,
+)
 from batchyard.cli.output import render_document
 from batchyard.client.transport import object_path
 from batchyard.sim.scenario import parse_run_duration
@@ -272,6 +282,8 @@ class SimulationInputs(NamedTuple):
     paths: Sequence[str]
     at: Duration | None
     seed: int
+    #: The version of Kueue whose decision rules apply.
+    kueue_version: str = "0.19"
 
 
 def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
@@ -315,6 +327,7 @@ def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_for
     """
     from batchyard.cli.cluster_access import read_source_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.scheduling.decisions import KueueVersion  # noqa: PLC0415 - loads the scheduler
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
@@ -322,9 +335,12 @@ def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_for
     if inputs.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
+            state = replace(state, kueue=state.kueue.with_version(KueueVersion(inputs.kueue_version)))
             explain_in_state(subject, state, output_format)
             return
-    request = SimulateRequest(inputs.paths, None, inputs.at, inputs.seed)
+    request = SimulateRequest(
+        inputs.paths, None, inputs.at, inputs.seed, kueue_version=KueueVersion(inputs.kueue_version)
+    )
     scenario, state = read_scenario_and_state(request, texts)
     until = 0 if inputs.at is None and state is not None else inputs.at
     # A sink, even one that keeps nothing, makes the run record the time of its last event.
@@ -423,6 +439,7 @@ def why(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="With -f: seed of all random values, such as uids.")] = 0,
+    kueue_version: KueueVersionOption = KueueVersionChoice.V0_19,
     kubeconfig: Kubeconfig = "",
     kube_context: Context = "",
     data_dir: DataDir = None,
@@ -436,7 +453,7 @@ def why(
     if subject is None:
         raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:
-        explain_in_simulation(subject, SimulationInputs(paths, at, seed), output)
+        explain_in_simulation(subject, SimulationInputs(paths, at, seed, kueue_version.value), output)
     else:
         target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         explain_in_cluster(subject, target, output)

@@ -65,13 +65,15 @@ class JobIntegration:
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return, as `reclaimablePods`, how many parallel pods the remaining completions do not need; [] if none.
 
-        A Job whose parallelism is 1, or none of whose pods has ended, has no reclaimable pods.
+        A Job with one pod at a time, or none of whose pods has ended, has no reclaimable pods. If the parallelism
+        exceeds the completions, only as many pods as completions hold quota. Kueue counts them since 0.20; before, it
+        released the quota of running pods.
         """
-        parallelism: int = job["spec"].get("parallelism", 1)
-        completions: int = job["spec"].get("completions", parallelism)
+        pod_count = parallel_pod_count(job["spec"])
+        completions: int = job["spec"].get("completions", pod_count)
         ended_count = _ended_pod_count(job, completions)
-        reclaimable_count = parallelism - max(completions - ended_count, 0)
-        if parallelism <= 1 or ended_count == 0 or reclaimable_count <= 0:
+        reclaimable_count = pod_count - max(completions - ended_count, 0)
+        if pod_count <= 1 or ended_count == 0 or reclaimable_count <= 0:
             return []
         return [{"name": POD_SET, "count": reclaimable_count}]
 

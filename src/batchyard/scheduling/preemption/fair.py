@@ -31,9 +31,16 @@ BOTH_STRATEGIES: Final = (FairSharingStrategy.FINAL_SHARE, FairSharingStrategy.I
 
 
 def find_targets(
-    context: PreemptionContext, strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES
+    context: PreemptionContext,
+    strategies: Sequence[FairSharingStrategy] = BOTH_STRATEGIES,
+    *,
+    reevaluates: bool = False,
 ) -> list[PreemptionTarget]:
-    """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota."""
+    """Return the Workloads to preempt with fair sharing; empty if preemption cannot free enough quota.
+
+    With `reevaluates`, the first strategy runs once more on the refused candidates if victims in the preemptor's own
+    ClusterQueue have lowered its share.
+    """
     candidates = sorted(_preemption_candidates(context), key=context.order_key)
     if not candidates or not context.could_ever_fit(candidates):
         return []
@@ -41,6 +48,9 @@ def find_targets(
     with snapshot.what_if():
         snapshot.add_usage(context.queue, context.usage)  # shares include the new Workload
         does_fit, targets, skipped_candidates = _apply_first_rule(context, candidates, strategies[0])
+        if reevaluates and not does_fit and any(target.workload.queue is context.queue for target in targets):
+            does_fit, new_targets, skipped_candidates = _apply_first_rule(context, skipped_candidates, strategies[0])
+            targets += new_targets
         if not does_fit and len(strategies) > 1:
             does_fit, targets = _apply_second_rule(context, skipped_candidates, targets)
         snapshot.remove_usage(context.queue, context.usage)
@@ -92,7 +102,7 @@ def _apply_first_rule(
 ) -> tuple[bool, list[PreemptionTarget], list[AdmittedWorkload]]:
     """Select victims by the first strategy; return whether the preemptor fits, the victims, and refused candidates.
 
-    The list of refused candidates is empty if the preemptor fits or if the strategy is INITIAL_SHARE.
+    The list of refused candidates is empty if the preemptor fits.
     """
     target_order = _TargetOrder(context, candidates, strategy)
     is_within_nominal_quota = _is_within_nominal_quota(context)
@@ -119,7 +129,7 @@ def _next_fair_candidate(
 ) -> AdmittedWorkload | None:
     """Return a queue's first candidate that the strategy allows; None if there is none.
 
-    With FINAL_SHARE, refused candidates are added to `skipped_candidates`; with INITIAL_SHARE, the queue is excluded.
+    Refused candidates are added to `skipped_candidates`. With INITIAL_SHARE, the whole queue is refused and excluded.
     """
     preemptor_branch, victim_branch = order.diverging_branches(queue)
     preemptor_share, victim_share = order.share(preemptor_branch), order.share(victim_branch)
@@ -127,6 +137,8 @@ def _next_fair_candidate(
         if compare_shares(preemptor_share, victim_share) < 0:
             return order.pop_candidate(queue)
         order.exclude_queue(queue)  # independent of the candidate
+        while order.has_candidate(queue):
+            skipped_candidates.append(order.pop_candidate(queue))
         return None
     can_never_be_fair = math.isinf(preemptor_share.weighted_value) and not math.isinf(victim_share.weighted_value)
     while order.has_candidate(queue):

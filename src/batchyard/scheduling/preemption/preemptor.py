@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import PODS, PREEMPTION_RANK, AdmittedWorkload, ClusterQueue
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.flavor_assigner import Assignment
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption import fair
@@ -193,7 +194,7 @@ def _select_targets(
 class Preemptor:
     """Finds the Workloads to preempt for one pending Workload; caches results, so the snapshot must stay unchanged."""
 
-    __slots__ = ("_queue", "_snapshot", "_strategies", "_targets_cache", "_workload")
+    __slots__ = ("_queue", "_rules", "_snapshot", "_strategies", "_targets_cache", "_workload")
 
     def __init__(
         self,
@@ -201,8 +202,10 @@ class Preemptor:
         queue: ClusterQueue,
         snapshot: Snapshot,
         strategies: Sequence[fair.FairSharingStrategy],
+        rules: DecisionRules = DEFAULT_RULES,
     ) -> None:
         """Set the preemptor, its ClusterQueue and the fair sharing strategies (empty: classical preemption)."""
+        self._rules = rules
         self._workload = workload
         self._queue = queue
         self._snapshot = snapshot
@@ -212,10 +215,12 @@ class Preemptor:
     def targets_for(self, assignment: Assignment) -> list[PreemptionTarget]:
         """Return the Workloads to preempt for a flavor assignment; empty if preemption cannot free enough quota.
 
-        As in Kueue, the resource `pods` is ignored even if the queue has quota for it.
+        As in Kueue 0.19, the resource `pods` is ignored even if the queue has quota for it; since 0.20, it counts.
         """
-        names = self._snapshot.flavor_resource_names
-        usage = [(fr, amount) for fr, amount in assignment.usage if amount != 0 and names[fr][1] != PODS]
+        names, counts_pods = self._snapshot.flavor_resource_names, self._rules.is_current
+        usage = [
+            (fr, amount) for fr, amount in assignment.usage if amount != 0 and (counts_pods or names[fr][1] != PODS)
+        ]
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
     def simulate_preemption(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
@@ -241,6 +246,10 @@ class Preemptor:
         if targets is None:
             context = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs)
             strategies = self._strategies
-            targets = fair.find_targets(context, strategies) if strategies else find_targets(context)
+            targets = (
+                fair.find_targets(context, strategies, reevaluates=self._rules.reevaluates_candidates)
+                if strategies
+                else find_targets(context)
+            )
             self._targets_cache[cache_key] = targets
         return targets

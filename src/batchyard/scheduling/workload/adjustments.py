@@ -16,6 +16,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 
 ResourceAmounts = Mapping[str, int]
 
@@ -53,11 +54,15 @@ def _tighten_bounds(bounds: dict[str, int], quantities: Mapping[str, Any], choos
         bounds[name] = choose(bounds.get(name, nano_amount), nano_amount)
 
 
-def with_default_resources(workload: Obj, limits: NamespaceLimits) -> Obj:
-    """Return the Workload with the LimitRange defaults that admission will set on its pods' containers."""
+def with_default_resources(workload: Obj, limits: NamespaceLimits, *, own_limits_first: bool = False) -> Obj:
+    """Return the Workload with the LimitRange defaults that admission will set on its pods' containers.
+
+    With `own_limits_first`, as in Kueue 0.20, a container's own limit replaces a missing request before the defaults
+    apply. In Kueue 0.19, the default request takes precedence.
+    """
     if not limits.requests and not limits.limits:
         return workload
-    pod_sets = [_with_default_pod_set_resources(each, limits) for each in _pod_sets(workload)]
+    pod_sets = [_with_default_pod_set_resources(each, limits, own_limits_first) for each in _pod_sets(workload)]
     return {**workload, "spec": {**workload["spec"], "podSets": pod_sets}}
 
 
@@ -84,19 +89,21 @@ def _pod_sets(workload: Obj) -> Sequence[Obj]:
     return workload["spec"].get("podSets") or ()
 
 
-def _with_default_pod_set_resources(pod_set: Obj, limits: NamespaceLimits) -> Obj:
+def _with_default_pod_set_resources(pod_set: Obj, limits: NamespaceLimits, own_limits_first: bool) -> Obj:
     template = pod_set["template"]
     spec = dict(template["spec"])
     for field in ("initContainers", "containers"):
         if spec.get(field):
-            spec[field] = [_with_default_container_resources(container, limits) for container in spec[field]]
+            spec[field] = [_with_default_container_resources(each, limits, own_limits_first) for each in spec[field]]
     return {**pod_set, "template": {**template, "spec": spec}}
 
 
-def _with_default_container_resources(container: Obj, limits: NamespaceLimits) -> Obj:
+def _with_default_container_resources(container: Obj, limits: NamespaceLimits, own_limits_first: bool) -> Obj:
     resources = container.get("resources") or {}
-    merged_limits = {**limits.limits, **(resources.get("limits") or {})}
-    merged_requests = {**limits.requests, **(resources.get("requests") or {})}
+    own_limits = resources.get("limits") or {}
+    merged_limits = {**limits.limits, **own_limits}
+    implied_requests = own_limits if own_limits_first else {}
+    merged_requests = {**limits.requests, **implied_requests, **(resources.get("requests") or {})}
     return {**container, "resources": {**resources, "limits": merged_limits, "requests": merged_requests}}
 
 
@@ -156,8 +163,9 @@ _VIEW_CACHE_MAX = 16384
 class AdjustedViews:
     """Builds and caches parsed Workloads (`WorkloadView`), adjusted by the current LimitRanges and RuntimeClasses."""
 
-    def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
-        self._view_of = view_of
+    def __init__(self, view_of: Callable[[Obj], WorkloadView], rules: DecisionRules = DEFAULT_RULES) -> None:
+        self._view_of = _nameless_view_of(view_of) if rules.ignores_pod_set_names else view_of
+        self._rules = rules
         self._limit_ranges: dict[str, dict[Key, Obj]] = {}
         self._limits: dict[str, NamespaceLimits] = {}
         #: The adjusted views by uid, each with its Workload.
@@ -241,7 +249,22 @@ class AdjustedViews:
     def _adjusted_view(self, obj: Obj, limits: NamespaceLimits | None) -> WorkloadView:
         if self._has_overhead(obj):
             obj = with_overheads(obj, self._overheads)
-        return WorkloadView(obj) if limits is None else _limited_view(obj, limits)
+        return self._new_view(obj) if limits is None else self._limited_view(obj, limits)
+
+    def _new_view(self, obj: Obj) -> WorkloadView:
+        view = WorkloadView(obj)
+        if self._rules.ignores_pod_set_names:
+            view.ignore_pod_set_names()
+        return view
+
+    def _limited_view(self, obj: Obj, limits: NamespaceLimits) -> WorkloadView:
+        adjusted_workload = with_default_resources(obj, limits, own_limits_first=self._rules.is_current)
+        view = self._new_view(adjusted_workload)
+        view.limit_range_violation = describe_limit_violations(adjusted_workload, limits)
+        pods, priority, pod_counts = view.shape
+        # Two cases: within or out of bounds.
+        view.shape = pods + view.limit_range_violation.encode(), priority, pod_counts
+        return view
 
 
 def _runtime_classes(obj: Obj) -> list[str]:
@@ -249,13 +272,15 @@ def _runtime_classes(obj: Obj) -> list[str]:
     return [spec["runtimeClassName"] for spec in pod_specs if spec.get("runtimeClassName")]
 
 
-def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
-    adjusted_workload = with_default_resources(obj, limits)
-    view = WorkloadView(adjusted_workload)
-    view.limit_range_violation = describe_limit_violations(adjusted_workload, limits)
-    pods, priority, pod_counts = view.shape
-    view.shape = pods + view.limit_range_violation.encode(), priority, pod_counts  # two cases: within or out of bounds
-    return view
+def _nameless_view_of(view_of: Callable[[Obj], WorkloadView]) -> Callable[[Obj], WorkloadView]:
+    """Return a function like `view_of` for which names of pod sets do not make Workloads different."""
+
+    def nameless_view(obj: Obj) -> WorkloadView:
+        view = view_of(obj)
+        view.ignore_pod_set_names()
+        return view
+
+    return nameless_view
 
 
 # Workload priority: from the WorkloadPriorityClass of the job, else the PriorityClass of its pods, else the default.

@@ -10,6 +10,7 @@ from batchyard.api.views.workload import WorkloadView, cluster_queue_view, workl
 from batchyard.base.instant import SECOND, Instant, duration_seconds
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.messages import PENDING_EVALUATION
 from batchyard.scheduling.workload import evictions, lifecycle, pending_reason, pods_ready
 from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
@@ -31,13 +32,14 @@ _NO_STATUS: Final[Obj] = {}
 
 
 class WorkloadReconcile(NamedTuple):
-    """The inputs of one reconcile of a Workload: the object, its queues, the current time and the PodsReady policy."""
+    """The inputs of one reconcile of a Workload: the object, its queues, the current time, the policy and the rules."""
 
     key: Key
     workload: Obj
     queues: WorkloadQueues
     now: Instant
     policy: PodsReadyPolicy | None
+    rules: DecisionRules = DEFAULT_RULES
 
 
 def run_first_due_step(context: WorkloadReconcile) -> ReconcileResult:
@@ -188,7 +190,7 @@ def _requeue(context: WorkloadReconcile, reason: str, message: str) -> Reconcile
 
 def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
     workload, now = context.workload, context.now
-    if lifecycle.is_admitted(workload):
+    if lifecycle.is_admitted(workload) and not _has_rejected_check_while_evicted(context):
         return None
     new = workload
     if not lifecycle.has_quota_reservation(workload):
@@ -201,6 +203,13 @@ def _sync_conditions(context: WorkloadReconcile) -> ReconcileResult | None:
         return None
     events = [_admitted_event(context.key, new, now)] if lifecycle.is_admitted(new) else []
     return _write_outcome(UpdateStatus(new), *events)
+
+
+def _has_rejected_check_while_evicted(context: WorkloadReconcile) -> bool:
+    """Return whether an evicted Workload has a check in state Rejected: since Kueue 0.20, it is not Admitted then."""
+    workload = context.workload
+    is_evicted = context.rules.is_current and lifecycle.is_evicted(workload)
+    return is_evicted and bool(lifecycle.checks_in_state(workload, lifecycle.REJECTED))
 
 
 def _drain_local_queue(context: WorkloadReconcile) -> ReconcileResult | None:
@@ -417,8 +426,9 @@ class WorkloadLifecycle:
     rank = 0
     kinds = (scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.CLUSTER_QUEUE)
 
-    def __init__(self, pods_ready_policy: PodsReadyPolicy | None = None) -> None:
+    def __init__(self, pods_ready_policy: PodsReadyPolicy | None = None, rules: DecisionRules = DEFAULT_RULES) -> None:
         self._index = QueueIndex()
+        self._rules = rules
         #: None disables the PodsReady timeout.
         self._policy = pods_ready_policy
 
@@ -437,17 +447,18 @@ class WorkloadLifecycle:
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
-        if lifecycle.is_finished(workload) or _is_workload_orphaned(workload):
-            return _finish_orphaned_workload(workload, now)
+        if lifecycle.is_finished(workload) or self._is_orphaned(workload):
+            return _finish_orphaned_workload(workload, now) if self._is_orphaned(workload) else ReconcileResult()
         if has_former_owner(workload):
             return ReconcileResult([Update(workload, transfer_field_ownership(workload))])
-        return run_first_due_step(WorkloadReconcile(key, workload, _queues_of(workload, reader), now, self._policy))
+        queues = _queues_of(workload, reader)
+        return run_first_due_step(WorkloadReconcile(key, workload, queues, now, self._policy, self._rules))
 
     def _needs_reconcile(self, workload: Obj) -> bool:
         """Return whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
         view, status, queue_index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
         if view.finished:
-            return "finalizers" in workload["metadata"] and _is_workload_orphaned(workload)
+            return "finalizers" in workload["metadata"] and self._is_orphaned(workload)
         if (
             not view.active
             or "requeueState" in status
@@ -455,7 +466,7 @@ class WorkloadLifecycle:
             or view.deactivation_target
             or view.requeue_blocked
             or lifecycle.has_admission_gate(workload)
-            or _is_workload_orphaned(workload)
+            or self._is_orphaned(workload)
             or queue_index.has_checks(view)
             or has_former_owner(workload)
         ):
@@ -469,12 +480,16 @@ class WorkloadLifecycle:
         has_scheduler_reason = view.pending_reason is None or view.pending_reason in pending_reason.SCHEDULER_REASONS
         return not has_scheduler_reason or not queue_index.is_open(view, to_all_namespaces=True)
 
+    def _is_orphaned(self, workload: Obj) -> bool:
+        """Return whether a Workload has no owner, and is being deleted or belonged to a job.
 
-def _is_workload_orphaned(workload: Obj) -> bool:
-    metadata = workload["metadata"]
-    if metadata.get("ownerReferences"):
-        return False
-    return "deletionTimestamp" in metadata or bool(label(workload, well_known.JOB_UID))
+        Without the gate FinishOrphanedWorkloads, only Workloads that are being deleted count.
+        """
+        metadata = workload["metadata"]
+        if metadata.get("ownerReferences"):
+            return False
+        was_owned = self._rules.finishes_orphans and bool(label(workload, well_known.JOB_UID))
+        return "deletionTimestamp" in metadata or was_owned
 
 
 def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
@@ -488,8 +503,6 @@ def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
 
 def _finish_orphaned_workload(workload: Obj, now: Instant) -> ReconcileResult:
     metadata = workload["metadata"]
-    if not _is_workload_orphaned(workload):
-        return ReconcileResult()
     if "deletionTimestamp" not in metadata and not lifecycle.is_finished(workload):
         message = "The workload's owner no longer exists"
         return ReconcileResult([UpdateStatus(lifecycle.finish(workload, lifecycle.OWNER_NOT_FOUND, message, now))])

@@ -20,6 +20,7 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.interfaces.controller import Work
 from batchyard.metrics.exposition import Exposition
 from batchyard.metrics.forks import ShadowMetrics
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
 from batchyard.scheduling.kueue_configuration import KueueSettings, parse_kueue_settings
 from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
@@ -106,6 +107,8 @@ class ShadowConfig:
     #: The address and port for health, metrics and the dashboard; port 0 disables them.
     address: str
     port: int
+    #: The version of the observed Kueue, whose decision rules apply.
+    version: KueueVersion = DEFAULT_VERSION
 
 
 class Shadow:
@@ -258,6 +261,7 @@ async def _read_kueue_settings(
         for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
         kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
+    kueue_settings = kueue_settings.with_version(config.version)
     return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings
 
 

@@ -26,6 +26,7 @@ from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.client import transport
 from batchyard.metrics.forks import WebhookMetrics
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.server.clocks.wall import monotonic_seconds, wall_clock
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.dashboard import start_site
@@ -407,6 +408,8 @@ class WebhookOptions(NamedTuple):
     definitions: Sequence[str] = ()
     #: Selects the Namespaces whose jobs are managed; None selects all.
     managed_namespaces: Selector | None = None
+    #: The decision rules of the version of Kueue.
+    rules: DecisionRules = DEFAULT_RULES
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
@@ -484,10 +487,12 @@ class Webhooks:
         return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, namespaces=self._options.managed_namespaces))
+        options = self._options
+        review = partial(review_mutation, namespaces=options.managed_namespaces, rules=options.rules)
+        return await self._answer_review(request, review)
 
     async def _validate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, review_validation)
+        return await self._answer_review(request, partial(review_validation, rules=self._options.rules))
 
     async def _answer_review(
         self, request: web.Request, decide: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]

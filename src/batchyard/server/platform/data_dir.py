@@ -143,3 +143,5 @@ class PlatformOptions:
     configuration: Mapping[str, Any] | None = None
     #: The run time of simulated pods that do not specify one; None uses that of the Cluster.
     runtime: Duration | None = None
+    #: The version of Kueue whose decision rules apply.
+    kueue_version: str = "0.19"

@@ -69,7 +69,7 @@ from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.health import LEASE_NAMESPACE
-from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
+from batchyard.scheduling.kueue_configuration import platform_kueue_settings
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import MachineClock
@@ -310,13 +310,15 @@ class EmbeddedPlatform:
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
         local_settings = local_node_settings(effective_cluster)
         root_pem = _root_certificate(options, is_mounted=local_settings is not None)
-        kueue = SIMULATION_SETTINGS if options.configuration is None else parse_kueue_settings(options.configuration)
+        kueue = platform_kueue_settings(options.configuration, options.kueue_version)
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._is_fair_sharing = kueue.policy.fair_sharing
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
+        admission = AdmissionChain(
+            with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces, rules=kueue.policy.rules
+        )
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
