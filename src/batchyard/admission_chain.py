@@ -8,12 +8,13 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_plugins import built_in
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import Obj, Selector
+from batchyard.api.meta import Obj
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
@@ -30,11 +31,10 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
+    def __init__(self, *, with_nodes: bool, with_api: bool, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> None:
         self._with_nodes = with_nodes
         self._with_api = with_api
-        #: Selects the Namespaces whose jobs are managed; None: all.
-        self._managed_namespaces = managed_namespaces
+        self._managed_jobs = managed_jobs
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
@@ -66,7 +66,7 @@ class AdmissionChain:
         quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
         checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
         checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
-        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
+        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), self._check_queue)
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
             checks[scheme.CLUSTER] = _check_cluster
@@ -75,6 +75,9 @@ class AdmissionChain:
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
         built_in.check_pod_change(new, old, reader.get)
         self._quotas.check_update(new, old, reader)
+
+    def _check_queue(self, new: Obj, old: Obj, reader: Reader) -> None:
+        built_in.check_queue_removal(new, old, reader.get, self._managed_jobs)
 
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         built_in.check_namespace(obj, reader.get)
@@ -109,7 +112,7 @@ class AdmissionChain:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces)
+        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
@@ -140,10 +143,6 @@ def _check_catalog(cluster: Obj) -> None:
 
 def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:
     built_in.check_pod_security_labels(new, old)
-
-
-def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
-    built_in.check_queue_removal(new, old, reader.get)
 
 
 def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:

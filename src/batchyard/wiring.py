@@ -217,13 +217,13 @@ def _admission_controllers(
         JobReconciler,
         copied_labels=kueue.copied_labels,
         wait_for_pods_ready=pods_ready_settings is not None,
-        managed_namespaces=kueue.managed_namespaces,
+        managed_jobs=kueue.managed_jobs,
     )
     return (
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
-        *map(job_reconciler, INTEGRATIONS.values()),
+        *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 
 

@@ -2,14 +2,15 @@
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
 reconciler.go), and returns its writes. Their watch events trigger the next reconcile. A job in a managed namespace is
-managed if it names a queue and none of its owners is managed. The reconciler does not depend on the controller that
-runs the pods.
+managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`). The reconciler does
+not depend on the controller that runs the pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from batchyard.admission_plugins.built_in import is_managed_namespace
+from batchyard.admission_plugins import built_in
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import meta, scheme, well_known
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
@@ -34,8 +35,9 @@ _PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_
 class JobRelations:
     """Index of the jobs of one kind that an event of a Workload, job, priority class or flavor affects."""
 
-    def __init__(self, integration: GenericJob) -> None:
+    def __init__(self, integration: GenericJob, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> None:
         self._integration = integration
+        self._managed_jobs = managed_jobs
         self._workload_keys: dict[meta.Key, dict[meta.Key, None]] = {}
         self._child_jobs_by_owner: dict[str, dict[meta.Key, None]] = {}
         self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
@@ -73,7 +75,7 @@ class JobRelations:
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
-        if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
+        if meta.controller_of(job) is not None or not self._managed_jobs.names(job):
             return None
         return adjustments.priority_class_key(job, self._integration.templates(job))
 
@@ -145,16 +147,15 @@ class JobReconciler:
         copied_labels: Sequence[str] = (),
         *,
         wait_for_pods_ready: bool = False,
-        managed_namespaces: meta.Selector | None = None,
+        managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
     ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
         #: Whether PodsReady is set on Workloads from the pods of their jobs.
         self._wait_for_pods_ready = wait_for_pods_ready
         self._copied_labels = tuple(copied_labels)
-        self._relations = JobRelations(integration)
-        #: The Namespaces whose jobs are managed; None for all.
-        self._managed_namespaces = managed_namespaces
+        self._relations = JobRelations(integration, managed_jobs)
+        self._managed_jobs = managed_jobs
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event; return the keys of the jobs to reconcile.
@@ -173,12 +174,15 @@ class JobReconciler:
                 writes = [write for workload in job_workloads for write in _release_workload_finalizer(workload).writes]
                 return ReconcileResult(writes)
             return _delete_workloads(job_workloads)
-        if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
+        if not built_in.is_managed_namespace(key.namespace, self._managed_jobs.namespaces, reader.get):
             return ReconcileResult()
-        job_ancestry = meta.find_managed_ancestor(job, reader.get)
+        job_ancestry = built_in.find_managed_ancestor(job, reader.get, self._managed_jobs)
         if job_ancestry.managed_key is not None:
             return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
-        if job_ancestry.missing_key is not None or not meta.label(job, well_known.QUEUE_NAME):
+        if job_ancestry.is_too_deep:
+            event = EventRecord(key, "Warning", built_in.NESTING_REASON, built_in.NESTING_MESSAGE)
+            return ReconcileResult([], [event])
+        if job_ancestry.problem or not self._managed_jobs.names(job):
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
@@ -363,8 +367,8 @@ class JobReconciler:
             )
         if is_admitted:
             return self._start_job(job_pass, workload)
-        queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME)
-        if workload["spec"].get("queueName") != queue_name and not lifecycle.has_quota_reservation(workload):
+        queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME) or ""
+        if workload["spec"].get("queueName", "") != queue_name and not lifecycle.has_quota_reservation(workload):
             return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name))])
         return ReconcileResult([], _admission_check_events(job_pass, workload))
 

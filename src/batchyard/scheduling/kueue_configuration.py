@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from batchyard.admission_plugins.built_in import ManagedJobs
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
@@ -30,11 +32,12 @@ _DEPLOYMENT_FIELDS: Final = (
     "webhook",
 )
 _DECISION_FIELDS: Final = (
-    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
-    *("namespace", "waitForPodsReady"),
+    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "manageJobsWithoutQueueName"),
+    *("managedJobsNamespaceSelector", "namespace", "waitForPodsReady"),
 )
-#: The supported job frameworks.
-_SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
+_DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
+#: The supported job frameworks, with their kinds.
+_SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
 #: The supported feature gates.
 _SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
 
@@ -59,8 +62,8 @@ class KueueSettings:
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
     #: The keys of job labels that are copied to Workloads.
     copied_labels: tuple[str, ...] = ()
-    #: The Namespaces whose jobs are managed; None for all.
-    managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
+    #: The jobs that are managed.
+    managed_jobs: ManagedJobs = field(default_factory=lambda: ManagedJobs(managed_namespaces()))
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -68,7 +71,7 @@ class KueueSettings:
 
 
 #: The default settings of a simulation: no PodsReady timeout, all Namespaces managed.
-SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
+SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_jobs=ManagedJobs())
 
 
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
@@ -81,9 +84,21 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), _managed_jobs(configuration))
+
+
+def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
+    """Return which jobs a Configuration manages; without a list of frameworks, all supported kinds."""
+    integrations = configuration.get("integrations") or {}
+    frameworks = integrations.get("frameworks") or _SUPPORTED_FRAMEWORKS
     kueue_namespace = configuration.get("namespace") or "kueue-system"
-    namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
+    external_names = [name.split(".", 2) for name in integrations.get("externalFrameworks") or ()]
+    return ManagedJobs(
+        managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace),
+        bool(configuration.get("manageJobsWithoutQueueName")),
+        tuple(kind for framework, kind in _SUPPORTED_FRAMEWORKS.items() if framework in frameworks),
+        tuple((f"{group}/{version}", kind) for kind, version, group in external_names),
+    )
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
@@ -101,10 +116,11 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy
 
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Kueue Configuration reduced to `_DECISION_FIELDS` and, if set, `integrations.labelKeysToCopy`."""
+    """Return a Kueue Configuration reduced to `_DECISION_FIELDS` and the relevant fields of `integrations`."""
     decision_relevant_fields = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
-    labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
-    return {**decision_relevant_fields, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
+    integrations = configuration.get("integrations") or {}
+    relevant_integrations = {name: integrations[name] for name in _DECISION_INTEGRATIONS if integrations.get(name)}
+    return {**decision_relevant_fields, **({"integrations": relevant_integrations} if relevant_integrations else {})}
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
@@ -114,8 +130,6 @@ def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
-    if configuration.get("manageJobsWithoutQueueName"):
-        yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
     if "admissionFairSharing" in configuration:
         yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
     for name in ("excludeResourcePrefixes", "transformations", "deviceClassMappings"):
@@ -136,14 +150,8 @@ def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     """Yield texts about ignored settings: job integrations, multiKueue, objectRetentionPolicies and feature gates."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
-    ignored_frameworks += integrations.get("externalFrameworks") or ()
     if ignored_frameworks:
         yield f"the job integrations {', '.join(ignored_frameworks)}"
-    omitted_names = [
-        key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)
-    ]
-    if omitted_names:
-        yield f"omitting {' and '.join(omitted_names)} from integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
     names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]

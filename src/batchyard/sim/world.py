@@ -195,8 +195,8 @@ class World:
         self.store = Store(contents=None if state is None else state.recovered_store())
         self._seed = seed
         self._settings = _settings_of(scenario, state, seed)
-        namespaces = self._settings.kueue.managed_namespaces
-        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_namespaces=namespaces)
+        managed_jobs = self._settings.kueue.managed_jobs
+        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_jobs=managed_jobs)
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.hooks())
         self.loops: list[PreemptionLoop] = []

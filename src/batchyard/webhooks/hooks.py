@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import check_queue_removal, queue_job
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs, check_queue_removal, queue_job
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
-from batchyard.api.meta import Key, Obj, Selector, group_kind
+from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.controller_groups import ADMISSION, JOBSET
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
@@ -180,17 +180,19 @@ class InvalidReview(ValueError):  # noqa: N818 - named after the condition
 
 
 def review_mutation(
-    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
+    review: Mapping[str, Any],
+    groups: Sequence[str],
+    fetched: FetchedObjects,
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
-    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. Raises
-    InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
+    Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
-        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces)
+        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, managed_jobs)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
@@ -199,7 +201,12 @@ def review_mutation(
     return _admission_response(request, patchType="JSONPatch", patch=base64.b64encode(_encode_json(patch)).decode())
 
 
-def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], fetched_objects: FetchedObjects) -> Obj:
+def review_validation(
+    review: Mapping[str, Any],
+    enabled_groups: Sequence[str],
+    fetched_objects: FetchedObjects,
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+) -> Obj:
     """Return the AdmissionReview response of the validating webhook: it allows the object or contains the errors.
 
     Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
@@ -212,7 +219,11 @@ def review_validation(review: Mapping[str, Any], enabled_groups: Sequence[str], 
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
     try:
-        _check_related_objects(new_object, old, enabled_groups, fetched_objects)
+        kind = group_kind(new_object)
+        if kind == scheme.POD:
+            validate_pod(new_object, fetched_objects)
+        elif kind in _JOB_KINDS and old is not None and ADMISSION in enabled_groups:
+            check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     return _admission_response(request)
@@ -237,14 +248,14 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
     return {"apiVersion": _CONVERSION_API_VERSION, "kind": "ConversionReview", "response": response}
 
 
-def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None) -> Obj:
+def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, managed_jobs: ManagedJobs) -> Obj:
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
-        return queue_job(obj, objects.get, namespaces) if ADMISSION in groups else obj
+        return queue_job(obj, objects.get, managed_jobs) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 
@@ -259,14 +270,6 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str) -> Iterator[
     # The API server validates names itself; a name that is still to be generated is empty.
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
-
-
-def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fetched_objects: FetchedObjects) -> None:
-    kind = group_kind(new)
-    if kind == scheme.POD:
-        validate_pod(new, fetched_objects)
-    elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
-        check_queue_removal(new, old, fetched_objects.get)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector, with_path
 from batchyard.apiserver.json_patch import apply_json_patch
@@ -57,7 +58,9 @@ def test_default_queue_is_set_in_managed_namespaces_only() -> None:
         (parse_selector({}), True),
         (parse_selector({"matchLabels": {"a": "b"}}), False),
     ):
-        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects(known), managed)["response"]
+        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects(known), ManagedJobs(managed))[
+            "response"
+        ]
         assert ("patch" in answer) is is_patched
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
@@ -347,7 +347,8 @@ _ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, 
 
 
 def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate Kueue's Configuration: fair sharing, resources and feature gates."""
+    """Validate Kueue's Configuration: managed jobs, fair sharing, resources and feature gates."""
+    yield from _managed_jobs_errors(obj)
     yield from _fair_sharing_errors(obj.get("fairSharing"))
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
@@ -365,6 +366,50 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _unknown_gate_message(name: str) -> str:
     return f"unrecognized feature gate: {name}"
+
+
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+#: The kinds of the job frameworks, as in `integrations.externalFrameworks`.
+_FRAMEWORK_KINDS: Final = {
+    "batch/job": "Job.v1.batch",
+    "deployment": "Deployment.v1.apps",
+    "jobset.x-k8s.io/jobset": "JobSet.v1alpha2.jobset.x-k8s.io",
+    "kubeflow.org/jaxjob": "JAXJob.v1.kubeflow.org",
+    "kubeflow.org/mpijob": "MPIJob.v2beta1.kubeflow.org",
+    "kubeflow.org/paddlejob": "PaddleJob.v1.kubeflow.org",
+    "kubeflow.org/pytorchjob": "PyTorchJob.v1.kubeflow.org",
+    "kubeflow.org/tfjob": "TFJob.v1.kubeflow.org",
+    "kubeflow.org/xgboostjob": "XGBoostJob.v1.kubeflow.org",
+    "leaderworkerset.x-k8s.io/leaderworkerset": "LeaderWorkerSet.v1.leaderworkerset.x-k8s.io",
+    "ray.io/raycluster": "RayCluster.v1.ray.io",
+    "ray.io/rayjob": "RayJob.v1.ray.io",
+    "ray.io/rayservice": "RayService.v1.ray.io",
+    "sparkoperator.k8s.io/sparkapplication": "SparkApplication.v1beta2.sparkoperator.k8s.io",
+    "statefulset": "StatefulSet.v1.apps",
+    "trainer.kubeflow.org/trainjob": "TrainJob.v1alpha1.trainer.kubeflow.org",
+    "workload.codeflare.dev/appwrapper": "AppWrapper.v1beta2.workload.codeflare.dev",
+}
+
+
+def _managed_jobs_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    integrations = obj.get("integrations") or {}
+    frameworks = integrations.get("frameworks") or ("batch/job",)
+    enabled_kinds = {_FRAMEWORK_KINDS.get(name, name): name for name in frameworks}
+    for i, name in enumerate(integrations.get("externalFrameworks") or ()):
+        path = f"integrations.externalFrameworks[{i}]"
+        if name.count(".") < 2:
+            remedy = "use a name such as AppWrapper.v1beta2.workload.codeflare.dev"
+            yield rules.invalid(path, name, "must be format, 'Kind.version.group.com'", remedy)
+        elif name in enabled_kinds:
+            remedy = f"remove this entry, or {enabled_kinds[name]} from integrations.frameworks"
+            yield FieldError(path, f"Duplicate value: {rules.format_json(name)}", remedy)
+    path, selector_fields = "managedJobsNamespaceSelector", obj.get("managedJobsNamespaceSelector")
+    selector = parse_selector(selector_fields)
+    for namespace in ("kube-system", obj.get("namespace") or "kueue-system"):
+        if selector is not None and selector.matches({_NAMESPACE_NAME: namespace}):
+            message = f'should not match the "{namespace}" namespace'
+            remedy = f"add {{key: {_NAMESPACE_NAME}, operator: NotIn, values: [{namespace}]}} to matchExpressions"
+            yield rules.invalid(path, selector_fields, message, remedy)
 
 
 def _fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:

@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, Selector
+from batchyard.api.meta import Obj
 from batchyard.api.scheme import kind_info
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
@@ -405,8 +406,7 @@ class WebhookOptions(NamedTuple):
     secret: str = ""
     lifetime: Duration = 0
     definitions: Sequence[str] = ()
-    #: Selects the Namespaces whose jobs are managed; None selects all.
-    managed_namespaces: Selector | None = None
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
@@ -484,10 +484,10 @@ class Webhooks:
         return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, namespaces=self._options.managed_namespaces))
+        return await self._answer_review(request, partial(review_mutation, managed_jobs=self._options.managed_jobs))
 
     async def _validate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, review_validation)
+        return await self._answer_review(request, partial(review_validation, managed_jobs=self._options.managed_jobs))
 
     async def _answer_review(
         self, request: web.Request, decide: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
