@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
-from batchyard.api.scheme import kind_info
+from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.client import transport
@@ -407,6 +407,8 @@ class WebhookOptions(NamedTuple):
     lifetime: Duration = 0
     definitions: Sequence[str] = ()
     managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
+    #: The kinds of jobs that other controllers manage.
+    external_kinds: Sequence[ServedKind] = ()
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
@@ -512,7 +514,8 @@ class Webhooks:
         They are listed, because the operator's role does not permit get requests. Raises LookupFailed on other errors.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
-        served_kind = kind_info(kind)
+        served_kind = next((each for each in self._options.external_kinds if each.constant == kind), None)
+        served_kind = kind_info(kind) if served_kind is None else served_kind
         selector = {"fieldSelector": f"metadata.name={object_query.key.name}"}
         if object_query.owner_uid:
             selector = {"labelSelector": f"{well_known.CONTROLLER_UID}={object_query.owner_uid}"}
