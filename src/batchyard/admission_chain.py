@@ -10,12 +10,14 @@ from typing import Final
 from batchyard.admission_plugins import built_in
 from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
+from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
+from batchyard.base.instant import Duration
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.cloud.cluster_objects import catalog_errors
@@ -31,10 +33,19 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> None:
+    def __init__(
+        self,
+        *,
+        with_nodes: bool,
+        with_api: bool,
+        managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+        ready_timeout_max: Duration | None = None,
+    ) -> None:
         self._with_nodes = with_nodes
         self._with_api = with_api
         self._managed_jobs = managed_jobs
+        #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
+        self._ready_timeout_max = ready_timeout_max
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
@@ -78,6 +89,8 @@ class AdmissionChain:
 
     def _check_queue(self, new: Obj, old: Obj, reader: Reader) -> None:
         built_in.check_queue_removal(new, old, reader.get, self._managed_jobs)
+        if self._ready_timeout_max is not None and self._managed_jobs.has_kind_of(new):
+            check_ready_timeouts(new, old, self._ready_timeout_max)
 
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         built_in.check_namespace(obj, reader.get)
@@ -112,7 +125,10 @@ class AdmissionChain:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)
+        new_job_set = built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)
+        if self._ready_timeout_max is not None and self._managed_jobs.has_kind_of(new_job_set):
+            check_ready_timeouts(new_job_set, None, self._ready_timeout_max)
+        return new_job_set
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:

@@ -510,7 +510,8 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
 
 
-_VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
+#: The name of the validating webhook for each kind of job.
+VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
 def check_queue_removal(
@@ -525,7 +526,7 @@ def check_queue_removal(
         return
     if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
         path, reason = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
-        webhook_name = _VALIDATING_WEBHOOKS[new["kind"]]
+        webhook_name = VALIDATING_WEBHOOKS[new["kind"]]
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {reason}')
 
 

@@ -24,7 +24,7 @@ from batchyard.jobframework.workloads import (
     prebuilt_key,
 )
 from batchyard.scheduling.workload import adjustments, evictions, lifecycle
-from batchyard.scheduling.workload.pods_ready import set_pods_ready
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
 
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
@@ -146,16 +146,21 @@ class JobReconciler:
         integration: GenericJob,
         copied_labels: Sequence[str] = (),
         *,
-        wait_for_pods_ready: bool = False,
+        pods_ready: PodsReadyPolicy | None = None,
         managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
     ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
-        #: Whether PodsReady is set on Workloads from the pods of their jobs.
-        self._wait_for_pods_ready = wait_for_pods_ready
+        #: If set, PodsReady is set on Workloads from the pods of their jobs.
+        self._pods_ready = pods_ready
         self._copied_labels = tuple(copied_labels)
         self._relations = JobRelations(integration, managed_jobs)
         self._managed_jobs = managed_jobs
+
+    @property
+    def _copies_timeouts(self) -> bool:
+        """Whether Workloads get the timeouts for ready pods from the annotation of their jobs."""
+        return self._pods_ready is not None and self._pods_ready.timeout_on_workload_max is not None
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event; return the keys of the jobs to reconcile.
@@ -278,17 +283,24 @@ class JobReconciler:
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
         workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
+        if self._copies_timeouts:
+            workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
         message = f"Created Workload: {meta.key_of(workload)}"
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if lifecycle.is_finished(workload):
             return None
-        updated_workload = workloads.with_admission_gate_of(workload, job_pass.job)
+        updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.ADMISSION_GATED_BY)
         if updated_workload is not workload:
             admission_gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
             event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{admission_gate}"')
             return ReconcileResult([Update(updated_workload)], [event])
+        if self._copies_timeouts:
+            updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
+            if updated_workload is not workload:
+                message = f"Updated workload annotation {well_known.WAIT_FOR_PODS_READY}: {meta.key_of(workload)}"
+                return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
         return self._sync_priority(job_pass, workload)
 
     def _priority_of(self, job_pass: _JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
@@ -336,9 +348,14 @@ class JobReconciler:
         return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
     def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        if not self._wait_for_pods_ready:
+        if self._pods_ready is None:
             return None
-        updated_workload = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
+        updated_workload = set_pods_ready(
+            workload,
+            self._integration.pods_ready(job_pass.job),
+            job_pass.now,
+            tracks_scheduling=self._pods_ready.unscheduled_timeout > 0,
+        )
         return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:

@@ -12,8 +12,8 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
-from batchyard.base.instant import SECOND, Duration, parse_duration
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS
+from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
@@ -39,7 +39,9 @@ _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysT
 #: The supported job frameworks, with their kinds.
 _SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS})
+#: The default of `waitForPodsReady.maxTimeoutOnWorkload`.
+_TIMEOUT_ON_WORKLOAD_MAX: Final = 2 * HOUR
 
 
 def managed_namespaces(
@@ -65,6 +67,16 @@ class KueueSettings:
     #: The jobs that are managed.
     managed_jobs: ManagedJobs = field(default_factory=lambda: ManagedJobs(managed_namespaces()))
 
+    @property
+    def tracks_scheduling(self) -> bool:
+        """Whether the pods of admitted Workloads have a timeout to be scheduled."""
+        return self.pods_ready is not None and self.pods_ready.unscheduled_timeout > 0
+
+    @property
+    def timeout_on_workload_max(self) -> Duration | None:
+        """The maximum of the timeouts for ready pods that a job may set in an annotation; None if it may set none."""
+        return None if self.pods_ready is None else self.pods_ready.timeout_on_workload_max
+
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))
@@ -82,7 +94,8 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
     is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
-    pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
+    gates = {**GATES, **(configuration.get("featureGates") or {})}
+    pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"], gates)
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     return KueueSettings(policy, pods_ready, tuple(copied_labels), _managed_jobs(configuration))
 
@@ -101,8 +114,13 @@ def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
     )
 
 
-def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
-    """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default."""
+def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any], gates: Mapping[str, bool] = GATES) -> PodsReadyPolicy:
+    """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default.
+
+    `gates` are the feature gates by name, which enable the timeout for unscheduled pods and the timeouts of jobs.
+    """
+    unscheduled_timeout = _parse_optional_duration(wait_for_pods_ready.get("unscheduledTimeout"))
+    timeout_on_workload_max = _parse_optional_duration(wait_for_pods_ready.get("maxTimeoutOnWorkload"))
     requeuing_strategy = wait_for_pods_ready["requeuingStrategy"]
     return PodsReadyPolicy(
         timeout=parse_duration(wait_for_pods_ready["timeout"]) or PodsReadyPolicy().timeout,
@@ -112,6 +130,10 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy
         backoff_limit_count=requeuing_strategy.get("backoffLimitCount"),
         backoff_base=requeuing_strategy["backoffBaseSeconds"] * SECOND,
         backoff_max=requeuing_strategy["backoffMaxSeconds"] * SECOND,
+        unscheduled_timeout=(unscheduled_timeout or 0) if gates[UNSCHEDULED_TIMEOUT] else 0,
+        timeout_on_workload_max=(timeout_on_workload_max or _TIMEOUT_ON_WORKLOAD_MAX)
+        if gates[WORKLOAD_LEVEL_TIMEOUTS]
+        else None,
     )
 
 

@@ -14,11 +14,13 @@ import msgspec
 
 from batchyard import controller_groups
 from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs, check_queue_removal, queue_job
+from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.base.instant import Duration
 from batchyard.controller_groups import ADMISSION, JOBSET
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
 
@@ -206,9 +208,11 @@ def review_validation(
     enabled_groups: Sequence[str],
     fetched_objects: FetchedObjects,
     managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+    ready_timeout_max: Duration | None = None,
 ) -> Obj:
     """Return the AdmissionReview response of the validating webhook: it allows the object or contains the errors.
 
+    `ready_timeout_max` is the maximum of the timeouts for ready pods in a job's annotation; None: it has no effect.
     Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
@@ -222,8 +226,11 @@ def review_validation(
         kind = group_kind(new_object)
         if kind == scheme.POD:
             validate_pod(new_object, fetched_objects)
-        elif kind in _JOB_KINDS and old is not None and ADMISSION in enabled_groups:
-            check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
+        elif kind in managed_jobs.kinds and ADMISSION in enabled_groups:
+            if old is not None:
+                check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
+            if ready_timeout_max is not None:
+                check_ready_timeouts(new_object, old, ready_timeout_max)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     return _admission_response(request)

@@ -162,3 +162,34 @@ def test_managed_jobs_are_parsed() -> None:
 def test_invalid_selection_of_jobs_is_rejected(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=re.escape(message)):
         configuration(*lines)
+
+
+UNSCHEDULED_GATE = "featureGates: {WaitForPodsReadyUnscheduledTimeout: true}"
+
+
+def test_timeouts_of_feature_gates_are_parsed() -> None:
+    result = parse_kueue_settings(configuration("waitForPodsReady: {unscheduledTimeout: 5m}", UNSCHEDULED_GATE))
+    assert (result.pods_ready, result.tracks_scheduling) == (PodsReadyPolicy(unscheduled_timeout=5 * MINUTE), True)
+    gate = "featureGates: {WorkloadLevelWaitForPodsReady: true}"
+    assert parse_kueue_settings(configuration(gate)).timeout_on_workload_max == 120 * MINUTE
+    line = "waitForPodsReady: {maxTimeoutOnWorkload: 5m}"
+    assert parse_kueue_settings(configuration(line, gate)).timeout_on_workload_max == 5 * MINUTE
+    assert parse_kueue_settings(configuration(line)).timeout_on_workload_max is None
+    assert list(ignored_settings(configuration(gate))) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("waitForPodsReady: {unscheduledTimeout: 0s}",), "requires the feature gate WaitForPodsReadyUnscheduled"),
+        (("waitForPodsReady: {timeout: 4m, unscheduledTimeout: 5m}", UNSCHEDULED_GATE), "must not exceed"),
+        (("waitForPodsReady: {unscheduledTimeout: -5m}", UNSCHEDULED_GATE), "unscheduledTimeout"),
+        (
+            ("featureGates: {WaitForPodsReadyUnscheduledTimeout: true, DisableWaitForPodsReady: true}",),
+            "cannot be enabled together with DisableWaitForPodsReady",
+        ),
+    ],
+)
+def test_invalid_timeouts_are_rejected(lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        configuration(*lines)

@@ -12,7 +12,8 @@ from batchyard.api.meta import Obj, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
-from batchyard.api.well_known import FINAL_SHARE, GATES, INITIAL_SHARE
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, GATES, INITIAL_SHARE, UNSCHEDULED_TIMEOUT
+from batchyard.base.instant import MINUTE, parse_duration
 
 ResourceGroups = Sequence[Mapping[str, Any]]
 _GROUPS_PATH: Final = "spec.resourceGroups"
@@ -343,12 +344,15 @@ def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str,
 # Source: pkg/config/validation.go of Kueue.
 
 
+#: The timeout that replaces `waitForPodsReady.timeout: 0s`.
+_DEFAULT_TIMEOUT: Final = 30 * MINUTE
 _ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
 def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate Kueue's Configuration: managed jobs, fair sharing, resources and feature gates."""
+    """Validate Kueue's Configuration: managed jobs, waitForPodsReady, fair sharing, resources and feature gates."""
     yield from _managed_jobs_errors(obj)
+    yield from _pods_ready_errors(obj.get("waitForPodsReady") or {}, obj.get("featureGates") or {})
     yield from _fair_sharing_errors(obj.get("fairSharing"))
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
@@ -410,6 +414,19 @@ def _managed_jobs_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
             message = f'should not match the "{namespace}" namespace'
             remedy = f"add {{key: {_NAMESPACE_NAME}, operator: NotIn, values: [{namespace}]}} to matchExpressions"
             yield rules.invalid(path, selector_fields, message, remedy)
+
+
+def _pods_ready_errors(settings: Mapping[str, Any], gates: Mapping[str, bool]) -> Iterator[FieldError]:
+    has_unscheduled_timeout = gates.get(UNSCHEDULED_TIMEOUT, False)
+    if has_unscheduled_timeout and gates.get(DISABLE_WAIT_FOR_PODS_READY):
+        message = f"{UNSCHEDULED_TIMEOUT} cannot be enabled together with {DISABLE_WAIT_FOR_PODS_READY}"
+        yield rules.invalid("featureGates", {UNSCHEDULED_TIMEOUT: True}, message, "disable one of them")
+    path, value = "waitForPodsReady.unscheduledTimeout", settings.get("unscheduledTimeout")
+    if value is not None and not has_unscheduled_timeout:
+        message = f"requires the feature gate {UNSCHEDULED_TIMEOUT}"
+        yield rules.invalid(path, value, message, f"set featureGates: {{{UNSCHEDULED_TIMEOUT}: true}}")
+    elif value is not None and parse_duration(value) > (parse_duration(settings["timeout"]) or _DEFAULT_TIMEOUT):
+        yield rules.invalid(path, value, "must not exceed waitForPodsReady.timeout", "set a shorter time")
 
 
 def _fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import POD, ServedKind
 from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
@@ -121,7 +121,10 @@ class OperatorProcess:
         dependencies = ClientDependencies(
             self.kernel, self.timers, http_transport.kernel_transport(self.kernel.post), rate_limit, write_gate
         )
-        self.client = RestClient(dependencies, kinds_read(config.settings.controllers), config.external_kinds)
+        kinds = dict.fromkeys(kinds_read(config.settings.controllers))
+        if config.settings.kueue.tracks_scheduling:
+            kinds[POD] = None
+        self.client = RestClient(dependencies, list(kinds), config.external_kinds)
         self.client.on_new_data = self._process_informer_change
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
@@ -257,7 +260,11 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    webhook_options = config.webhooks._replace(managed_jobs=managed_jobs, external_kinds=config.external_kinds)
+    webhook_options = config.webhooks._replace(
+        managed_jobs=managed_jobs,
+        external_kinds=config.external_kinds,
+        ready_timeout_max=config.settings.kueue.timeout_on_workload_max,
+    )
     webhook_server = Webhooks(
         webhook_options, config.settings.controllers, http_transport, (config.address, access.namespace)
     ).reporting_to(report)

@@ -409,6 +409,8 @@ class WebhookOptions(NamedTuple):
     managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
     #: The kinds of jobs that other controllers manage.
     external_kinds: Sequence[ServedKind] = ()
+    #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
+    ready_timeout_max: Duration | None = None
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
@@ -489,7 +491,11 @@ class Webhooks:
         return await self._answer_review(request, partial(review_mutation, managed_jobs=self._options.managed_jobs))
 
     async def _validate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_validation, managed_jobs=self._options.managed_jobs))
+        options = self._options
+        validate = partial(
+            review_validation, managed_jobs=options.managed_jobs, ready_timeout_max=options.ready_timeout_max
+        )
+        return await self._answer_review(request, validate)
 
     async def _answer_review(
         self, request: web.Request, decide: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
