@@ -153,14 +153,11 @@ class JobReconciler:
         self._integration = integration
         #: If set, PodsReady is set on Workloads from the pods of their jobs.
         self._pods_ready = pods_ready
+        #: Whether Workloads get the timeouts for ready pods from the annotation of their jobs.
+        self._copies_timeouts = pods_ready is not None and pods_ready.timeout_on_workload_max is not None
         self._copied_labels = tuple(copied_labels)
         self._relations = JobRelations(integration, managed_jobs)
         self._managed_jobs = managed_jobs
-
-    @property
-    def _copies_timeouts(self) -> bool:
-        """Whether Workloads get the timeouts for ready pods from the annotation of their jobs."""
-        return self._pods_ready is not None and self._pods_ready.timeout_on_workload_max is not None
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event; return the keys of the jobs to reconcile.
