@@ -8,14 +8,17 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_plugins import built_in
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
+from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import Obj, Selector
+from batchyard.api.meta import Obj
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
+from batchyard.base.instant import Duration
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.cloud.cluster_objects import catalog_errors
@@ -37,14 +40,16 @@ class AdmissionChain:
         *,
         with_nodes: bool,
         with_api: bool,
-        managed_namespaces: Selector | None = None,
+        managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+        ready_timeout_max: Duration | None = None,
         rules: DecisionRules = DEFAULT_RULES,
     ) -> None:
         self._rules = rules
         self._with_nodes = with_nodes
         self._with_api = with_api
-        #: Selects the Namespaces whose jobs are managed; None: all.
-        self._managed_namespaces = managed_namespaces
+        self._managed_jobs = managed_jobs
+        #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
+        self._ready_timeout_max = ready_timeout_max
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
@@ -76,7 +81,7 @@ class AdmissionChain:
         quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
         checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
         checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
-        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), _check_queue)
+        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), self._check_queue)
         if self._rules.rejects_unknown_on_flavors:
             checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
@@ -87,6 +92,11 @@ class AdmissionChain:
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
         built_in.check_pod_change(new, old, reader.get)
         self._quotas.check_update(new, old, reader)
+
+    def _check_queue(self, new: Obj, old: Obj, reader: Reader) -> None:
+        built_in.check_queue_removal(new, old, reader.get, self._managed_jobs)
+        if self._ready_timeout_max is not None and self._managed_jobs.has_kind_of(new):
+            check_ready_timeouts(new, old, self._ready_timeout_max)
 
     def _prepare_namespaced(self, mutate: PrepareHook | None, obj: Obj, reader: Reader) -> Obj:
         built_in.check_namespace(obj, reader.get)
@@ -121,8 +131,10 @@ class AdmissionChain:
         return with_selector(self._prepare_job_set(job, reader))
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
-        defaulting = self._rules.class_defaulting
-        return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces, defaulting)
+        new_job_set = built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)
+        if self._ready_timeout_max is not None and self._managed_jobs.has_kind_of(new_job_set):
+            check_ready_timeouts(new_job_set, None, self._ready_timeout_max)
+        return new_job_set
 
 
 def _prepare_priority_class(priority_class: Obj, reader: Reader) -> Obj:
@@ -158,10 +170,6 @@ def _check_on_flavors(new: Obj, _old: Obj, _reader: Reader) -> None:
 
 def _check_namespace(new: Obj, old: Obj, _reader: Reader) -> None:
     built_in.check_pod_security_labels(new, old)
-
-
-def _check_queue(new: Obj, old: Obj, reader: Reader) -> None:
-    built_in.check_queue_removal(new, old, reader.get)
 
 
 def _check_priority_class(new: Obj, _old: Obj, reader: Reader) -> None:

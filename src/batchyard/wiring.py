@@ -60,6 +60,7 @@ from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
+from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -217,15 +218,16 @@ def _admission_controllers(
     job_reconciler = partial(
         JobReconciler,
         copied_labels=kueue.copied_labels,
-        wait_for_pods_ready=pods_ready_settings is not None,
-        managed_namespaces=kueue.managed_namespaces,
+        pods_ready=pods_ready_settings,
+        managed_jobs=kueue.managed_jobs,
         rules=kueue.policy.rules,
     )
     return (
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings, kueue.policy.rules),
         PriorityClassValues(),
-        *map(job_reconciler, INTEGRATIONS.values()),
+        *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
+        *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 
 

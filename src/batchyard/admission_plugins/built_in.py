@@ -6,6 +6,7 @@ plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetolerati
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -342,14 +343,114 @@ def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str,
     return {} if namespace is None else namespace["metadata"].get("labels") or {}
 
 
-# Kueue's job webhooks: default queue, default priority class, and suspension of new Jobs and JobSets.
+# The jobs that Kueue manages, and its job webhooks: default queue, default priority class, and suspension of new jobs.
 #
-# Source: Kueue's pkg/controller/jobframework/defaults.go, with manageJobsWithoutQueueName off.
+# Sources: Kueue's pkg/controller/jobframework: defaults.go, utils.go (WorkloadShouldBeSuspended), integrationmanager.go
+# (isKnownOwner) and reconciler.go (FindAncestorJobManagedByKueue).
 
 
 #: The name of the default LocalQueue and of the default WorkloadPriorityClass.
 _DEFAULT: Final = "default"
 _MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
+#: The number of owners above a job from which Kueue ends the search for a managed one with an error.
+_OWNER_CHAIN_LENGTH_MAX: Final = 10
+_NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
+#: The Event about a job with too many owners: its reason and message.
+NESTING_REASON: Final = "JobNestingTooDeep"
+NESTING_MESSAGE: Final = (
+    f"Terminated search for Kueue-managed Job because ancestor depth exceeded limit of {_OWNER_CHAIN_LENGTH_MAX}"
+)
+
+
+class PriorityClassDefaulting(StrEnum):
+    """The Namespaces in which jobs without a priority class get the WorkloadPriorityClass `default`, if it exists."""
+
+    NONE = "None"
+    #: As in Kueue 0.19.
+    ALL = "All"
+    #: Only the Namespaces that Kueue manages, as in Kueue 0.20.
+    MANAGED = "Managed"
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedJobs:
+    """Which jobs Kueue manages, from its Configuration: kinds, Namespaces, and whether a job needs a queue name."""
+
+    #: `managedJobsNamespaceSelector`; None selects all Namespaces.
+    namespaces: meta.Selector | None = None
+    #: `manageJobsWithoutQueueName`: whether a job without a queue name is managed.
+    without_queue_name: bool = False
+    #: The kinds in `integrations.frameworks` that batchyard supports, as `Kind.group`.
+    kinds: tuple[str, ...] = meta.JOB_KINDS
+    #: `integrations.externalFrameworks`, as apiVersion and kind: other controllers manage these jobs in queues.
+    external_kinds: tuple[tuple[str, str], ...] = ()
+    #: The Namespaces in which the WorkloadPriorityClass `default` applies.
+    class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
+
+    def has_kind_of(self, job: meta.Obj) -> bool:
+        """Return whether the kind of a Job or JobSet is enabled."""
+        return meta.group_kind(job) in self.kinds
+
+    def names(self, job: meta.Obj) -> bool:
+        """Return whether a job has a queue name, or needs none."""
+        return self.without_queue_name or bool(meta.label(job, well_known.QUEUE_NAME))
+
+    def has_kind_of_owner(self, owner: Mapping[str, Any]) -> bool:
+        """Return whether the kind in an owner reference is enabled, or managed by another controller."""
+        if (owner["apiVersion"], owner["kind"]) in self.external_kinds:
+            return True
+        return meta.owner_key(owner, "").kind in self.kinds
+
+
+#: Every Job and JobSet with a queue name is managed.
+ALL_QUEUED_JOBS: Final = ManagedJobs()
+
+
+class AncestorSearch(NamedTuple):
+    """The result of searching the owners of a job for the topmost one that Kueue manages."""
+
+    #: The topmost ancestor that Kueue manages; None if there is none.
+    managed_key: meta.Key | None
+    #: The reason for which the search could not be completed, such as a missing owner; '' if it was.
+    problem: str = ""
+
+    @property
+    def is_too_deep(self) -> bool:
+        """Whether the search ended because the job has too many owners."""
+        return self.problem == _NESTED_TOO_DEEP
+
+
+def find_managed_ancestor(
+    job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
+) -> AncestorSearch:
+    """Find the topmost owner of a job that Kueue manages: Kueue manages it in place of the job.
+
+    The search follows controllers of known kinds while their uid matches. Jobs and JobSets are known, even if their
+    kind is not enabled, and the external kinds are known. The search fails if an owner is missing, owns itself, or is
+    the eleventh.
+    """
+    managed_key, obj = None, job
+    uids = {job["metadata"].get("uid", "")}
+    while (owner := meta.controller_of(obj)) is not None:
+        is_enabled = managed_jobs.has_kind_of_owner(owner)
+        key = meta.owner_key(owner, obj["metadata"].get("namespace") or "")
+        if not is_enabled and key.kind not in meta.JOB_KINDS:
+            break
+        parent = find_object(key)
+        if parent is None:
+            return AncestorSearch(None, f'{key.kind} "{key.name}" not found')
+        uid = parent["metadata"].get("uid")
+        if uid != owner["uid"]:
+            break
+        if is_enabled and managed_jobs.names(parent):
+            managed_key = key
+        if len(uids) > _OWNER_CHAIN_LENGTH_MAX:
+            return AncestorSearch(None, _NESTED_TOO_DEEP)
+        if uid in uids:
+            return AncestorSearch(None, "cyclic ownership")
+        uids.add(uid)
+        obj = parent
+    return AncestorSearch(managed_key)
 
 
 def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, find_object: FindObject) -> bool:
@@ -363,55 +464,55 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
     return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-class PriorityClassDefaulting(StrEnum):
-    """The Namespaces in which jobs without a priority class get the WorkloadPriorityClass `default`, if it exists."""
-
-    NONE = "None"
-    #: As in Kueue 0.19.
-    ALL = "All"
-    #: Only the Namespaces that Kueue manages, as in Kueue 0.20.
-    MANAGED = "Managed"
-
-
-def queue_job(
-    job: meta.Obj,
-    find_object: FindObject,
-    namespace_selector: meta.Selector | None = None,
-    class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL,
-) -> meta.Obj:
-    """Return a new Job or JobSet with the default queue and priority class, suspended if it then has a queue.
+def queue_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> meta.Obj:
+    """Return a new Job or JobSet with the default queue and priority class, suspended if Kueue manages it.
 
     The defaults apply if a LocalQueue or WorkloadPriorityClass `default` exists. In a Namespace that Kueue does not
-    manage, only the default priority class applies, depending on `class_defaulting`. A child job gets no defaults, and
-    is suspended only if Kueue manages no ancestor. Raises Forbidden if an ancestor of a child job is missing.
+    manage, only the default priority class applies, depending on `class_defaulting`. A job whose controller has an
+    enabled kind gets no defaults. A job is not suspended if Kueue manages an ancestor, or if its kind is not enabled.
+    Raises Forbidden if the search for ancestors fails, for example because one is missing.
     """
-    if meta.controlling_job_key(job) is not None:
-        return job if _has_managed_ancestor(job, find_object) else _suspend_queued_job(job)
+    if not managed_jobs.has_kind_of(job):
+        return job
+    owner = meta.controller_of(job)
+    if owner is None or not managed_jobs.has_kind_of_owner(owner):
+        job = _with_default_labels(job, find_object, managed_jobs)
+    if owner is not None and _has_managed_ancestor(job, find_object, managed_jobs):
+        return job
+    return _suspend_managed_job(job, find_object, managed_jobs)
+
+
+def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
     namespace = job["metadata"].get("namespace", "")
     queued_job = _set_default_label(
         job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object
     )
-    if queued_job is not job and not is_managed_namespace(namespace, namespace_selector, find_object):
+    if queued_job is not job and not is_managed_namespace(namespace, managed_jobs.namespaces, find_object):
         queued_job = job
     class_key = meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT)
     prioritized_job = _set_default_label(queued_job, well_known.PRIORITY_CLASS, class_key, find_object)
+    class_defaulting = managed_jobs.class_defaulting
     if prioritized_job is not queued_job and class_defaulting is not PriorityClassDefaulting.ALL:
-        is_managed = is_managed_namespace(namespace, namespace_selector, find_object)
+        is_managed = is_managed_namespace(namespace, managed_jobs.namespaces, find_object)
         if class_defaulting is PriorityClassDefaulting.NONE or not is_managed:
-            prioritized_job = queued_job
-    return _suspend_queued_job(prioritized_job)
+            return queued_job
+    return prioritized_job
 
 
-def _has_managed_ancestor(job: meta.Obj, find_object: FindObject) -> bool:
-    ancestor_search = meta.find_managed_ancestor(job, find_object)
-    if ancestor_search.missing_key is not None:
-        message = f'{ancestor_search.missing_key.kind} "{ancestor_search.missing_key.name}" not found'
-        raise Forbidden(f'admission webhook "{_MUTATING_WEBHOOKS[job["kind"]]}" denied the request: {message}')
+def _has_managed_ancestor(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> bool:
+    ancestor_search = find_managed_ancestor(job, find_object, managed_jobs)
+    if ancestor_search.problem:
+        webhook_name = _MUTATING_WEBHOOKS[job["kind"]]
+        raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {ancestor_search.problem}')
     return ancestor_search.managed_key is not None
 
 
-def _suspend_queued_job(job: meta.Obj) -> meta.Obj:
-    if not meta.label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
+def _suspend_managed_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+    if job["spec"].get("suspend") or not managed_jobs.names(job):
+        return job
+    if not meta.label(job, well_known.QUEUE_NAME) and not is_managed_namespace(
+        job["metadata"].get("namespace", ""), managed_jobs.namespaces, find_object
+    ):
         return job
     return meta.with_path(job, ("spec", "suspend"), True)
 
@@ -427,17 +528,23 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
 
 
-_VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
+#: The name of the validating webhook for each kind of job.
+VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
-def check_queue_removal(new: meta.Obj, old: meta.Obj, find_object: FindObject) -> None:
-    """Raise Forbidden if an update removes a job's queue label in a Namespace with a default LocalQueue."""
+def check_queue_removal(
+    new: meta.Obj, old: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
+) -> None:
+    """Raise Forbidden if an update removes a job's queue label in a Namespace with a default LocalQueue.
+
+    Jobs of kinds that are not enabled are not checked.
+    """
     name = well_known.QUEUE_NAME
-    if meta.label(new, name) or not meta.label(old, name):
+    if meta.label(new, name) or not meta.label(old, name) or not managed_jobs.has_kind_of(new):
         return
     if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
         path, reason = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
-        webhook_name = _VALIDATING_WEBHOOKS[new["kind"]]
+        webhook_name = VALIDATING_WEBHOOKS[new["kind"]]
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {reason}')
 
 

@@ -298,7 +298,7 @@ def _read_document(source: str, document: Document, manifests: Manifests, specs:
             manifests.located_warnings.append(ManifestFault(source, document_number, kind, name, error, lines))
 
 
-def _with_shared_spec(obj: Obj, specs: dict[bytes, Obj]) -> Obj:
+def _with_shared_spec(obj: dict[str, Any], specs: dict[bytes, Obj]) -> dict[str, Any]:
     """Return an object that shares its spec with an earlier object of equal spec; `specs` holds these by content.
 
     Loads of many Workloads differ in their names only, and their specs are half of their memory.

@@ -426,30 +426,6 @@ def owner_key(owner: Mapping[str, Any], namespace: str) -> Key:
     return Key(f"{owner['kind']}.{group}" if slash else owner["kind"], namespace, owner["name"])
 
 
-class AncestorSearch(NamedTuple):
-    """The result of searching the owners of a job for the topmost one that Kueue manages."""
-
-    #: The topmost ancestor with a queue name, which Kueue manages; None if there is none.
-    managed_key: Key | None
-    #: A missing owner, because of which the search could not be completed.
-    missing_key: Key | None = None
-
-
-def find_managed_ancestor(job: Obj, find_object: Callable[[Key], Obj | None]) -> AncestorSearch:
-    """Find the topmost Job or JobSet with a queue name among the owners of a job: Kueue manages it in place of the job.
-
-    Source: FindAncestorJobManagedByKueue in pkg/controller/jobframework/reconciler.go of Kueue.
-    """
-    managed_key, topmost_job = None, job
-    for topmost_job in controlling_jobs(job, find_object):
-        if label(topmost_job, well_known.QUEUE_NAME):
-            managed_key = key_of(topmost_job)
-    next_owner_key = controlling_job_key(topmost_job)
-    if next_owner_key is not None and find_object(next_owner_key) is None:
-        return AncestorSearch(None, missing_key=next_owner_key)
-    return AncestorSearch(managed_key)
-
-
 # Resource quantities, exact: `10Gi`, `500m`, `1e3`, `0.1`.
 #
 # All other code uses integers: thousandths for cpu, units (bytes, devices) for other resources, rounded up like

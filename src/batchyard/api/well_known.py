@@ -15,6 +15,7 @@ MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 ELASTIC_JOB: Final = "kueue.x-k8s.io/elastic-job"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
+WAIT_FOR_PODS_READY: Final = "kueue.x-k8s.io/wait-for-pods-ready"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 STOPPING: Final = "kueue.x-k8s.io/stopping"
@@ -178,6 +179,9 @@ PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 
 #: The feature gate that disables waitForPodsReady, which has no `enable` field in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
+#: The feature gates of waitForPodsReady.unscheduledTimeout, and of timeouts in the annotation of a job.
+UNSCHEDULED_TIMEOUT: Final = "WaitForPodsReadyUnscheduledTimeout"
+WORKLOAD_LEVEL_TIMEOUTS: Final = "WorkloadLevelWaitForPodsReady"
 
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
@@ -210,7 +214,8 @@ _GATES_OFF_BY_DEFAULT: Final = """
     PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
     SchedulingEquivalenceHashingIgnorePodSetName
     ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
-    TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WorkloadRequestUseMergePatch
+    TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady
+    WaitForPodsReadyUnscheduledTimeout WorkloadLevelWaitForPodsReady WorkloadRequestUseMergePatch
 """
 #: The feature gates of Kueue by name: whether each is enabled by default.
 GATES: Final[Mapping[str, bool]] = {

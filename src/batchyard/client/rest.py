@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj, key_of
-from batchyard.api.scheme import kind_info
+from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import Informer, ObjectCache
 from batchyard.client.transport import HttpResponse, RateLimit, Transport, list_in_response, received_key, revision_of
@@ -73,10 +73,14 @@ class _PendingResult:
 class RestClient:
     """A client of a remote API server: an informer for each watched kind, their cache, and a write queue."""
 
-    def __init__(self, dependencies: ClientDependencies, kinds: Sequence[str]) -> None:
+    def __init__(
+        self, dependencies: ClientDependencies, kinds: Sequence[str], external_kinds: Sequence[ServedKind] = ()
+    ) -> None:
+        """Create the client; `external_kinds` are other kinds to watch, such as those of other controllers' jobs."""
         self._dependencies = dependencies
         self._cache = ObjectCache()
-        self.informers = {kind: Informer(kind_info(kind), self._cache, dependencies.seed) for kind in kinds}
+        watched_kinds = [*map(kind_info, kinds), *external_kinds]
+        self.informers = {info.constant: Informer(info, self._cache, dependencies.seed) for info in watched_kinds}
         self.outbox = WriteQueue(
             dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.may_write
         )

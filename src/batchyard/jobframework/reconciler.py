@@ -2,14 +2,15 @@
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
 reconciler.go), and returns its writes. Their watch events trigger the next reconcile. A job in a managed namespace is
-managed if it names a queue and none of its owners is managed. The reconciler does not depend on the controller that
-runs the pods.
+managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`). The reconciler does
+not depend on the controller that runs the pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from batchyard.admission_plugins.built_in import is_managed_namespace
+from batchyard.admission_plugins import built_in
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import meta, scheme, well_known
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
@@ -24,7 +25,7 @@ from batchyard.jobframework.workloads import (
 )
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import adjustments, evictions, lifecycle
-from batchyard.scheduling.workload.pods_ready import set_pods_ready
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
 
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
@@ -35,8 +36,9 @@ _PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_
 class JobRelations:
     """Index of the jobs of one kind that an event of a Workload, job, priority class or flavor affects."""
 
-    def __init__(self, integration: GenericJob) -> None:
+    def __init__(self, integration: GenericJob, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> None:
         self._integration = integration
+        self._managed_jobs = managed_jobs
         self._workload_keys: dict[meta.Key, dict[meta.Key, None]] = {}
         self._child_jobs_by_owner: dict[str, dict[meta.Key, None]] = {}
         self._jobs_by_class: dict[meta.Key, dict[meta.Key, None]] = {}
@@ -74,7 +76,7 @@ class JobRelations:
         return (event.key,)
 
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
-        if meta.controller_of(job) is not None or not meta.label(job, well_known.QUEUE_NAME):
+        if meta.controller_of(job) is not None or not self._managed_jobs.names(job):
             return None
         return adjustments.priority_class_key(job, self._integration.templates(job))
 
@@ -145,19 +147,20 @@ class JobReconciler:
         integration: GenericJob,
         copied_labels: Sequence[str] = (),
         *,
-        wait_for_pods_ready: bool = False,
-        managed_namespaces: meta.Selector | None = None,
+        pods_ready: PodsReadyPolicy | None = None,
+        managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
         rules: DecisionRules = DEFAULT_RULES,
     ) -> None:
         self._rules = rules
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
-        #: Whether PodsReady is set on Workloads from the pods of their jobs.
-        self._wait_for_pods_ready = wait_for_pods_ready
+        #: If set, PodsReady is set on Workloads from the pods of their jobs.
+        self._pods_ready = pods_ready
+        #: Whether Workloads get the timeouts for ready pods from the annotation of their jobs.
+        self._copies_timeouts = pods_ready is not None and pods_ready.timeout_on_workload_max is not None
         self._copied_labels = tuple(copied_labels)
-        self._relations = JobRelations(integration)
-        #: The Namespaces whose jobs are managed; None for all.
-        self._managed_namespaces = managed_namespaces
+        self._relations = JobRelations(integration, managed_jobs)
+        self._managed_jobs = managed_jobs
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event; return the keys of the jobs to reconcile.
@@ -178,12 +181,15 @@ class JobReconciler:
             if job is not None and self._rules.is_current:
                 return self._release_deleted_workloads(key, job, job_workloads, reader, now)
             return _delete_workloads(job_workloads)
-        if not is_managed_namespace(key.namespace, self._managed_namespaces, reader.get):
+        if not built_in.is_managed_namespace(key.namespace, self._managed_jobs.namespaces, reader.get):
             return ReconcileResult()
-        job_ancestry = meta.find_managed_ancestor(job, reader.get)
+        job_ancestry = built_in.find_managed_ancestor(job, reader.get, self._managed_jobs)
         if job_ancestry.managed_key is not None:
             return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
-        if job_ancestry.missing_key is not None or not meta.label(job, well_known.QUEUE_NAME):
+        if job_ancestry.is_too_deep:
+            event = EventRecord(key, "Warning", built_in.NESTING_REASON, built_in.NESTING_MESSAGE)
+            return ReconcileResult([], [event])
+        if job_ancestry.problem or not self._managed_jobs.names(job):
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
@@ -292,18 +298,25 @@ class JobReconciler:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
-        workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
+        workload: meta.Obj = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
+        if self._copies_timeouts:
+            workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
         message = f"Created Workload: {meta.key_of(workload)}"
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if lifecycle.is_finished(workload):
             return None
-        updated_workload = workloads.with_admission_gate_of(workload, job_pass.job)
+        updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.ADMISSION_GATED_BY)
         if updated_workload is not workload:
             admission_gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
             event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{admission_gate}"')
             return ReconcileResult([Update(updated_workload)], [event])
+        if self._copies_timeouts:
+            updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
+            if updated_workload is not workload:
+                message = f"Updated workload annotation {well_known.WAIT_FOR_PODS_READY}: {meta.key_of(workload)}"
+                return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
         return self._sync_priority(job_pass, workload)
 
     def _priority_of(self, job_pass: _JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
@@ -351,9 +364,14 @@ class JobReconciler:
         return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
     def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        if not self._wait_for_pods_ready:
+        if self._pods_ready is None:
             return None
-        updated_workload = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
+        updated_workload = set_pods_ready(
+            workload,
+            self._integration.pods_ready(job_pass.job),
+            job_pass.now,
+            tracks_scheduling=self._pods_ready.unscheduled_timeout > 0,
+        )
         return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
@@ -382,8 +400,8 @@ class JobReconciler:
             )
         if is_admitted:
             return self._start_job(job_pass, workload)
-        queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME)
-        if workload["spec"].get("queueName") != queue_name and not lifecycle.has_quota_reservation(workload):
+        queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME) or ""
+        if workload["spec"].get("queueName", "") != queue_name and not lifecycle.has_quota_reservation(workload):
             return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name))])
         return ReconcileResult([], _admission_check_events(job_pass, workload))
 

@@ -380,15 +380,15 @@ def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, i
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
 
 
-def with_admission_gate_of(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
-    """Return the Workload with the admission gate annotation of its job; the same object if already equal."""
-    admission_gate = meta.annotation(job, well_known.ADMISSION_GATED_BY) or ""
-    if (meta.annotation(workload, well_known.ADMISSION_GATED_BY) or "") == admission_gate:
+def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj:
+    """Return the Workload with an annotation of its job, or without it; the same object if already equal."""
+    value = meta.annotation(job, name) or ""
+    if (meta.annotation(workload, name) or "") == value:
         return workload
     annotations = dict(workload["metadata"].get("annotations") or ())
-    annotations.pop(well_known.ADMISSION_GATED_BY, None)
-    if admission_gate:
-        annotations[well_known.ADMISSION_GATED_BY] = admission_gate
+    annotations.pop(name, None)
+    if value:
+        annotations[name] = value
     return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
 
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from batchyard.admission_plugins.built_in import ManagedJobs
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
-from batchyard.base.instant import SECOND, Duration, parse_duration
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS
+from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import DEFAULT_VERSION, RULE_BY_GATE, KueueVersion, decision_rules
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
@@ -31,13 +33,18 @@ _DEPLOYMENT_FIELDS: Final = (
     "webhook",
 )
 _DECISION_FIELDS: Final = (
-    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
-    *("namespace", "waitForPodsReady"),
+    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "manageJobsWithoutQueueName"),
+    *("managedJobsNamespaceSelector", "namespace", "waitForPodsReady"),
 )
-#: The supported job frameworks.
-_SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
+_DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
+#: The supported job frameworks, with their kinds.
+_SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, *RULE_BY_GATE})
+_SUPPORTED_GATES: Final = frozenset(
+    {DISABLE_WAIT_FOR_PODS_READY, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS, *RULE_BY_GATE}
+)
+#: The default of `waitForPodsReady.maxTimeoutOnWorkload`.
+_TIMEOUT_ON_WORKLOAD_MAX: Final = 2 * HOUR
 
 
 def managed_namespaces(
@@ -60,8 +67,18 @@ class KueueSettings:
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
     #: The keys of job labels that are copied to Workloads.
     copied_labels: tuple[str, ...] = ()
-    #: The Namespaces whose jobs are managed; None for all.
-    managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
+    #: The jobs that are managed.
+    managed_jobs: ManagedJobs = field(default_factory=lambda: ManagedJobs(managed_namespaces()))
+
+    @property
+    def tracks_scheduling(self) -> bool:
+        """Whether the pods of admitted Workloads have a timeout to be scheduled."""
+        return self.pods_ready is not None and self.pods_ready.unscheduled_timeout > 0
+
+    @property
+    def timeout_on_workload_max(self) -> Duration | None:
+        """The maximum of the timeouts for ready pods that a job may set in an annotation; None if it may set none."""
+        return None if self.pods_ready is None else self.pods_ready.timeout_on_workload_max
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -70,11 +87,12 @@ class KueueSettings:
     def with_version(self, version: KueueVersion) -> "KueueSettings":
         """Return a copy of the settings with the decision rules of a version of Kueue; the feature gates stay set."""
         rules = decision_rules(version, dict(self.policy.rules.set_gates))
-        return replace(self, policy=replace(self.policy, rules=rules))
+        managed_jobs = replace(self.managed_jobs, class_defaulting=rules.class_defaulting)
+        return replace(self, policy=replace(self.policy, rules=rules), managed_jobs=managed_jobs)
 
 
 #: The default settings of a simulation: no PodsReady timeout, all Namespaces managed.
-SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=None)
+SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_jobs=ManagedJobs())
 
 
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
@@ -84,14 +102,28 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
-    gates = configuration.get("featureGates") or {}
-    policy = replace(policy, rules=decision_rules(DEFAULT_VERSION, gates))
-    is_pods_ready_disabled = gates.get(DISABLE_WAIT_FOR_PODS_READY, False)
-    pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
+    set_gates = configuration.get("featureGates") or {}
+    policy = replace(policy, rules=decision_rules(DEFAULT_VERSION, set_gates))
+    gates = {**GATES, **set_gates}
+    is_pods_ready_disabled = gates[DISABLE_WAIT_FOR_PODS_READY]
+    pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"], gates)
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    managed_jobs = replace(_managed_jobs(configuration), class_defaulting=policy.rules.class_defaulting)
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), managed_jobs)
+
+
+def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
+    """Return which jobs a Configuration manages; without a list of frameworks, all supported kinds."""
+    integrations = configuration.get("integrations") or {}
+    frameworks = integrations.get("frameworks") or _SUPPORTED_FRAMEWORKS
     kueue_namespace = configuration.get("namespace") or "kueue-system"
-    namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
+    external_names = [name.split(".", 2) for name in integrations.get("externalFrameworks") or ()]
+    return ManagedJobs(
+        managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace),
+        bool(configuration.get("manageJobsWithoutQueueName")),
+        tuple(kind for framework, kind in _SUPPORTED_FRAMEWORKS.items() if framework in frameworks),
+        tuple((f"{group}/{version}", kind) for kind, version, group in external_names),
+    )
 
 
 def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: str) -> KueueSettings:
@@ -100,8 +132,13 @@ def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: st
     return settings.with_version(KueueVersion(version))
 
 
-def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
-    """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default."""
+def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any], gates: Mapping[str, bool] = GATES) -> PodsReadyPolicy:
+    """Parse the `waitForPodsReady` object of a Configuration with all defaults; a timeout of 0 means the default.
+
+    `gates` are the feature gates by name, which enable the timeout for unscheduled pods and the timeouts of jobs.
+    """
+    unscheduled_timeout = _parse_optional_duration(wait_for_pods_ready.get("unscheduledTimeout"))
+    timeout_on_workload_max = _parse_optional_duration(wait_for_pods_ready.get("maxTimeoutOnWorkload"))
     requeuing_strategy = wait_for_pods_ready["requeuingStrategy"]
     return PodsReadyPolicy(
         timeout=parse_duration(wait_for_pods_ready["timeout"]) or PodsReadyPolicy().timeout,
@@ -111,14 +148,19 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy
         backoff_limit_count=requeuing_strategy.get("backoffLimitCount"),
         backoff_base=requeuing_strategy["backoffBaseSeconds"] * SECOND,
         backoff_max=requeuing_strategy["backoffMaxSeconds"] * SECOND,
+        unscheduled_timeout=(unscheduled_timeout or 0) if gates[UNSCHEDULED_TIMEOUT] else 0,
+        timeout_on_workload_max=(timeout_on_workload_max or _TIMEOUT_ON_WORKLOAD_MAX)
+        if gates[WORKLOAD_LEVEL_TIMEOUTS]
+        else None,
     )
 
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Kueue Configuration reduced to `_DECISION_FIELDS` and, if set, `integrations.labelKeysToCopy`."""
+    """Return a Kueue Configuration reduced to `_DECISION_FIELDS` and the relevant fields of `integrations`."""
     decision_relevant_fields = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
-    labels = (configuration.get("integrations") or {}).get("labelKeysToCopy")
-    return {**decision_relevant_fields, **({"integrations": {"labelKeysToCopy": labels}} if labels else {})}
+    integrations = configuration.get("integrations") or {}
+    relevant_integrations = {name: integrations[name] for name in _DECISION_INTEGRATIONS if integrations.get(name)}
+    return {**decision_relevant_fields, **({"integrations": relevant_integrations} if relevant_integrations else {})}
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
@@ -128,8 +170,6 @@ def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
-    if configuration.get("manageJobsWithoutQueueName"):
-        yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
     if "admissionFairSharing" in configuration:
         yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
     for name in ("excludeResourcePrefixes", "transformations", "deviceClassMappings"):
@@ -150,14 +190,8 @@ def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     """Yield texts about ignored settings: job integrations, multiKueue, objectRetentionPolicies and feature gates."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
-    ignored_frameworks += integrations.get("externalFrameworks") or ()
     if ignored_frameworks:
         yield f"the job integrations {', '.join(ignored_frameworks)}"
-    omitted_names = [
-        key for key in _SUPPORTED_FRAMEWORKS if key not in integrations.get("frameworks", _SUPPORTED_FRAMEWORKS)
-    ]
-    if omitted_names:
-        yield f"omitting {' and '.join(omitted_names)} from integrations.frameworks: their jobs are queued regardless"
     yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
     gates = configuration.get("featureGates") or {}
     names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from batchyard.api import scheme, well_known
+from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, Obj, controller_of, key_of, label
+from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import pod_view
 from batchyard.api.views.workload import workload_view
@@ -233,7 +233,7 @@ def _jobs_by_missing_priority_class(world: World, workloads: Sequence[Obj]) -> d
     jobs_by_class: dict[Key, list[Key]] = {}
     for kind, integration in INTEGRATIONS.items():
         for job in world.objects(kind):
-            if job["metadata"]["uid"] in owner_uids or not label(job, well_known.QUEUE_NAME):
+            if job["metadata"]["uid"] in owner_uids or not world.scenario.kueue.managed_jobs.names(job):
                 continue
             priority = resolve_priority(job, integration.templates(job), world.client)
             if isinstance(priority, MissingPriorityClass) and integration.completion(job) is None:

@@ -199,7 +199,8 @@ class World:
         chain = AdmissionChain(
             with_nodes=self._settings.with_nodes,
             with_api=False,
-            managed_namespaces=kueue.managed_namespaces,
+            managed_jobs=kueue.managed_jobs,
+            ready_timeout_max=kueue.timeout_on_workload_max,
             rules=kueue.policy.rules,
         )
         self.store.listen(chain.observe)

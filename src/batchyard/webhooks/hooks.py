@@ -13,13 +13,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import check_queue_removal, queue_job
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs, check_queue_removal, queue_job
+from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
-from batchyard.api.meta import Key, Obj, Selector, group_kind
+from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.validation.queues import on_flavors_errors
+from batchyard.base.instant import Duration
 from batchyard.controller_groups import ADMISSION, JOBSET
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
@@ -185,18 +187,16 @@ def review_mutation(
     review: Mapping[str, Any],
     groups: Sequence[str],
     fetched: FetchedObjects,
-    namespaces: Selector | None = None,
-    rules: DecisionRules = DEFAULT_RULES,
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
-    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. Raises
-    InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
+    Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
     try:
-        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces, rules)
+        complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, managed_jobs)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
@@ -209,10 +209,14 @@ def review_validation(
     review: Mapping[str, Any],
     enabled_groups: Sequence[str],
     fetched_objects: FetchedObjects,
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+    ready_timeout_max: Duration | None = None,
     rules: DecisionRules = DEFAULT_RULES,
 ) -> Obj:
     """Return the AdmissionReview response of the validating webhook: it allows the object or contains the errors.
 
+    `ready_timeout_max` is the maximum of the timeouts for ready pods in a job's annotation; None: it has no effect.
+    `rules` are the decision rules of the version of Kueue.
     Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
@@ -223,7 +227,14 @@ def review_validation(
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
     try:
-        _check_related_objects(new_object, old, enabled_groups, fetched_objects)
+        kind = group_kind(new_object)
+        if kind == scheme.POD:
+            validate_pod(new_object, fetched_objects)
+        elif kind in managed_jobs.kinds and ADMISSION in enabled_groups:
+            if old is not None:
+                check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
+            if ready_timeout_max is not None:
+                check_ready_timeouts(new_object, old, ready_timeout_max)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     return _admission_response(request)
@@ -248,16 +259,14 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
     return {"apiVersion": _CONVERSION_API_VERSION, "kind": "ConversionReview", "response": response}
 
 
-def _complete_object(
-    obj: Obj, groups: Sequence[str], objects: FetchedObjects, namespaces: Selector | None, rules: DecisionRules
-) -> Obj:
+def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, managed_jobs: ManagedJobs) -> Obj:
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects)
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
-        return queue_job(obj, objects.get, namespaces, rules.class_defaulting) if ADMISSION in groups else obj
+        return queue_job(obj, objects.get, managed_jobs) if ADMISSION in groups else obj
     return defaults.with_defaults(obj)
 
 
@@ -270,18 +279,10 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: Decis
         return
     errors = validation.validate(new) if old is None else validation.validate_update(new, old)
     if old is not None and kind == scheme.CLUSTER_QUEUE and rules.rejects_unknown_on_flavors:
-        errors = dict.fromkeys([*errors, *on_flavors_errors(new)])  # without duplicates
+        errors = list(dict.fromkeys([*errors, *on_flavors_errors(new)]))  # without duplicates
     # The API server validates names itself; a name that is still to be generated is empty.
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
-
-
-def _check_related_objects(new: Obj, old: Obj | None, groups: Sequence[str], fetched_objects: FetchedObjects) -> None:
-    kind = group_kind(new)
-    if kind == scheme.POD:
-        validate_pod(new, fetched_objects)
-    elif kind in _JOB_KINDS and old is not None and ADMISSION in groups:
-        check_queue_removal(new, old, fetched_objects.get)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """The owning jobs of an object."""
 
 import make
-from batchyard.api.meta import Key, Obj, controller_reference, controlling_jobs, find_managed_ancestor, key_of
+from batchyard.api.meta import Obj, controller_reference, controlling_jobs, key_of
 from object_edits import with_edits
 
 
@@ -46,16 +46,3 @@ def test_owner_chain_is_limited_to_kueue_depth() -> None:
     assert owner_names(alone, alone) == ["job"] * 10
     jobs = chain(20)
     assert len(owner_names(jobs[-1], *jobs)) == 10
-
-
-def test_ancestry_returns_topmost_owner_with_queue_name() -> None:
-    jobs = chain(3)
-    jobs[0] = with_edits(jobs[0], {"metadata.labels": {}})
-    result = {key_of(each): each for each in jobs}
-    assert find_managed_ancestor(jobs[2], result.get) == (key_of(jobs[1]), None)
-    assert find_managed_ancestor(jobs[1], result.get) == (None, None)
-
-
-def test_ancestry_returns_missing_owner() -> None:
-    jobs = chain(3)
-    assert find_managed_ancestor(jobs[2], {key_of(jobs[1]): jobs[1]}.get) == (None, Key("Job.batch", "team", "job-0"))

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 import make
 from batchyard.admission_chain import AdmissionChain
-from batchyard.admission_plugins.built_in import queue_job
+from batchyard.admission_plugins.built_in import find_managed_ancestor, queue_job
 from batchyard.api import scheme
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import Key, Obj, find_managed_ancestor, label, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, label, with_metadata, with_path
 from batchyard.api.validation import validate
 from batchyard.api.yaml_documents import read_documents
 from batchyard.cli.app import app
@@ -251,15 +251,15 @@ def test_ancestor_is_matched_by_uid() -> None:
 def test_default_priority_class_applies_by_namespace_and_gate(
     version: str, gate: bool, expected: list[str | None]
 ) -> None:
-    rules = decision_rules(KueueVersion(version), {"WorkloadPriorityClassDefaulting": gate})
-    managed = parse_kueue_settings({"featureGates": {"DisableWaitForPodsReady": True}}).managed_namespaces
+    gates = {"DisableWaitForPodsReady": True, "WorkloadPriorityClassDefaulting": gate}
+    managed = parse_kueue_settings({"featureGates": gates}).with_version(KueueVersion(version)).managed_jobs
     objects = {"default": make.workload_priority_class("default", 5)}
 
     def find(key: Key) -> Obj | None:
         return make.namespace(key.name) if key.kind == scheme.NAMESPACE else objects.get(key.name)
 
     jobs = [with_metadata(make.job(), namespace=name) for name in ("team", "kube-system")]
-    queued = [queue_job(job, find, managed, rules.class_defaulting) for job in jobs]
+    queued = [queue_job(job, find, managed) for job in jobs]
     assert [label(job, "kueue.x-k8s.io/priority-class") for job in queued] == expected
 
 
@@ -276,7 +276,7 @@ def test_update_that_keeps_an_unknown_flavor_in_on_flavors_is_refused_since_0_20
     old, new = checked_queue("gone"), checked_queue("gone", stopPolicy="Hold")
     check = AdmissionChain(with_nodes=False, with_api=True, rules=rules).hooks().checks.get(scheme.CLUSTER_QUEUE)
     review = {"request": {"uid": "1", "operation": "UPDATE", "object": new, "oldObject": old}}
-    response = review_validation(review, [], lambda _: None, rules)["response"]  # type: ignore[arg-type]
+    response = review_validation(review, [], lambda _: None, rules=rules)["response"]  # type: ignore[arg-type]
     assert response["allowed"] is not rules.is_current
     if check is None:
         assert not rules.is_current

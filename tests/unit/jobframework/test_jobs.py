@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, parse_selector, with_metadata, with_path
 from batchyard.interfaces.client import Create, Update, WriteResult
@@ -52,7 +53,8 @@ def test_workload_names_match_kueue() -> None:
 
 
 def test_jobs_in_unselected_namespaces_are_ignored() -> None:
-    controller = JobReconciler(JobIntegration(), managed_namespaces=parse_selector({"matchLabels": {"batch": "yes"}}))
+    managed_jobs = ManagedJobs(parse_selector({"matchLabels": {"batch": "yes"}}))
+    controller = JobReconciler(JobIntegration(), managed_jobs=managed_jobs)
     stage = Stage(controller)
     stage.put(make.namespace(), make.job())
     assert stage.workloads() == []

@@ -118,7 +118,6 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
 @pytest.mark.parametrize(
     ("stated", "reported"),
     [
-        ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this"),
         ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this"),
         (
             "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}",
@@ -150,6 +149,5 @@ def test_operator_receives_kueue_settings() -> None:
 def test_platform_without_kueue_settings_has_no_configuration_file() -> None:
     assert "configuration.yaml" not in render(read_model("", OURS))
     stated = "  kueue: {manageJobsWithoutQueueName: true, waitForPodsReady: {timeout: 1m}}\n"
-    reported = render(read_model(stated))["configuration.yaml"]
-    assert parse_kueue_settings(read_configuration("k", reported)).pods_ready == PodsReadyPolicy(MINUTE)
-    assert "manageJobs" not in reported
+    settings = parse_kueue_settings(read_configuration("k", render(read_model(stated))["configuration.yaml"]))
+    assert (settings.pods_ready, settings.managed_jobs.without_queue_name) == (PodsReadyPolicy(MINUTE), True)

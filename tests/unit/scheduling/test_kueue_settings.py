@@ -1,8 +1,12 @@
 """Kueue's Configuration: settings used in decisions, and ignored or unsupported settings."""
 
+import re
+
 import pytest
 
-from batchyard.api.kueue_configuration import complete_configuration, read_configuration
+from batchyard.admission_plugins.built_in import ManagedJobs
+from batchyard.api import scheme
+from batchyard.api.kueue_configuration import InvalidConfiguration, complete_configuration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -11,6 +15,7 @@ from batchyard.scheduling.kueue_configuration import (
     decision_fields,
     deployment_fields,
     ignored_settings,
+    managed_namespaces,
     parse_kueue_settings,
     unsupported_field_errors,
     unsupported_fields,
@@ -63,6 +68,8 @@ def test_fair_sharing_uses_configured_strategies() -> None:
         ("managedJobsNamespaceSelector: {matchLabels: {batch: x}}", "namespace: kueue"),
         ("waitForPodsReady: {timeout: 5m}", "integrations: {labelKeysToCopy: [team]}"),
         ("fairSharing: {preemptionStrategies: [LessThanInitialShare]}",),
+        ("manageJobsWithoutQueueName: true",),
+        ("integrations: {frameworks: [batch/job], externalFrameworks: [AppWrapper.v1beta2.workload.codeflare.dev]}",),
         ("featureGates: {DisableWaitForPodsReady: true}", "metrics: {bindAddress: ':8443'}"),
     ],
 )
@@ -87,7 +94,6 @@ def test_deployment_fields_are_listed() -> None:
 @pytest.mark.parametrize(
     ("line", "path"),
     [
-        ("manageJobsWithoutQueueName: true", "manageJobsWithoutQueueName"),
         ("admissionFairSharing: {usageHalfLifeTime: 1h}", "admissionFairSharing"),
         ("resources: {excludeResourcePrefixes: [example.com/]}", "resources.excludeResourcePrefixes"),
         ("resources: {transformations: [{input: a, outputs: {b: 1}}]}", "resources.transformations"),
@@ -100,7 +106,7 @@ def test_unsupported_setting_is_rejected(line: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["manageJobsWithoutQueueName: false", "resources: {quotaCheckStrategy: BlockUndeclared}"]
+    "line", ["manageJobsWithoutQueueName: true", "resources: {quotaCheckStrategy: BlockUndeclared}"]
 )
 def test_explicit_default_is_accepted(line: str) -> None:
     assert list(unsupported_field_errors(configuration(line))) == []
@@ -120,6 +126,70 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
     assert list(ignored_settings(configuration(line))) == reported
 
 
-def test_excluded_framework_is_listed_as_ignored() -> None:
-    (reported,) = ignored_settings(configuration("integrations: {frameworks: [batch/job]}"))
-    assert reported.startswith("omitting jobset.x-k8s.io/jobset from integrations.frameworks")
+@pytest.mark.parametrize(
+    ("line", "kinds"),
+    [
+        ("integrations: {frameworks: [batch/job]}", (scheme.JOB,)),
+        ("integrations: {frameworks: [jobset.x-k8s.io/jobset, pod]}", (scheme.JOB_SET,)),
+        ("integrations: {frameworks: [pod]}", ()),
+        ("integrations: {labelKeysToCopy: [team]}", (scheme.JOB, scheme.JOB_SET)),
+    ],
+)
+def test_frameworks_enable_kinds_of_jobs(line: str, kinds: tuple[str, ...]) -> None:
+    assert parse_kueue_settings(configuration(line)).managed_jobs.kinds == kinds
+
+
+def test_managed_jobs_are_parsed() -> None:
+    external = "integrations: {externalFrameworks: [AppWrapper.v1beta2.workload.codeflare.dev]}"
+    result = parse_kueue_settings(configuration("manageJobsWithoutQueueName: true", external)).managed_jobs
+    kinds = (scheme.JOB, scheme.JOB_SET)
+    app_wrapper = ("workload.codeflare.dev/v1beta2", "AppWrapper")
+    assert result == ManagedJobs(managed_namespaces(), True, kinds, (app_wrapper,))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("managedJobsNamespaceSelector: {matchLabels: {}}",), 'should not match the "kube-system" namespace'),
+        (
+            ("managedJobsNamespaceSelector: {matchLabels: {kubernetes.io/metadata.name: batch}}", "namespace: batch"),
+            'should not match the "batch" namespace',
+        ),
+        (("integrations: {externalFrameworks: [AppWrapper.v1beta2]}",), "must be format, 'Kind.version.group.com'"),
+        (("integrations: {externalFrameworks: [Job.v1.batch]}",), 'Duplicate value: "Job.v1.batch"'),
+    ],
+)
+def test_invalid_selection_of_jobs_is_rejected(lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=re.escape(message)):
+        configuration(*lines)
+
+
+UNSCHEDULED_GATE = "featureGates: {WaitForPodsReadyUnscheduledTimeout: true}"
+
+
+def test_timeouts_of_feature_gates_are_parsed() -> None:
+    result = parse_kueue_settings(configuration("waitForPodsReady: {unscheduledTimeout: 5m}", UNSCHEDULED_GATE))
+    assert (result.pods_ready, result.tracks_scheduling) == (PodsReadyPolicy(unscheduled_timeout=5 * MINUTE), True)
+    gate = "featureGates: {WorkloadLevelWaitForPodsReady: true}"
+    assert parse_kueue_settings(configuration(gate)).timeout_on_workload_max == 120 * MINUTE
+    line = "waitForPodsReady: {maxTimeoutOnWorkload: 5m}"
+    assert parse_kueue_settings(configuration(line, gate)).timeout_on_workload_max == 5 * MINUTE
+    assert parse_kueue_settings(configuration(line)).timeout_on_workload_max is None
+    assert list(ignored_settings(configuration(gate))) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("waitForPodsReady: {unscheduledTimeout: 0s}",), "requires the feature gate WaitForPodsReadyUnscheduled"),
+        (("waitForPodsReady: {timeout: 4m, unscheduledTimeout: 5m}", UNSCHEDULED_GATE), "must not exceed"),
+        (("waitForPodsReady: {unscheduledTimeout: -5m}", UNSCHEDULED_GATE), "unscheduledTimeout"),
+        (
+            ("featureGates: {WaitForPodsReadyUnscheduledTimeout: true, DisableWaitForPodsReady: true}",),
+            "cannot be enabled together with DisableWaitForPodsReady",
+        ),
+    ],
+)
+def test_invalid_timeouts_are_rejected(lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        configuration(*lines)

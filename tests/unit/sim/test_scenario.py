@@ -231,10 +231,10 @@ def test_wait_for_pods_ready_set_twice_is_rejected() -> None:
 
 
 def test_second_or_unsupported_kueue_configuration_is_rejected() -> None:
-    assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "manageJobsWithoutQueueName: true\n")] == [
+    assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "admissionFairSharing: {}\n")] == [
         "there is already a Kueue Configuration; keep one of them",
         (
-            "manageJobsWithoutQueueName: this setting is not supported: jobs without a queue name start immediately, "
-            "without quota; remove the field"
+            "admissionFairSharing: this setting is not supported: Workloads of all LocalQueues of a ClusterQueue are "
+            "ordered by priority and age; remove the field"
         ),
     ]

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector, with_path
 from batchyard.apiserver.json_patch import apply_json_patch
+from batchyard.base.instant import SECOND
 from batchyard.controller_groups import KUBERNETES_GROUPS
 from batchyard.webhooks.hooks import (
     FetchedObjects,
@@ -57,7 +59,9 @@ def test_default_queue_is_set_in_managed_namespaces_only() -> None:
         (parse_selector({}), True),
         (parse_selector({"matchLabels": {"a": "b"}}), False),
     ):
-        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects(known), managed)["response"]
+        answer = review_mutation(review(UNQUEUED), KUBERNETES_GROUPS, FetchedObjects(known), ManagedJobs(managed))[
+            "response"
+        ]
         assert ("patch" in answer) is is_patched
 
 
@@ -68,6 +72,14 @@ def refusal(obj: Obj, old: Obj | None = None, part: str = "") -> str:
     assert response["allowed"] is ("status" not in response)
     reported: str = response.get("status", {}).get("message", "")
     return reported
+
+
+def test_own_timeouts_of_job_are_checked_with_their_feature_gate() -> None:
+    job = make.job(annotations={"kueue.x-k8s.io/wait-for-pods-ready": '{"timeoutSeconds": 99}'})
+    for timeout_max, is_allowed in ((None, True), (99 * SECOND, True), (98 * SECOND, False)):
+        fetched = FetchedObjects(NOTHING)
+        answer = review_validation(review(job), KUBERNETES_GROUPS, fetched, ready_timeout_max=timeout_max)["response"]
+        assert answer["allowed"] is is_allowed
 
 
 def test_queued_job_is_suspended_at_creation() -> None:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
-from batchyard.api.well_known import FINAL_SHARE, GATES, INITIAL_SHARE
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, GATES, INITIAL_SHARE, UNSCHEDULED_TIMEOUT
+from batchyard.base.instant import MINUTE, parse_duration
 
 ResourceGroups = Sequence[Mapping[str, Any]]
 _GROUPS_PATH: Final = "spec.resourceGroups"
@@ -351,11 +352,15 @@ def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str,
 # Source: pkg/config/validation.go of Kueue.
 
 
+#: The timeout that replaces `waitForPodsReady.timeout: 0s`.
+_DEFAULT_TIMEOUT: Final = 30 * MINUTE
 _ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
 def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate Kueue's Configuration: fair sharing, resources and feature gates."""
+    """Validate Kueue's Configuration: managed jobs, waitForPodsReady, fair sharing, resources and feature gates."""
+    yield from _managed_jobs_errors(obj)
+    yield from _pods_ready_errors(obj.get("waitForPodsReady") or {}, obj.get("featureGates") or {})
     yield from _fair_sharing_errors(obj.get("fairSharing"))
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
@@ -373,6 +378,63 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def _unknown_gate_message(name: str) -> str:
     return f"unrecognized feature gate: {name}"
+
+
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
+#: The kinds of the job frameworks, as in `integrations.externalFrameworks`.
+_FRAMEWORK_KINDS: Final = {
+    "batch/job": "Job.v1.batch",
+    "deployment": "Deployment.v1.apps",
+    "jobset.x-k8s.io/jobset": "JobSet.v1alpha2.jobset.x-k8s.io",
+    "kubeflow.org/jaxjob": "JAXJob.v1.kubeflow.org",
+    "kubeflow.org/mpijob": "MPIJob.v2beta1.kubeflow.org",
+    "kubeflow.org/paddlejob": "PaddleJob.v1.kubeflow.org",
+    "kubeflow.org/pytorchjob": "PyTorchJob.v1.kubeflow.org",
+    "kubeflow.org/tfjob": "TFJob.v1.kubeflow.org",
+    "kubeflow.org/xgboostjob": "XGBoostJob.v1.kubeflow.org",
+    "leaderworkerset.x-k8s.io/leaderworkerset": "LeaderWorkerSet.v1.leaderworkerset.x-k8s.io",
+    "ray.io/raycluster": "RayCluster.v1.ray.io",
+    "ray.io/rayjob": "RayJob.v1.ray.io",
+    "ray.io/rayservice": "RayService.v1.ray.io",
+    "sparkoperator.k8s.io/sparkapplication": "SparkApplication.v1beta2.sparkoperator.k8s.io",
+    "statefulset": "StatefulSet.v1.apps",
+    "trainer.kubeflow.org/trainjob": "TrainJob.v1alpha1.trainer.kubeflow.org",
+    "workload.codeflare.dev/appwrapper": "AppWrapper.v1beta2.workload.codeflare.dev",
+}
+
+
+def _managed_jobs_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    integrations = obj.get("integrations") or {}
+    frameworks = integrations.get("frameworks") or ("batch/job",)
+    enabled_kinds = {_FRAMEWORK_KINDS.get(name, name): name for name in frameworks}
+    for i, name in enumerate(integrations.get("externalFrameworks") or ()):
+        path = f"integrations.externalFrameworks[{i}]"
+        if name.count(".") < 2:
+            remedy = "use a name such as AppWrapper.v1beta2.workload.codeflare.dev"
+            yield rules.invalid(path, name, "must be format, 'Kind.version.group.com'", remedy)
+        elif name in enabled_kinds:
+            remedy = f"remove this entry, or {enabled_kinds[name]} from integrations.frameworks"
+            yield FieldError(path, f"Duplicate value: {rules.format_json(name)}", remedy)
+    path, selector_fields = "managedJobsNamespaceSelector", obj.get("managedJobsNamespaceSelector")
+    selector = parse_selector(selector_fields)
+    for namespace in ("kube-system", obj.get("namespace") or "kueue-system"):
+        if selector is not None and selector.matches({_NAMESPACE_NAME: namespace}):
+            message = f'should not match the "{namespace}" namespace'
+            remedy = f"add {{key: {_NAMESPACE_NAME}, operator: NotIn, values: [{namespace}]}} to matchExpressions"
+            yield rules.invalid(path, selector_fields, message, remedy)
+
+
+def _pods_ready_errors(settings: Mapping[str, Any], gates: Mapping[str, bool]) -> Iterator[FieldError]:
+    has_unscheduled_timeout = gates.get(UNSCHEDULED_TIMEOUT, False)
+    if has_unscheduled_timeout and gates.get(DISABLE_WAIT_FOR_PODS_READY):
+        message = f"{UNSCHEDULED_TIMEOUT} cannot be enabled together with {DISABLE_WAIT_FOR_PODS_READY}"
+        yield rules.invalid("featureGates", {UNSCHEDULED_TIMEOUT: True}, message, "disable one of them")
+    path, value = "waitForPodsReady.unscheduledTimeout", settings.get("unscheduledTimeout")
+    if value is not None and not has_unscheduled_timeout:
+        message = f"requires the feature gate {UNSCHEDULED_TIMEOUT}"
+        yield rules.invalid(path, value, message, f"set featureGates: {{{UNSCHEDULED_TIMEOUT}: true}}")
+    elif value is not None and parse_duration(value) > (parse_duration(settings["timeout"]) or _DEFAULT_TIMEOUT):
+        yield rules.invalid(path, value, "must not exceed waitForPodsReady.timeout", "set a shorter time")
 
 
 def _fair_sharing_errors(fair_sharing: Mapping[str, Any] | None) -> Iterator[FieldError]:

@@ -1,24 +1,32 @@
 """PodsReady of Workloads: the condition, the deadline for ready pods, and the eviction after the timeout.
 
 All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
-Otherwise the Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload
-without a Job or JobSet has no pods in batchyard, so it has no timeout. The setting `without_job` applies the timeout to
-such Workloads too: their own controllers must then set PodsReady, as with Kueue. Sources: Kueue's jobframework
-(generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), and the defaults of its configuration.
+An annotation of the job can set other timeouts. Pods without a node may have a shorter timeout, `unscheduledTimeout`:
+then the condition PodsScheduled records whether all pods were scheduled (`pods_scheduled.py`). If a timeout passes, the
+Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload without a Job or
+JobSet has no pods in batchyard, so it has no timeout. The setting `without_job` applies the timeout to such Workloads
+too: their own controllers must then set PodsReady, as with Kueue. Sources: Kueue's jobframework
+(generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), the defaults of its configuration, and
+KEP-13502 and KEP-4803 of Kueue 0.20.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from batchyard.api.meta import Obj, StatusDraft, controller_of, find_condition, key_of
+from batchyard.admission_plugins.ready_timeouts import parse_timeout_seconds
+from batchyard.api import well_known
+from batchyard.api.meta import Condition, Obj, StatusDraft, annotation, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time
-from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, exponential_backoff
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.scheduling.workload import evictions, lifecycle
 
 _READY_REASONS: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
 _JOB_KINDS: Final = ("Job", "JobSet")
-_NOT_READY_MESSAGE: Final = "Not all pods are ready or succeeded"
+#: The condition that all pods of an admission were scheduled, and its reason while some were not.
+PODS_SCHEDULED: Final = "PodsScheduled"
+WAIT_FOR_SCHEDULING: Final = "WaitForScheduling"
+NOT_READY_MESSAGE: Final = "Not all pods are ready or succeeded"
 _RECOVERING_MESSAGE: Final = "At least one pod has failed, waiting for recovery"
 _ALL_READY_MESSAGE: Final = "All pods reached readiness and the workload is running"
 
@@ -47,10 +55,39 @@ class PodsReadyPolicy:
     backoff_max: Duration = HOUR
     #: Whether the timeout also applies to Workloads without a Job or JobSet.
     without_job: bool = False
+    #: The timeout from admission until all pods are scheduled; 0 for none.
+    unscheduled_timeout: Duration = 0
+    #: The maximum of the timeouts in a job's annotation; None ignores the annotation.
+    timeout_on_workload_max: Duration | None = None
+
+    def timeouts_of(self, workload: Obj) -> "PodsReadyTimeouts":
+        """Return the timeouts of a Workload: those in its annotation if it has any, else those of the policy.
+
+        If the annotation has only a timeout, this is also the recovery timeout.
+        """
+        recovery = self.timeout if self.recovery_timeout is None else self.recovery_timeout
+        timeouts = PodsReadyTimeouts(self.timeout, recovery)
+        text = None if self.timeout_on_workload_max is None else annotation(workload, well_known.WAIT_FOR_PODS_READY)
+        if not text:
+            return timeouts
+        try:
+            timeout_seconds, recovery_seconds = parse_timeout_seconds(text)
+        except ValueError:
+            return timeouts  # an annotation that no webhook has checked
+        timeout = timeout_seconds * SECOND if timeout_seconds else self.timeout
+        default_recovery = timeout if timeout_seconds else recovery
+        return PodsReadyTimeouts(timeout, default_recovery if recovery_seconds is None else recovery_seconds * SECOND)
 
     def covers(self, workload: Obj) -> bool:
         """Return whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
         return self.without_job or has_pods(workload)
+
+
+class PodsReadyTimeouts(NamedTuple):
+    """The timeouts of one Workload: from admission, and after a pod was lost (0: none)."""
+
+    timeout: Duration
+    recovery: Duration
 
 
 class PodsReadyDeadline(NamedTuple):
@@ -66,9 +103,33 @@ def has_pods(workload: Obj) -> bool:
     return owner is not None and owner["kind"] in _JOB_KINDS
 
 
-def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant) -> Obj:
-    """Return the Workload with its PodsReady condition updated; the same object if unchanged."""
-    reason, message = _pods_ready_reason(workload, are_pods_ready)
+def admission_time(workload: Obj) -> Instant:
+    """Return when a Workload was admitted; the Workload must be admitted."""
+    condition = find_condition(workload, lifecycle.ADMITTED)
+    assert condition is not None
+    return parse_time(condition["lastTransitionTime"])
+
+
+def current_observation(workload: Obj) -> Condition | None:
+    """Return the condition PodsScheduled of an admitted Workload if it was observed in this admission; else None."""
+    condition = find_condition(workload, PODS_SCHEDULED)
+    if condition is None or parse_time(condition["lastTransitionTime"]) <= admission_time(workload):
+        return None
+    is_observation = condition["status"] == "True" or condition["reason"] == WAIT_FOR_SCHEDULING
+    return condition if is_observation else None
+
+
+def _is_waiting_for_scheduling(workload: Obj) -> bool:
+    observation = current_observation(workload)
+    return observation is not None and observation["status"] == "False"
+
+
+def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant, *, tracks_scheduling: bool = False) -> Obj:
+    """Return the Workload with its PodsReady condition updated; the same object if unchanged.
+
+    With `tracks_scheduling`, the reason is WaitForScheduling before the pods were ready and while some have no node.
+    """
+    reason, message = _pods_ready_reason(workload, are_pods_ready, tracks_scheduling)
     is_ready = reason in _READY_REASONS
     old = find_condition(workload, lifecycle.PODS_READY)
     if old is not None and (old["status"] == "True", old["reason"]) == (is_ready, reason):
@@ -78,9 +139,9 @@ def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant) -> Obj:
     return draft.result()
 
 
-def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
+def _pods_ready_reason(workload: Obj, are_pods_ready: bool, tracks_scheduling: bool) -> tuple[str, str]:
     if not lifecycle.is_admitted(workload):
-        return lifecycle.WAIT_FOR_START, _NOT_READY_MESSAGE
+        return lifecycle.WAIT_FOR_START, NOT_READY_MESSAGE
     old = find_condition(workload, lifecycle.PODS_READY)
     old_reason = "" if old is None else old["reason"]
     if are_pods_ready:
@@ -91,7 +152,9 @@ def _pods_ready_reason(workload: Obj, are_pods_ready: bool) -> tuple[str, str]:
         ), _ALL_READY_MESSAGE
     if old_reason in _READY_REASONS or old_reason == lifecycle.WAIT_FOR_RECOVERY:
         return lifecycle.WAIT_FOR_RECOVERY, _RECOVERING_MESSAGE
-    return lifecycle.WAIT_FOR_START, _NOT_READY_MESSAGE
+    if tracks_scheduling and _is_waiting_for_scheduling(workload):
+        return WAIT_FOR_SCHEDULING, NOT_READY_MESSAGE
+    return lifecycle.WAIT_FOR_START, NOT_READY_MESSAGE
 
 
 def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None:
@@ -99,12 +162,17 @@ def deadline(workload: Obj, policy: PodsReadyPolicy) -> PodsReadyDeadline | None
     admission, readiness = find_condition(workload, lifecycle.ADMITTED), find_condition(workload, lifecycle.PODS_READY)
     if not admission or admission["status"] != "True" or lifecycle.is_evicted(workload) or not policy.covers(workload):
         return None
-    if readiness is None or readiness["reason"] == lifecycle.WAIT_FOR_START:
-        return PodsReadyDeadline(lifecycle.WAIT_FOR_START, parse_time(admission["lastTransitionTime"]) + policy.timeout)
-    recovery_limit = policy.timeout if policy.recovery_timeout is None else policy.recovery_timeout
-    if readiness["reason"] != lifecycle.WAIT_FOR_RECOVERY or recovery_limit == 0:
+    timeout, recovery_timeout = policy.timeouts_of(workload)
+    reason = lifecycle.WAIT_FOR_START if readiness is None else readiness["reason"]
+    if reason in {lifecycle.WAIT_FOR_START, WAIT_FOR_SCHEDULING}:
+        if reason == WAIT_FOR_SCHEDULING and policy.unscheduled_timeout == 0:
+            reason = lifecycle.WAIT_FOR_START
+        elif reason == WAIT_FOR_SCHEDULING and _is_waiting_for_scheduling(workload):
+            timeout = min(timeout, policy.unscheduled_timeout)
+        return PodsReadyDeadline(reason, parse_time(admission["lastTransitionTime"]) + timeout)
+    if readiness is None or reason != lifecycle.WAIT_FOR_RECOVERY or not recovery_timeout:
         return None
-    return PodsReadyDeadline(lifecycle.WAIT_FOR_RECOVERY, parse_time(readiness["lastTransitionTime"]) + recovery_limit)
+    return PodsReadyDeadline(reason, parse_time(readiness["lastTransitionTime"]) + recovery_timeout)
 
 
 def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now: Instant) -> Obj:

@@ -1,4 +1,4 @@
-"""Installs missing CustomResourceDefinitions, and reports errors of the informers' lists and watches."""
+"""Installs missing CustomResourceDefinitions, finds external kinds, and reports errors of the informers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -11,7 +11,7 @@ from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.openapi_definitions import definition_of
 from batchyard.base.instant import SECOND
 from batchyard.client.informer import Informer
-from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, kind_path
+from batchyard.client.transport import HttpRequest, HttpResponse, api_version_path, decode_object, kind_path
 from batchyard.server.clocks.wall import sleep_for
 
 _CRDS_PATH: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -70,6 +70,30 @@ async def _install_definition(api_client: DefinitionsClient, served_kind: Served
             return f"batchyard: CustomResourceDefinition {name} installed, version {served_kind.storage_version}"
         await sleep_for(_POLL_INTERVAL)
     return f"batchyard: CustomResourceDefinition {name} installed; the server does not serve it yet"
+
+
+# Kinds of jobs that other controllers manage in queues (`integrations.externalFrameworks`).
+
+
+async def find_external_kinds(
+    api_client: DefinitionsClient, external_kinds: Sequence[tuple[str, str]]
+) -> Sequence[ServedKind]:
+    """Return the served kinds for pairs of apiVersion and kind, with the names that the API server has for them.
+
+    If the server does not serve a kind (yet), its plural is the kind in lower case with an `s`.
+    """
+    return [await _find_external_kind(api_client, *each) for each in external_kinds]
+
+
+async def _find_external_kind(api_client: DefinitionsClient, api_version: str, kind: str) -> ServedKind:
+    group, _, version = api_version.partition("/")
+    response = await api_client.send_request(HttpRequest("GET", api_version_path(group, version)))
+    served_resources = decode_object(response.body).get("resources") or () if response.code == 200 else ()
+    plural, singular = f"{kind.lower()}s", kind.lower()
+    for resource in served_resources:
+        if resource.get("kind") == kind and "/" not in resource["name"]:
+            plural = resource["name"]
+    return ServedKind(f"{kind}.{group}", kind, group, (version,), version, plural, singular, namespaced=True)
 
 
 # Reports errors of lists and watches: each error once while it lasts, and the recovery from all errors.

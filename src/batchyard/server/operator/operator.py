@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from batchyard.api.scheme import POD, ServedKind
 from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
@@ -50,7 +51,7 @@ from batchyard.server.operator.dashboard import (
     StreamHub,
     health_routes,
 )
-from batchyard.server.operator.definitions import WatchErrorLog, install_definitions
+from batchyard.server.operator.definitions import WatchErrorLog, find_external_kinds, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.user_requests import UserRequests
 from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
@@ -93,6 +94,8 @@ class OperatorConfig:
     webhooks: WebhookOptions = field(default_factory=WebhookOptions)
     #: Whether to run even if another controller decides about the same objects.
     beside_upstream: bool = False
+    #: The kinds of jobs that other controllers manage; `run_operator` finds them.
+    external_kinds: Sequence[ServedKind] = ()
 
 
 class OperatorProcess:
@@ -118,7 +121,10 @@ class OperatorProcess:
         dependencies = ClientDependencies(
             self.kernel, self.timers, http_transport.kernel_transport(self.kernel.post), rate_limit, write_gate
         )
-        self.client = RestClient(dependencies, kinds_read(config.settings.controllers))
+        kinds = dict.fromkeys(kinds_read(config.settings.controllers))
+        if config.settings.kueue.tracks_scheduling:
+            kinds[POD] = None
+        self.client = RestClient(dependencies, list(kinds), config.external_kinds)
         self.client.on_new_data = self._process_informer_change
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
@@ -249,11 +255,17 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     if config.terms is not None and not config.terms.namespace:
         config = replace(config, terms=replace(config.terms, namespace=access.namespace))
     http_transport = HttpTransport(access, lambda: read_access(config.source))
+    managed_jobs = config.settings.kueue.managed_jobs
+    config = replace(config, external_kinds=await find_external_kinds(http_transport, managed_jobs.external_kinds))
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    kueue = config.settings.kueue
-    webhook_options = config.webhooks._replace(managed_namespaces=kueue.managed_namespaces, rules=kueue.policy.rules)
+    webhook_options = config.webhooks._replace(
+        managed_jobs=managed_jobs,
+        external_kinds=config.external_kinds,
+        ready_timeout_max=config.settings.kueue.timeout_on_workload_max,
+        rules=config.settings.kueue.policy.rules,
+    )
     webhook_server = Webhooks(
         webhook_options, config.settings.controllers, http_transport, (config.address, access.namespace)
     ).reporting_to(report)

@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, Selector
-from batchyard.api.scheme import kind_info
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.times import to_datetime
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
 from batchyard.client import transport
@@ -406,8 +407,11 @@ class WebhookOptions(NamedTuple):
     secret: str = ""
     lifetime: Duration = 0
     definitions: Sequence[str] = ()
-    #: Selects the Namespaces whose jobs are managed; None selects all.
-    managed_namespaces: Selector | None = None
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
+    #: The kinds of jobs that other controllers manage.
+    external_kinds: Sequence[ServedKind] = ()
+    #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
+    ready_timeout_max: Duration | None = None
     #: The decision rules of the version of Kueue.
     rules: DecisionRules = DEFAULT_RULES
 
@@ -487,12 +491,17 @@ class Webhooks:
         return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        options = self._options
-        review = partial(review_mutation, namespaces=options.managed_namespaces, rules=options.rules)
-        return await self._answer_review(request, review)
+        return await self._answer_review(request, partial(review_mutation, managed_jobs=self._options.managed_jobs))
 
     async def _validate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_validation, rules=self._options.rules))
+        options = self._options
+        validate = partial(
+            review_validation,
+            managed_jobs=options.managed_jobs,
+            ready_timeout_max=options.ready_timeout_max,
+            rules=options.rules,
+        )
+        return await self._answer_review(request, validate)
 
     async def _answer_review(
         self, request: web.Request, decide: Callable[[Mapping[str, Any], Sequence[str], FetchedObjects], Obj]
@@ -517,7 +526,8 @@ class Webhooks:
         They are listed, because the operator's role does not permit get requests. Raises LookupFailed on other errors.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
-        served_kind = kind_info(kind)
+        served_kind = next((each for each in self._options.external_kinds if each.constant == kind), None)
+        served_kind = kind_info(kind) if served_kind is None else served_kind
         selector = {"fieldSelector": f"metadata.name={object_query.key.name}"}
         if object_query.owner_uid:
             selector = {"labelSelector": f"{well_known.CONTROLLER_UID}={object_query.owner_uid}"}

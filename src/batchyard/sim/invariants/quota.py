@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from batchyard.api import meta, scheme, well_known
-from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of, label
+from batchyard.admission_plugins.built_in import is_managed_namespace
+from batchyard.api import meta, scheme
+from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of
 from batchyard.api.views.pods import FAILED, RUNNING, SUCCEEDED, phase, pod_view
 from batchyard.api.views.workload import (
     AdmittedPodSet,
@@ -378,7 +379,7 @@ def _count_indexes(indexes: str) -> int:
     return sum(int(end[-1]) - int(end[0]) + 1 for end in index_ranges)
 
 
-# A Job or JobSet with a queue runs only while its Workload is admitted.
+# A managed Job or JobSet runs only while its Workload is admitted.
 
 
 _JOB_KINDS = (scheme.JOB, scheme.JOB_SET)
@@ -386,14 +387,14 @@ _END_CONDITIONS = ("Complete", "Completed", "Failed")
 
 
 class NoJobRunsWithoutAdmission(Invariant):
-    """Invariant: a Job or JobSet with a queue is unsuspended only while its Workload is admitted."""
+    """Invariant: a managed Job or JobSet is unsuspended only while its Workload is admitted."""
 
     name = "no_job_runs_without_admission"
 
     def check_event(self, event: WatchEvent) -> None:
         """Check that the Workload of a starting job is admitted."""
-        if event.key.kind in _JOB_KINDS and event.type is not EventType.DELETED and _is_running(event.obj):
-            was_running = event.old is not None and _is_running(event.old)
+        if event.key.kind in _JOB_KINDS and event.type is not EventType.DELETED and self._is_running(event.obj):
+            was_running = event.old is not None and self._is_running(event.old)
             if not was_running and not self._is_admitted(event.obj):
                 self.violate(f"job {event.key} starts, but its Workload is not admitted", event.key)
 
@@ -401,8 +402,11 @@ class NoJobRunsWithoutAdmission(Invariant):
         """Check that the Workloads of all running jobs are admitted."""
         for kind in _JOB_KINDS:
             for job in self.world_view.world.objects(kind):
-                if _is_running(job) and not self._is_admitted(job):
+                if self._is_running(job) and not self._is_admitted(job):
                     self.violate(f"job {key_of(job)} runs, but its Workload is not admitted", key_of(job))
+
+    def _is_running(self, job: Obj) -> bool:
+        return _is_unfinished_root(job) and _is_managed(job, self.world_view.world)
 
     def _is_admitted(self, job: Obj) -> bool:
         return any(view.admitted and not view.finished for view in self._workloads(job["metadata"]))
@@ -412,18 +416,25 @@ class NoJobRunsWithoutAdmission(Invariant):
         return [workload_view(obj) for obj in owned_objects if key_of(obj).kind == scheme.WORKLOAD]
 
 
-def _is_running(job: Obj) -> bool:
-    if controller_of(job) is not None or not label(job, well_known.QUEUE_NAME) or job["spec"].get("suspend"):
+def _is_managed(job: Obj, world: World) -> bool:
+    managed_jobs, namespace = world.scenario.kueue.managed_jobs, job["metadata"]["namespace"]
+    if not managed_jobs.has_kind_of(job) or not managed_jobs.names(job):
+        return False
+    return is_managed_namespace(namespace, managed_jobs.namespaces, world.client.get)
+
+
+def _is_unfinished_root(job: Obj) -> bool:
+    if controller_of(job) is not None or job["spec"].get("suspend"):
         return False
     conditions = (job.get("status") or {}).get("conditions") or ()
     return not any(c["type"] in _END_CONDITIONS and c["status"] == "True" for c in conditions)
 
 
-# No pod of a job with a queue is bound, or starts to run, while the job's Workload has no quota.
+# No pod of a managed job is bound, or starts to run, while the job's Workload has no quota.
 
 
 class NoPodWithoutAdmission(Invariant):
-    """Invariant: no pod of a job with a queue is bound to a node, or starts to run, without quota."""
+    """Invariant: no pod of a managed job is bound to a node, or starts to run, without quota."""
 
     name = "no_pod_without_admission"
 
@@ -446,7 +457,7 @@ class NoPodWithoutAdmission(Invariant):
         for key in self._started_pods:
             pod = self.world_view.world.client.get(key)
             root = None if pod is None or "deletionTimestamp" in pod["metadata"] else self._root_owner(pod)
-            if root is not None and label(root, well_known.QUEUE_NAME) and not self._has_quota(root):
+            if root is not None and _is_managed(root, self.world_view.world) and not self._has_quota(root):
                 self.violate(f"pod {key} was bound or started, but its job has no quota", key)
         self._started_pods.clear()
 

@@ -29,7 +29,7 @@ def workload_of_job(obj: Obj) -> Obj:
 
 def job_stage(policy: PodsReadyPolicy | None = None) -> Stage:
     """The Job controllers with a queue of four cpus."""
-    jobs = [JobReconciler(kind, wait_for_pods_ready=True) for kind in (JobIntegration(), JobSetIntegration())]
+    jobs = [JobReconciler(kind, pods_ready=PodsReadyPolicy()) for kind in (JobIntegration(), JobSetIntegration())]
     stage = Stage(
         Scheduler(SchedulerCache(), SchedulingPolicy()), WorkloadLifecycle(policy or PodsReadyPolicy()), *jobs
     )
