@@ -128,7 +128,11 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     """Create the controllers, connect them to the ports, and return a platform that runs `settings.controllers`."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
-    index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
+    index = SchedulerCache(
+        view_by_creation if requeues_by_creation else workload_view,
+        settings.requeue_batch_period,
+        resource_rules=settings.kueue.resources,
+    )
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)

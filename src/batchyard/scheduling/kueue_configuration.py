@@ -14,6 +14,7 @@ from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
+from batchyard.scheduling.resource_charging import ResourceRules, parse_resource_rules
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
 #: Settings of Kueue's own deployment, endpoints and metrics.
@@ -31,7 +32,7 @@ _DEPLOYMENT_FIELDS: Final = (
 )
 _DECISION_FIELDS: Final = (
     *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
-    *("namespace", "waitForPodsReady"),
+    *("namespace", "resources", "waitForPodsReady"),
 )
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
@@ -61,6 +62,8 @@ class KueueSettings:
     copied_labels: tuple[str, ...] = ()
     #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
+    #: The resources that quota is charged for.
+    resources: ResourceRules = field(default_factory=ResourceRules)
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -78,12 +81,21 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
-    is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
+    is_pods_ready_disabled = is_gate_enabled(configuration, DISABLE_WAIT_FOR_PODS_READY)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
+    resource_rules = parse_resource_rules(
+        configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, "QuotaCheckStrategy")
+    )
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector, resource_rules)
+
+
+def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
+    """Return whether a feature gate of Kueue is enabled by a Configuration, or else by default."""
+    is_enabled: bool = (configuration.get("featureGates") or {}).get(name, GATES[name])
+    return is_enabled
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
@@ -118,12 +130,8 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
     if "admissionFairSharing" in configuration:
         yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
-    for name in ("excludeResourcePrefixes", "transformations", "deviceClassMappings"):
-        if (configuration.get("resources") or {}).get(name):
-            yield f"resources.{name}", "quota is charged for the resources exactly as pods request them"
-    if (configuration.get("resources") or {}).get("quotaCheckStrategy") == "IgnoreUndeclared":
-        actual_behavior = "Workloads that request a resource without quota in their ClusterQueue stay pending"
-        yield "resources.quotaCheckStrategy", actual_behavior
+    if (configuration.get("resources") or {}).get("deviceClassMappings"):
+        yield "resources.deviceClassMappings", "quota is not charged for the devices of ResourceClaims"
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -76,6 +76,17 @@ def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: li
         ("featureGates: {DisableWaitForPodReady: true}", "featureGates: Invalid value: "),
         ("integrations: {frameworks: [batch/jobs]}", 'integrations.frameworks[0]: Unsupported value: "batch/jobs"'),
         ("integrations: {frameworks: [pod, pod]}", 'integrations.frameworks[1]: Duplicate value: "pod"'),
+        ("resources: {transformations: [{input: pods}]}", "resources.transformations[0].input: Invalid value: "),
+        (
+            "resources: {transformations: [{input: a, multiplyBy: pods}]}",
+            'resources.transformations[0].multiplyBy: Invalid value: "pods": the key is reserved for internal kueue use',
+        ),
+        ("resources: {transformations: [{input: a, outputs: {pods: 1}}]}", "resources.transformations[0].outputs[pods]"),
+        ("resources: {transformations: [{input: a}, {input: a}]}", "resources.transformations[1]: Duplicate value"),
+        (
+            "resources: {transformations: [{input: a, strategy: Drop}]}",
+            'resources.transformations[0].strategy: Unsupported value: "Drop": supported values: "Retain", "Replace"',
+        ),
         ("leaderElection: {leaderElection: true}", "leaderElection.leaderElection: unknown field"),
     ],
 )

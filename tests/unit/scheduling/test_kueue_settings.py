@@ -16,6 +16,7 @@ from batchyard.scheduling.kueue_configuration import (
     unsupported_fields,
 )
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
+from batchyard.scheduling.resource_charging import ResourceRules, ResourceTransformation
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
 
@@ -64,6 +65,8 @@ def test_fair_sharing_uses_configured_strategies() -> None:
         ("waitForPodsReady: {timeout: 5m}", "integrations: {labelKeysToCopy: [team]}"),
         ("fairSharing: {preemptionStrategies: [LessThanInitialShare]}",),
         ("featureGates: {DisableWaitForPodsReady: true}", "metrics: {bindAddress: ':8443'}"),
+        ("resources: {transformations: [{input: a, outputs: {b: 1}}]}",),
+        ("resources: {quotaCheckStrategy: IgnoreUndeclared}",),
     ],
 )
 def test_decision_fields_keep_all_settings(lines: tuple[str, ...]) -> None:
@@ -89,14 +92,26 @@ def test_deployment_fields_are_listed() -> None:
     [
         ("manageJobsWithoutQueueName: true", "manageJobsWithoutQueueName"),
         ("admissionFairSharing: {usageHalfLifeTime: 1h}", "admissionFairSharing"),
-        ("resources: {excludeResourcePrefixes: [example.com/]}", "resources.excludeResourcePrefixes"),
-        ("resources: {transformations: [{input: a, outputs: {b: 1}}]}", "resources.transformations"),
-        ("resources: {quotaCheckStrategy: IgnoreUndeclared}", "resources.quotaCheckStrategy"),
+        (
+            "resources: {deviceClassMappings: [{name: example.com/gpu, deviceClassNames: [gpu]}]}",
+            "resources.deviceClassMappings",
+        ),
     ],
 )
 def test_unsupported_setting_is_rejected(line: str, path: str) -> None:
     (fault,) = unsupported_field_errors(configuration(line))
     assert (fault.path, fault.remedy) == (path, "remove the field")
+
+
+def test_resource_rules_are_parsed() -> None:
+    transformation = "{input: gpu, strategy: Replace, multiplyBy: cpu, outputs: {credits: 500m}}"
+    line = f"resources: {{excludeResourcePrefixes: [a/], transformations: [{transformation}]}}"
+    transformations = (ResourceTransformation("gpu", (("credits", 500_000_000),), False, "cpu"),)
+    assert parse_kueue_settings(configuration(line)).resources == ResourceRules(("a/",), transformations)
+    ignoring = "resources: {quotaCheckStrategy: IgnoreUndeclared}"
+    assert parse_kueue_settings(configuration(ignoring)).resources.ignores_undeclared
+    off = "featureGates: {QuotaCheckStrategy: false}"
+    assert not parse_kueue_settings(configuration(ignoring, off)).resources.ignores_undeclared
 
 
 @pytest.mark.parametrize(

@@ -343,13 +343,18 @@ def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str,
 # Source: pkg/config/validation.go of Kueue.
 
 
+_PODS: Final = "pods"
+_RESERVED_NAME_MESSAGE: Final = "the key is reserved for internal kueue use"
 _ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
 def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate Kueue's Configuration: fair sharing, resources and feature gates."""
     yield from _fair_sharing_errors(obj.get("fairSharing"))
-    resources = obj.get("resources") or {}
+    resources, gates = obj.get("resources") or {}, obj.get("featureGates") or {}
+    yield from _transformation_errors(resources.get("transformations") or ())
+    if gates.get("QuotaCheckStrategy", True) is False:
+        resources = {}  # the strategy has no effect
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
         message += "quotaCheckStrategy is IgnoreUndeclared"
@@ -361,6 +366,17 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
                 f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
             )
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
+
+
+def _transformation_errors(transformations: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """Report each use of `pods` in a transformation, as Kueue 0.20 does: Kueue counts pods under that name."""
+    for i, transformation in enumerate(transformations):
+        path = f"resources.transformations[{i}]"
+        used_names = [(f"{path}.{field}", transformation.get(field)) for field in ("input", "multiplyBy")]
+        used_names += [(f"{path}.outputs[{name}]", name) for name in transformation.get("outputs") or {}]
+        for name_path, name in used_names:
+            if name == _PODS:
+                yield rules.invalid(name_path, name, _RESERVED_NAME_MESSAGE, "use another resource name")
 
 
 def _unknown_gate_message(name: str) -> str:

@@ -16,6 +16,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.resource_charging import ResourceCharging, ResourceRules
 
 ResourceAmounts = Mapping[str, int]
 
@@ -144,7 +145,8 @@ def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> 
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
 
-# Views of Workloads, adjusted by LimitRanges and RuntimeClasses, for decisions about pending Workloads.
+# Views of Workloads, adjusted by LimitRanges and RuntimeClasses, for decisions about pending Workloads. Their requests
+# are the charged ones if the Configuration excludes or transforms resources.
 #
 # Source: AdjustResources in pkg/workload/resources.go of Kueue.
 
@@ -156,8 +158,10 @@ _VIEW_CACHE_MAX = 16384
 class AdjustedViews:
     """Builds and caches parsed Workloads (`WorkloadView`), adjusted by the current LimitRanges and RuntimeClasses."""
 
-    def __init__(self, view_of: Callable[[Obj], WorkloadView]) -> None:
+    def __init__(self, view_of: Callable[[Obj], WorkloadView], rules: ResourceRules | None = None) -> None:
+        """`rules` are the resources that quota is charged for; None charges the requests of the pods."""
         self._view_of = view_of
+        self._charging = ResourceCharging(rules) if rules is not None and rules.changes_requests else None
         self._limit_ranges: dict[str, dict[Key, Obj]] = {}
         self._limits: dict[str, NamespaceLimits] = {}
         #: The adjusted views by uid, each with its Workload.
@@ -215,14 +219,15 @@ class AdjustedViews:
     def view(self, obj: Obj) -> WorkloadView:
         """Return the parsed Workload, adjusted by the LimitRanges and RuntimeClasses, from the cache if possible."""
         limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
-        if limits is None and not self._has_overhead(obj):
+        if limits is None and self._charging is None and not self._has_overhead(obj):
             return self._view_of(obj)
         uid = obj["metadata"].get("uid", "")
         cached_view = self._view_cache.get(uid)
         if cached_view is not None and cached_view[0] is obj:
             return cached_view[1]
-        view = self._adjusted_view(obj, limits)
-        view.queued = self._view_of(obj).queued
+        stored_view = self._view_of(obj)
+        view = self._adjusted_view(obj, limits, stored_view)
+        view.queued = stored_view.queued
         if len(self._view_cache) >= _VIEW_CACHE_MAX:
             self._view_cache.clear()
         self._view_cache[uid] = (obj, view)
@@ -238,10 +243,24 @@ class AdjustedViews:
     def _has_overhead(self, obj: Obj) -> bool:
         return bool(self._overheads) and any(name in self._overheads for name in _runtime_classes(obj))
 
-    def _adjusted_view(self, obj: Obj, limits: NamespaceLimits | None) -> WorkloadView:
+    @property
+    def is_charging(self) -> bool:
+        """Whether the requests in the views are not those of the pods, because the Configuration changes them."""
+        return self._charging is not None
+
+    def _adjusted_view(
+        self, obj: Obj, limits: NamespaceLimits | None, stored_view: WorkloadView | None = None
+    ) -> WorkloadView:
         if self._has_overhead(obj):
-            obj = with_overheads(obj, self._overheads)
-        return WorkloadView(obj) if limits is None else _limited_view(obj, limits)
+            obj, stored_view = with_overheads(obj, self._overheads), None
+        if limits is None:
+            view = WorkloadView(obj, stored_view)
+        else:
+            obj = with_default_resources(obj, limits)
+            view = _limited_view(obj, limits)
+        if self._charging is not None:
+            view.pod_sets = self._charging.charge(obj, view.pod_sets)
+        return view
 
 
 def _runtime_classes(obj: Obj) -> list[str]:
@@ -249,8 +268,7 @@ def _runtime_classes(obj: Obj) -> list[str]:
     return [spec["runtimeClassName"] for spec in pod_specs if spec.get("runtimeClassName")]
 
 
-def _limited_view(obj: Obj, limits: NamespaceLimits) -> WorkloadView:
-    adjusted_workload = with_default_resources(obj, limits)
+def _limited_view(adjusted_workload: Obj, limits: NamespaceLimits) -> WorkloadView:
     view = WorkloadView(adjusted_workload)
     view.limit_range_violation = describe_limit_violations(adjusted_workload, limits)
     pods, priority, pod_counts = view.shape

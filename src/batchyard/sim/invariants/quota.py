@@ -247,7 +247,7 @@ class AssumedEqualsConfirmed(Invariant):
 
 def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
     """Return a scheduler cache that is built anew from the stored objects of a simulated world."""
-    scheduler_cache = SchedulerCache()
+    scheduler_cache = SchedulerCache(resource_rules=world.platform.index.resource_rules)
     for kind in KINDS:
         for obj in world.objects(kind):
             scheduler_cache.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)
