@@ -60,6 +60,7 @@ from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
+from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -222,11 +223,14 @@ def _admission_controllers(
         copied_labels=kueue.copied_labels,
         wait_for_pods_ready=pods_ready_settings is not None,
         managed_namespaces=kueue.managed_namespaces,
+        retention=kueue.retention,
     )
+    after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
+        *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *map(job_reconciler, INTEGRATIONS.values()),
     )
 

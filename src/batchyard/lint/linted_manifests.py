@@ -463,7 +463,9 @@ class LintedManifests:
     @cached_property
     def _resource_rules(self) -> ResourceRules:
         configurations = self.all_versions(scheme.CONFIGURATION)
-        return parse_resource_rules(configurations[-1].obj.get("resources") or {}) if configurations else ResourceRules()
+        return (
+            parse_resource_rules(configurations[-1].obj.get("resources") or {}) if configurations else ResourceRules()
+        )
 
     @cached_property
     def _charging(self) -> ResourceCharging:

@@ -16,6 +16,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.resource_charging import ResourceRules, parse_resource_rules
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
+from batchyard.scheduling.workload.retention import RetentionPolicy, parse_retention_policy
 
 #: Settings of Kueue's own deployment, endpoints and metrics.
 _DEPLOYMENT_FIELDS: Final = (
@@ -32,7 +33,7 @@ _DEPLOYMENT_FIELDS: Final = (
 )
 _DECISION_FIELDS: Final = (
     *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
-    *("namespace", "resources", "waitForPodsReady"),
+    *("namespace", "objectRetentionPolicies", "resources", "waitForPodsReady"),
 )
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
@@ -64,6 +65,8 @@ class KueueSettings:
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
     #: The resources that quota is charged for.
     resources: ResourceRules = field(default_factory=ResourceRules)
+    #: How long finished Workloads and deactivated jobs are kept.
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -89,7 +92,8 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     resource_rules = parse_resource_rules(
         configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, "QuotaCheckStrategy")
     )
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector, resource_rules)
+    retention = parse_retention_policy(configuration.get("objectRetentionPolicies") or {})
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector, resource_rules, retention)
 
 
 def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
@@ -141,7 +145,7 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield texts about ignored settings: job integrations, multiKueue, objectRetentionPolicies and feature gates."""
+    """Yield texts about ignored settings: job integrations, multiKueue and feature gates."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
     ignored_frameworks += integrations.get("externalFrameworks") or ()
@@ -152,7 +156,7 @@ def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     ]
     if omitted_names:
         yield f"omitting {' and '.join(omitted_names)} from integrations.frameworks: their jobs are queued regardless"
-    yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
+    yield from (name for name in ("multiKueue",) if name in configuration)
     gates = configuration.get("featureGates") or {}
     names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]
     if names:

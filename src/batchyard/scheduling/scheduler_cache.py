@@ -432,7 +432,7 @@ class SchedulerCache:
         return name in self._checks
 
     def charged_view(self, obj: Obj) -> WorkloadView:
-        """Return the parsed Workload with the requests that quota is charged for, which the Configuration may change."""
+        """Return the parsed Workload; its requests are the charged ones if the Configuration changes requests."""
         return self._views.view(obj) if self._views.is_charging else workload_view(obj)
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:

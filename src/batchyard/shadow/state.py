@@ -15,9 +15,9 @@ from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD, PendingQueue
+from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.shadow import observed
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType

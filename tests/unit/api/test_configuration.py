@@ -79,9 +79,12 @@ def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: li
         ("resources: {transformations: [{input: pods}]}", "resources.transformations[0].input: Invalid value: "),
         (
             "resources: {transformations: [{input: a, multiplyBy: pods}]}",
-            'resources.transformations[0].multiplyBy: Invalid value: "pods": the key is reserved for internal kueue use',
+            'resources.transformations[0].multiplyBy: Invalid value: "pods": the key is reserved for internal kueue',
         ),
-        ("resources: {transformations: [{input: a, outputs: {pods: 1}}]}", "resources.transformations[0].outputs[pods]"),
+        (
+            "resources: {transformations: [{input: a, outputs: {pods: 1}}]}",
+            "resources.transformations[0].outputs[pods]",
+        ),
         ("resources: {transformations: [{input: a}, {input: a}]}", "resources.transformations[1]: Duplicate value"),
         (
             "resources: {transformations: [{input: a, strategy: Drop}]}",

@@ -91,7 +91,9 @@ def sort_requests(requests: Mapping[str, int]) -> Requests:
 def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
     """Parse the resource requests and scheduling constraints of a pod spec."""
     return PodTemplate(
-        requests=sort_requests({r: max(0, _to_integer_amount(r, nano)) for r, nano in total_pod_requests(spec).items()}),
+        requests=sort_requests(
+            {r: max(0, _to_integer_amount(r, nano)) for r, nano in total_pod_requests(spec).items()}
+        ),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         affinity=_required_affinity(spec),
         tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
