@@ -25,7 +25,6 @@ _DEPLOYMENT_FIELDS: Final = (
     "health",
     "internalCertManagement",
     "leaderElection",
-    "metrics",
     "pprofBindAddress",
     "tls",
     "visibilityServer",
@@ -50,6 +49,65 @@ def managed_namespaces(
 
 
 @dataclass(frozen=True, slots=True)
+class CustomMetricLabel:
+    """A label of metrics whose value is that of a label or annotation of a queue or Cohort."""
+
+    #: The name of the label: `custom_NAME`.
+    name: str
+    source_kind: str
+    #: The key of the label or annotation.
+    key: str
+    is_annotation: bool = False
+    #: The values that are reported; empty for all values.
+    tracked_values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The section `metrics` of a Configuration, and the feature gates that concern metrics."""
+
+    has_local_queues: bool = True
+    #: Selects the LocalQueues that have metrics; None selects all.
+    local_queue_selector: Selector | None = None
+    #: Whether ClusterQueues have metrics of their quotas and of used resources.
+    has_cluster_queue_resources: bool = True
+    has_cohorts: bool = True
+    has_creation_latency: bool = True
+    custom_labels: tuple[CustomMetricLabel, ...] = ()
+
+
+def parse_metrics_settings(configuration: Mapping[str, Any]) -> MetricsSettings:
+    """Return the settings of metrics in a valid Configuration.
+
+    Without `enableClusterQueueResources`, metrics of quotas are served; Kueue serves them only with the value true.
+    """
+    metrics = configuration.get("metrics") or {}
+    local_queues = metrics.get("localQueueMetrics")
+    is_enabled = local_queues is None or bool(local_queues.get("enable"))
+    selector = None if local_queues is None else local_queues.get("localQueueSelector")
+    has_custom_labels = is_gate_enabled(configuration, "CustomMetricLabels")
+    return MetricsSettings(
+        has_local_queues=is_enabled and is_gate_enabled(configuration, "LocalQueueMetrics"),
+        local_queue_selector=None if selector is None else parse_selector(selector),
+        has_cluster_queue_resources=metrics.get("enableClusterQueueResources") is not False,
+        has_cohorts=is_gate_enabled(configuration, "MetricsForCohorts"),
+        has_creation_latency=is_gate_enabled(configuration, "MetricForWorkloadCreationLatency"),
+        custom_labels=tuple(map(_parse_custom_label, metrics.get("customLabels") or ())) if has_custom_labels else (),
+    )
+
+
+def _parse_custom_label(label: Mapping[str, Any]) -> CustomMetricLabel:
+    annotation_key = label.get("sourceAnnotationKey")
+    return CustomMetricLabel(
+        name=f"custom_{label['name']}",
+        source_kind=label.get("sourceKind") or "ClusterQueue",
+        key=annotation_key or label.get("sourceLabelKey") or label["name"],
+        is_annotation=bool(annotation_key),
+        tracked_values=tuple(label.get("trackedValues") or ()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KueueSettings:
     """The settings of Kueue's Configuration that affect scheduling decisions.
 
@@ -67,6 +125,8 @@ class KueueSettings:
     resources: ResourceRules = field(default_factory=ResourceRules)
     #: How long finished Workloads and deactivated jobs are kept.
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    #: Which metrics are served; they have no effect on decisions.
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -93,7 +153,10 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
         configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, "QuotaCheckStrategy")
     )
     retention = parse_retention_policy(configuration.get("objectRetentionPolicies") or {})
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector, resource_rules, retention)
+    metrics = parse_metrics_settings(configuration)
+    return KueueSettings(
+        policy, pods_ready, tuple(copied_labels), namespace_selector, resource_rules, retention, metrics
+    )
 
 
 def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
@@ -124,8 +187,10 @@ def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
-    """Return the names of the fields in a Kueue Configuration that concern Kueue's own deployment."""
-    return [name for name in _DEPLOYMENT_FIELDS if name in configuration]
+    """Return the paths of the fields in a Kueue Configuration that concern Kueue's own deployment."""
+    has_metrics_address = "bindAddress" in (configuration.get("metrics") or {})
+    paths = [name for name in _DEPLOYMENT_FIELDS if name in configuration]
+    return sorted([*paths, "metrics.bindAddress"]) if has_metrics_address else paths
 
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

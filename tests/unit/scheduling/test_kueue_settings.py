@@ -83,7 +83,7 @@ def test_deployment_fields_are_listed() -> None:
         *("namespace: kueue", "webhook: {port: 9443}", "metrics: {bindAddress: ':8443'}"),
         "waitForPodsReady: {timeout: 1m}",
     )
-    assert list(deployment_fields(result)) == ["metrics", "webhook"]
+    assert list(deployment_fields(result)) == ["metrics.bindAddress", "webhook"]
     assert [*unsupported_fields(result), *ignored_settings(result)] == []
 
 
