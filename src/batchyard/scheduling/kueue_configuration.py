@@ -10,9 +10,19 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.kueue_gates import (
+    ADMISSION_FAIR_SHARING,
+    GATE_RULES,
+    MULTI_KUEUE,
+    PARTIAL_ADMISSION,
+    QUOTA_CHECK_STRATEGY,
+    GateEffect,
+    changed_gates,
+    is_gate_enabled,
+)
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.resource_charging import ResourceRules, parse_resource_rules
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
@@ -36,8 +46,6 @@ _DECISION_FIELDS: Final = (
 )
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
-#: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
 
 
 def managed_namespaces(
@@ -140,29 +148,23 @@ SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=N
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     """Return the scheduling settings of a Kueue Configuration in which all defaults are set."""
     fair_sharing_settings = configuration.get("fairSharing")
-    policy = SchedulingPolicy()
+    policy = SchedulingPolicy(partial_admission=is_gate_enabled(configuration, PARTIAL_ADMISSION))
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
-        policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
+        policy = replace(policy, fair_sharing=True, preemption_strategies=strategies)
     is_pods_ready_disabled = is_gate_enabled(configuration, DISABLE_WAIT_FOR_PODS_READY)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
     resource_rules = parse_resource_rules(
-        configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, "QuotaCheckStrategy")
+        configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, QUOTA_CHECK_STRATEGY)
     )
     retention = parse_retention_policy(configuration.get("objectRetentionPolicies") or {})
     metrics = parse_metrics_settings(configuration)
     return KueueSettings(
         policy, pods_ready, tuple(copied_labels), namespace_selector, resource_rules, retention, metrics
     )
-
-
-def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
-    """Return whether a feature gate of Kueue is enabled by a Configuration, or else by default."""
-    is_enabled: bool = (configuration.get("featureGates") or {}).get(name, GATES[name])
-    return is_enabled
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
@@ -197,10 +199,18 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
     """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
     if configuration.get("manageJobsWithoutQueueName"):
         yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
-    if "admissionFairSharing" in configuration:
+    if "admissionFairSharing" in configuration and is_gate_enabled(configuration, ADMISSION_FAIR_SHARING):
         yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
     if (configuration.get("resources") or {}).get("deviceClassMappings"):
         yield "resources.deviceClassMappings", "quota is not charged for the devices of ResourceClaims"
+    if configuration.get("multiKueue") and is_gate_enabled(configuration, MULTI_KUEUE):
+        yield "multiKueue", "Workloads are not dispatched to other clusters"
+    for i, label in enumerate((configuration.get("metrics") or {}).get("customLabels") or ()):
+        if label.get("sourceKind") == "Workload" and is_gate_enabled(configuration, "CustomMetricLabels"):
+            actual_behavior = "metrics have labels of queues and Cohorts only"
+            yield f"metrics.customLabels[{i}].sourceKind", actual_behavior
+    for name in changed_gates(configuration, GateEffect.REFUSED):
+        yield f"featureGates.{name}", GATE_RULES[name].reason
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -210,7 +220,7 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield texts about ignored settings: job integrations, multiKueue and feature gates."""
+    """Yield texts about ignored settings: job integrations and feature gates."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
     ignored_frameworks += integrations.get("externalFrameworks") or ()
@@ -221,9 +231,7 @@ def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     ]
     if omitted_names:
         yield f"omitting {' and '.join(omitted_names)} from integrations.frameworks: their jobs are queued regardless"
-    yield from (name for name in ("multiKueue",) if name in configuration)
-    gates = configuration.get("featureGates") or {}
-    names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]
+    names = changed_gates(configuration, GateEffect.NONE)
     if names:
         yield f"featureGates {', '.join(names)}"
 
