@@ -119,7 +119,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     ("stated", "reported"),
     [
         ("{manageJobsWithoutQueueName: true}", "spec.kueue.manageJobsWithoutQueueName: this"),
-        ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this"),
+        ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
             "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}",
             "does not support the job integrations pod",
