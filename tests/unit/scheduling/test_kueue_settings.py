@@ -167,7 +167,7 @@ GATED_FIELDS = (
 
 def test_each_gate_of_kueue_has_a_rule() -> None:
     assert GATE_RULES.keys() == GATES.keys()
-    assert len(GATES) == 80
+    assert len(GATES) >= 80
 
 
 @pytest.mark.parametrize("name", GATES)
