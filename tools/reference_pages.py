@@ -345,13 +345,13 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "The defaults are those of Kueue. The third column states what batchyard does if the Configuration sets the other",
-        "value:",
+        "The defaults are those of Kueue. The third column states what batchyard does if the Configuration sets the",
+        "other value:",
         "",
         "- obeyed: batchyard decides or serves as Kueue does with this value.",
         "- refused: the command fails, because decisions would differ from those of Kueue with this value.",
-        "- without effect: batchyard does not have the feature, or the gate decides nothing. `up` and `operator` report the",
-        "  gate.",
+        "- without effect: batchyard does not have the feature, or the gate decides nothing. `up` and `operator` report",
+        "  the gate.",
         "",
     )
     gates = (
