@@ -350,7 +350,8 @@ def _configuration() -> Iterator[str]:
         "",
         "- obeyed: batchyard decides or serves as Kueue does with this value.",
         "- refused: the command fails, because decisions would differ from those of Kueue with this value.",
-        "- without effect: batchyard lacks the feature, or the gate decides nothing. `up` and `operator` report the gate.",
+        "- without effect: batchyard lacks the feature, or the gate decides nothing. `up` and `operator` report",
+        "  the gate.",
         "",
     )
     gates = (
