@@ -21,6 +21,7 @@ import typer
 import batchyard
 from batchyard.api import scheme, well_known
 from batchyard.cli.app import COMMANDS, app
+from batchyard.scheduling import kueue_gates
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "docs" / "reference"
@@ -344,16 +345,20 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "These are the defaults of Kueue 0.19.",
-        "`up` and `operator` report each gate whose value in the Configuration differs from its default.",
+        "The defaults are those of Kueue. The third column states what batchyard does if the Configuration sets the",
+        "other value:",
+        "",
+        "- obeyed: batchyard decides or serves as Kueue does with this value.",
+        "- refused: the command fails, because decisions would differ from those of Kueue with this value.",
+        "- without effect: batchyard lacks the feature, or the gate decides nothing. `up` and `operator` report",
+        "  the gate.",
         "",
     )
-    gates = ((f"`{name}`", str(value).lower()) for name, value in sorted(_feature_gates().items()))
-    yield from _table(("gate", "default"), gates)
-
-
-def _feature_gates() -> Mapping[str, bool]:
-    return next(value for name, value in vars(well_known).items() if isinstance(value, Mapping) and "GATE" in name)
+    gates = (
+        (f"`{name}`", str(well_known.GATES[name]).lower(), rule.effect.value, rule.reason)
+        for name, rule in sorted(kueue_gates.GATE_RULES.items())
+    )
+    yield from _table(("gate", "default", "the other value", "reason"), gates)
 
 
 # Events and reasons.

@@ -82,8 +82,8 @@ _ALL_VERBS: Final = (CREATE, PATCH, STATUS, DELETE)
 _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     ADMISSION: {
         scheme.WORKLOAD: _ALL_VERBS,
-        scheme.JOB: (PATCH, STATUS, FINALIZERS),
-        scheme.JOB_SET: (PATCH, FINALIZERS),
+        scheme.JOB: (PATCH, STATUS, DELETE, FINALIZERS),
+        scheme.JOB_SET: (PATCH, DELETE, FINALIZERS),
         scheme.CLUSTER_QUEUE: (PATCH, STATUS),
         **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (PATCH,)),
         **dict.fromkeys((scheme.LOCAL_QUEUE, scheme.COHORT), (STATUS,)),

@@ -61,6 +61,7 @@ from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
+from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -129,8 +130,12 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     """Create the controllers, connect them to the ports, and return a platform that runs `settings.controllers`."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
-    view_of = view_by_creation if requeues_by_creation else workload_view
-    index = SchedulerCache(view_of, settings.requeue_batch_period, rules=settings.kueue.policy.rules)
+    index = SchedulerCache(
+        view_by_creation if requeues_by_creation else workload_view,
+        settings.requeue_batch_period,
+        rules=settings.kueue.policy.rules,
+        resource_rules=settings.kueue.resources,
+    )
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)
@@ -221,11 +226,14 @@ def _admission_controllers(
         pods_ready=pods_ready_settings,
         managed_jobs=kueue.managed_jobs,
         rules=kueue.policy.rules,
+        retention=kueue.retention,
     )
+    after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings, kueue.policy.rules),
         PriorityClassValues(),
+        *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )

@@ -38,7 +38,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     Cohort's parents form a cycle, all ClusterQueues below cycles are copied, because a correction may connect them. The
     snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
-    snapshot_copy = Snapshot()
+    snapshot_copy = Snapshot(ignores_undeclared=snapshot.ignores_undeclared)
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from batchyard.admission_plugins import built_in
 from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import meta, scheme, well_known
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
@@ -26,6 +26,7 @@ from batchyard.jobframework.workloads import (
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import adjustments, evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
+from batchyard.scheduling.workload.retention import RetentionPolicy, job_deletion_time
 
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
@@ -150,6 +151,7 @@ class JobReconciler:
         pods_ready: PodsReadyPolicy | None = None,
         managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
         rules: DecisionRules = DEFAULT_RULES,
+        retention: RetentionPolicy | None = None,
     ) -> None:
         self._rules = rules
         self.name = integration.kind.partition(".")[0].lower()
@@ -161,6 +163,8 @@ class JobReconciler:
         self._copied_labels = tuple(copied_labels)
         self._relations = JobRelations(integration, managed_jobs)
         self._managed_jobs = managed_jobs
+        #: How long jobs are kept after Kueue deactivated their Workload; None for ever.
+        self._after_deactivated = None if retention is None else retention.after_deactivated
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event; return the keys of the jobs to reconcile.
@@ -387,7 +391,7 @@ class JobReconciler:
         if stop_result is not None:
             return stop_result
         if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(job_pass.job):
-            return ReconcileResult()
+            return _delete_after_deactivation(job_pass, workload, self._after_deactivated)
         return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, job_pass.now))])
 
     def _start_or_stop_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
@@ -434,6 +438,19 @@ class JobReconciler:
             return None
         is_first_write = job_pass.job["spec"].get("suspend") is not True
         return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
+
+
+def _delete_after_deactivation(
+    job_pass: _JobPass, workload: meta.Obj, after_deactivated: Duration | None
+) -> ReconcileResult:
+    """Delete a job whose Workload Kueue deactivated, once the retention time has passed since the eviction."""
+    deletion_time = None if after_deactivated is None else job_deletion_time(workload, after_deactivated)
+    if deletion_time is None or "deletionTimestamp" in job_pass.job["metadata"]:
+        return ReconcileResult()
+    if deletion_time > job_pass.now:
+        return ReconcileResult(requeue_at=deletion_time)
+    event = job_pass.event("Deleted", "Deleted job: deactivation retention period expired")
+    return ReconcileResult([Delete(job_pass.key, uid=job_pass.job["metadata"]["uid"])], [event])
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:

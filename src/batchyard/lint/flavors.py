@@ -154,7 +154,7 @@ def _has_quota_for_all_jobs(linted: LintedManifests, view: ClusterQueueView, fla
         return False
     total_requests: dict[str, int] = {}
     for job, index in eligible_pod_sets:
-        for resource, amount in job.view.pod_sets[index].template.requests:
+        for resource, amount in linted.charged_pod_sets(job)[index].template.requests:
             total_requests[resource] = total_requests.get(resource, 0) + amount * job.view.counts[index]
     nominal_quotas = {q.resource: q.nominal for group in view.groups for q in group.quotas if q.flavor == flavor}
     return all(total_requests.get(resource, 0) <= nominal for resource, nominal in nominal_quotas.items())

@@ -27,6 +27,7 @@ from batchyard.lint.workloads import LintedJob, LintedPodSet, assign_flavors
 from batchyard.placement.node_filters import selects, tolerates
 from batchyard.scheduling.cluster_queue import ClusterQueue, flavor_mismatch
 from batchyard.scheduling.quota import FlavorAssignmentMode
+from batchyard.scheduling.resource_charging import ResourceCharging, ResourceRules, parse_resource_rules
 from batchyard.scheduling.snapshot import Snapshot
 
 # The possible machines: pools at their maximum size, existing nodes, and pools that the autoscaler could create.
@@ -449,7 +450,7 @@ class LintedManifests:
     @cached_property
     def snapshot(self) -> Snapshot:
         """The ClusterQueues, Cohorts and ResourceFlavors as a scheduler snapshot in which no quota is used."""
-        snapshot = Snapshot()
+        snapshot = Snapshot(ignores_undeclared=self._resource_rules.ignores_undeclared)
         for _, flavor in self.flavors.values():
             snapshot.put_flavor(flavor)
         for _, cohort in self.cohorts.values():
@@ -458,6 +459,22 @@ class LintedManifests:
             snapshot.put_queue(queue)
         snapshot.rebuild_if_changed()
         return snapshot
+
+    @cached_property
+    def _resource_rules(self) -> ResourceRules:
+        configurations = self.all_versions(scheme.CONFIGURATION)
+        return (
+            parse_resource_rules(configurations[-1].obj.get("resources") or {}) if configurations else ResourceRules()
+        )
+
+    @cached_property
+    def _charging(self) -> ResourceCharging:
+        return ResourceCharging(self._resource_rules)
+
+    def charged_pod_sets(self, job: LintedJob) -> Sequence[workload.PodSet]:
+        """Return the parsed pod sets of a job, with the requests that quota is charged for."""
+        pod_sets = job.view.pod_sets
+        return self._charging.charge(job.workload, pod_sets) if self._resource_rules.changes_requests else pod_sets
 
     def cluster_queue_of(self, job: LintedJob) -> ClusterQueue | None:
         """Return the ClusterQueue of a job; None if the manifests lack its LocalQueue or ClusterQueue."""
@@ -477,7 +494,7 @@ class LintedManifests:
     @cached_property
     def pod_sets(self) -> list[LintedPodSet]:
         """The pod sets of all Jobs, JobSets and Workloads whose ClusterQueue is in the manifests."""
-        return list(assign_flavors(self.jobs, self.cluster_queue_of, self.snapshot))
+        return list(assign_flavors(self.jobs, self.cluster_queue_of, self.snapshot, self.charged_pod_sets))
 
     @cached_property
     def node_mismatches(self) -> list[tuple[LintedPodSet, NodeMismatches]]:

@@ -101,7 +101,8 @@ def strict_fifo_blocking(linted: LintedManifests) -> Iterator[RuleResult]:
         jobs = linted.jobs_by_queue[name]
         distinct_jobs_by_key = {_job_equality_key(linted, view, job): job for job in jobs}
         if len(distinct_jobs_by_key) > 1:
-            largest_job_key, smallest_job_key = _largest_and_smallest_job_keys(list(distinct_jobs_by_key.values()))
+            distinct_jobs = list(distinct_jobs_by_key.values())
+            largest_job_key, smallest_job_key = _largest_and_smallest_job_keys(linted, distinct_jobs)
             problem = (
                 f"the queue is StrictFIFO and its jobs differ in size: while {largest_job_key} is the head and finds no"
                 f" quota, {smallest_job_key} and all other jobs wait, even if another flavor has quota for them"
@@ -144,18 +145,18 @@ def _job_equality_key(linted: LintedManifests, view: ClusterQueueView, job: Lint
                     linted.snapshot.obstacles.mismatches_for(pod_set.template, group.flavors) for group in view.groups
                 ),
             )
-            for pod_set, count in zip(job.view.pod_sets, job.view.counts, strict=True)
+            for pod_set, count in zip(linted.charged_pod_sets(job), job.view.counts, strict=True)
         ]
     )
 
 
-def _largest_and_smallest_job_keys(jobs: list[LintedJob]) -> tuple[str, str]:
-    sorted_jobs = sorted(jobs, key=lambda job: (_total_requests(job), job.view.key))
+def _largest_and_smallest_job_keys(linted: LintedManifests, jobs: list[LintedJob]) -> tuple[str, str]:
+    sorted_jobs = sorted(jobs, key=lambda job: (_total_requests(linted, job), job.view.key))
     return sorted_jobs[-1].view.key, sorted_jobs[0].view.key
 
 
-def _total_requests(job: LintedJob) -> int:
-    pod_sets_and_counts = zip(job.view.pod_sets, job.view.counts, strict=True)
+def _total_requests(linted: LintedManifests, job: LintedJob) -> int:
+    pod_sets_and_counts = zip(linted.charged_pod_sets(job), job.view.counts, strict=True)
     return sum(count * sum(amount for _, amount in pod_set.template.requests) for pod_set, count in pod_sets_and_counts)
 
 
@@ -240,7 +241,7 @@ def asks_for_nothing(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each pod set with pods that request none of the resources which its ClusterQueue covers."""
     for pod_set in linted.pod_sets:
         covered_resources = [resource for group in pod_set.queue.view.groups for resource in group.resources]
-        template = pod_set.job.view.pod_sets[pod_set.index].template
+        template = linted.charged_pod_sets(pod_set.job)[pod_set.index].template
         if PODS in covered_resources or any(
             amount for resource, amount in template.requests if resource in covered_resources
         ):

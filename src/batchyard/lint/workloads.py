@@ -11,7 +11,7 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import Toleration
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.workload import FlavorView, WorkloadView
+from batchyard.api.views.workload import FlavorView, PodSet, WorkloadView
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_assigner import FlavorAssigner, PodSetAssignment
 from batchyard.scheduling.snapshot import Snapshot
@@ -111,7 +111,10 @@ class LintedPodSet:
 
 
 def assign_flavors(
-    jobs: Sequence[LintedJob], queue_of: Callable[[LintedJob], ClusterQueue | None], snapshot: Snapshot
+    jobs: Sequence[LintedJob],
+    queue_of: Callable[[LintedJob], ClusterQueue | None],
+    snapshot: Snapshot,
+    charged_pod_sets_of: Callable[[LintedJob], Sequence[PodSet]],
 ) -> Iterator[LintedPodSet]:
     """Yield each pod set of jobs with a known ClusterQueue, with the flavors that its pods would get.
 
@@ -123,6 +126,7 @@ def assign_flavors(
             continue
         for index, pod_set in enumerate(job.workload["spec"]["podSets"]):
             single_pod_set = WorkloadView({"metadata": job.workload["metadata"], "spec": {"podSets": [pod_set]}})
+            single_pod_set.pod_sets = (charged_pod_sets_of(job)[index],)
             min_count = single_pod_set.pod_sets[0].min_count
             pod_count = single_pod_set.pod_sets[0].count if min_count is None else min_count
             assigner = FlavorAssigner(single_pod_set, queue, snapshot, None, None)

@@ -3,11 +3,16 @@
 The query parameter `collect[]` selects groups of metrics; without it, the response contains all groups.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.interfaces.client import Reader
 from batchyard.metrics.definitions import GROUPS, metric
-from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels
+from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels, format_labels
+from batchyard.scheduling.kueue_configuration import CustomMetricLabel, MetricsSettings
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: The path of the endpoint, and the query parameter that selects groups.
@@ -141,3 +146,94 @@ class MetricGroup:
         """Yield the exposition text of all metrics of the group."""
         for family in self._families:
             yield from family.texts()
+
+
+# Kueue's metrics as the section `metrics` of its Configuration and its feature gates select them.
+#
+# Custom labels are added at each scrape, with the current labels and annotations of a series' queue or Cohort. (Kueue
+# keeps the values that were current when a counter was incremented.) Sources: pkg/metrics/custom_labels.go and
+# localqueue.go of Kueue.
+
+
+UNTRACKED_VALUE: Final = "kueue.x-k8s.io/_UNTRACKED_VALUE_"
+_LABEL_PATTERN: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LOCAL_QUEUE_PREFIX, _COHORT_PREFIX = "kueue_local_queue_", "kueue_cohort_"
+_CREATION_LATENCY: Final = "kueue_workload_creation_latency_seconds"
+_RESOURCE_METRICS: Final = tuple(
+    f"kueue_cluster_queue_{name}" for name in ("nominal_quota", "borrowing_limit", "lending_limit", "resource_")
+)
+
+
+class MetricSelection:
+    """Selects Kueue's metrics and adds custom labels to them, as a Configuration specifies."""
+
+    def __init__(self, settings: MetricsSettings, objects: Reader) -> None:
+        self._settings = settings
+        self._objects = objects
+        self._is_default = settings == MetricsSettings()
+        prefixes = {
+            _LOCAL_QUEUE_PREFIX: settings.has_local_queues,
+            _COHORT_PREFIX: settings.has_cohorts,
+            _CREATION_LATENCY: settings.has_creation_latency,
+            **dict.fromkeys(_RESOURCE_METRICS, settings.has_cluster_queue_resources),
+        }
+        self._omitted_prefixes = tuple(prefix for prefix, is_served in prefixes.items() if not is_served)
+        self._labels_by_kind: dict[str, list[CustomMetricLabel]] = {}
+        for label in settings.custom_labels:
+            self._labels_by_kind.setdefault(label.source_kind, []).append(label)
+
+    def select(self, texts: Iterator[str]) -> Iterator[str]:
+        """Yield exposition texts without the omitted metrics and LocalQueues, and with custom labels."""
+        return texts if self._is_default else map(self._select_lines, texts)
+
+    def _select_lines(self, text: str) -> str:
+        return "".join([selected for line in text.split("\n") if line and (selected := self._select_line(line))])
+
+    def _select_line(self, line: str) -> str:
+        """Return a line with its end, and a sample with its custom labels; '' if its metric or queue is omitted."""
+        is_comment = line.startswith("# ")
+        name = line.split(" ", 3)[2] if is_comment else re.split(r"[{ ]", line, maxsplit=1)[0]
+        if name.startswith(self._omitted_prefixes):
+            return ""
+        source = None if is_comment else _source_of(name, dict(_LABEL_PATTERN.findall(line)))
+        if source is None:
+            return f"{line}\n"
+        obj = self._objects.get(source)
+        metadata = {} if obj is None else obj["metadata"]
+        if source.kind == scheme.LOCAL_QUEUE and not self._selects(metadata.get("labels") or {}):
+            return ""
+        custom_labels = self._labels_by_kind.get(_KIND_NAMES[source.kind])
+        if not custom_labels:
+            return f"{line}\n"
+        values = [_label_value(label, metadata) for label in custom_labels]
+        label_text = format_labels([label.name for label in custom_labels], values)
+        return f"{_insert_labels(line, label_text[1:-1])}\n"
+
+    def _selects(self, labels: Mapping[str, str]) -> bool:
+        selector = self._settings.local_queue_selector
+        return selector is None or selector.matches(labels)
+
+
+_KIND_NAMES: Final = {scheme.CLUSTER_QUEUE: "ClusterQueue", scheme.COHORT: "Cohort", scheme.LOCAL_QUEUE: "LocalQueue"}
+
+
+def _source_of(metric_name: str, labels: Mapping[str, str]) -> Key | None:
+    """Return the key of the queue or Cohort that a series of Kueue belongs to; None if it belongs to none."""
+    if metric_name.startswith(_LOCAL_QUEUE_PREFIX):
+        return Key(scheme.LOCAL_QUEUE, labels["namespace"], labels["name"])
+    if metric_name.startswith(_COHORT_PREFIX):
+        return Key(scheme.COHORT, "", labels["cohort"])
+    name = labels.get("cluster_queue") or labels.get("preempting_cluster_queue")
+    return Key(scheme.CLUSTER_QUEUE, "", name) if name else None
+
+
+def _label_value(label: CustomMetricLabel, metadata: Mapping[str, Any]) -> str:
+    value: str = (metadata.get("annotations" if label.is_annotation else "labels") or {}).get(label.key, "")
+    return value if not label.tracked_values or value in label.tracked_values else UNTRACKED_VALUE
+
+
+def _insert_labels(line: str, label_text: str) -> str:
+    """Insert labels after the last label of a sample line, but before `le`, which stays the last."""
+    bound_start = line.rfind(',le="')
+    end = bound_start if bound_start >= 0 else line.rindex("}")
+    return f"{line[:end]},{label_text}{line[end:]}"

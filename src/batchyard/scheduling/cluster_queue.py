@@ -210,10 +210,12 @@ class PodSetRequest(NamedTuple):
 class ResourceGroupIndex:
     """The resource groups of ClusterQueues with equal groups, and a cache of pod set requests split by group."""
 
-    __slots__ = ("_request_cache", "group_of", "groups")
+    __slots__ = ("_request_cache", "group_of", "groups", "ignores_undeclared")
 
-    def __init__(self, groups: Sequence[FlavorGroup]) -> None:
+    def __init__(self, groups: Sequence[FlavorGroup], *, ignores_undeclared: bool = False) -> None:
         self.groups = groups
+        #: Whether requested resources that no group covers are ignored (quotaCheckStrategy: IgnoreUndeclared).
+        self.ignores_undeclared = ignores_undeclared
         self.group_of = {resource: group for group in groups for resource in group.ids}
         self._request_cache: dict[tuple[int, int], tuple[PodTemplate, PodSetRequest]] = {}
 
@@ -246,7 +248,7 @@ class ResourceGroupIndex:
         handled_resources: list[str] = []
         for resource, amount in requests:
             group = self.group_of.get(resource)
-            if resource in handled_resources or (group is None and amount == 0):
+            if resource in handled_resources or (group is None and (amount == 0 or self.ignores_undeclared)):
                 continue
             if group is None:
                 return PodSetRequest(requests, tuple(groups), resource)

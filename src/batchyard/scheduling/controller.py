@@ -454,7 +454,10 @@ class Scheduler:
         for name in self._without_writes_in_flight(self._reports)[-count_max:]:  # the newest
             why, cycle = self._reports.pop(name)
             key = _workload_key(name)
-            reported_workload = _with_pending_reason(reader.get(key), why, now)
+            obj = reader.get(key)
+            if obj is None:
+                continue
+            reported_workload = _with_pending_reason(obj, self._cache.charged_view(obj), why, now)
             if reported_workload is not None:
                 details = partial(decision_details.pending_details, why, cycle)
                 self._write(outcome, reported_workload, [EventRecord(key, "Warning", why.reason, why.message, details)])
@@ -483,10 +486,9 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
     }
 
 
-def _with_pending_reason(obj: Obj | None, inadmissible_reason: InadmissibleReason, now: Instant) -> Obj | None:
-    if obj is None:
-        return None
-    view = workload_view(obj)
+def _with_pending_reason(
+    obj: Obj, view: WorkloadView, inadmissible_reason: InadmissibleReason, now: Instant
+) -> Obj | None:
     if not view.admissible:
         return None
     reported_requests: list[Mapping[str, Any]] = []

@@ -182,13 +182,15 @@ _REQUEUE_NO_CANDIDATES: Final = messages.RequeueReason.PREEMPTION_NO_CANDIDATES
 
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
-    """Scheduling settings that apply to all ClusterQueues: fair sharing and its preemption strategies."""
+    """Scheduling settings that apply to all ClusterQueues: fair sharing, its strategies, and partial admission."""
 
     fair_sharing: bool = False
     #: The preemption strategies of fair sharing.
     preemption_strategies: tuple[FairSharingStrategy, ...] = BOTH_STRATEGIES
     #: The rules that depend on the version and the feature gates of Kueue.
     rules: DecisionRules = DEFAULT_RULES
+    #: Whether Workloads may be admitted with fewer pods than their pod sets specify.
+    partial_admission: bool = True
 
     @property
     def fair_strategies(self) -> tuple[FairSharingStrategy, ...]:
@@ -316,7 +318,8 @@ class Cycle:
         )
 
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)
-        if _fits_or_has_targets(full_result) or not workload.can_be_partially_admitted:
+        may_shrink = workload.can_be_partially_admitted and self.policy.partial_admission
+        if not may_shrink or _fits_or_has_targets(full_result):
             return full_result
         partial_result = flavor_assigner.search_pod_counts(
             workload.pod_sets, partial(_assign_with_counts, assigner, preemptor), _fits_or_has_targets

@@ -45,7 +45,7 @@ class DecisionRules:
     defaults_priority_class: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
     finishes_orphans: bool = True
-    #: The feature gates that the Configuration sets, sorted by name.
+    #: The feature gates of these rules that the Configuration sets, sorted by name.
     set_gates: tuple[tuple[str, bool], ...] = ()
 
     @property
@@ -88,7 +88,8 @@ def decision_rules(version: KueueVersion, gates: Mapping[str, bool]) -> Decision
     defaults = {} if version is KueueVersion.V0_19 else dict.fromkeys(_ENABLED_IN_0_20, True)
     effective_gates = {name: is_on for name, is_on in {**defaults, **gates}.items() if name in RULE_BY_GATE}
     fields: dict[str, Any] = {RULE_BY_GATE[name]: is_on for name, is_on in effective_gates.items()}
-    return replace(DecisionRules(version, set_gates=tuple(sorted(gates.items()))), **fields)
+    set_gates = tuple(sorted((name, is_on) for name, is_on in gates.items() if name in RULE_BY_GATE))
+    return replace(DecisionRules(version, set_gates=set_gates), **fields)
 
 
 # Decisions.

@@ -15,9 +15,21 @@ from batchyard.api.meta import Selector, parse_selector
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.decisions import DEFAULT_VERSION, RULE_BY_GATE, KueueVersion, decision_rules
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion, decision_rules
+from batchyard.scheduling.kueue_gates import (
+    ADMISSION_FAIR_SHARING,
+    GATE_RULES,
+    MULTI_KUEUE,
+    PARTIAL_ADMISSION,
+    QUOTA_CHECK_STRATEGY,
+    GateEffect,
+    changed_gates,
+    is_gate_enabled,
+)
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
+from batchyard.scheduling.resource_charging import ResourceRules, parse_resource_rules
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
+from batchyard.scheduling.workload.retention import RetentionPolicy, parse_retention_policy
 
 #: Settings of Kueue's own deployment, endpoints and metrics.
 _DEPLOYMENT_FIELDS: Final = (
@@ -26,7 +38,6 @@ _DEPLOYMENT_FIELDS: Final = (
     "health",
     "internalCertManagement",
     "leaderElection",
-    "metrics",
     "pprofBindAddress",
     "tls",
     "visibilityServer",
@@ -34,15 +45,11 @@ _DEPLOYMENT_FIELDS: Final = (
 )
 _DECISION_FIELDS: Final = (
     *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "manageJobsWithoutQueueName"),
-    *("managedJobsNamespaceSelector", "namespace", "waitForPodsReady"),
+    *("managedJobsNamespaceSelector", "namespace", "objectRetentionPolicies", "resources", "waitForPodsReady"),
 )
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
 #: The supported job frameworks, with their kinds.
 _SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
-#: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset(
-    {DISABLE_WAIT_FOR_PODS_READY, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS, *RULE_BY_GATE}
-)
 #: The default of `waitForPodsReady.maxTimeoutOnWorkload`.
 _TIMEOUT_ON_WORKLOAD_MAX: Final = 2 * HOUR
 
@@ -53,6 +60,65 @@ def managed_namespaces(
     """Return the selector of the Namespaces whose jobs are managed; by default, all but kube-system and Kueue's own."""
     exclusion = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", kueue_namespace]}
     return parse_selector(namespace_selector or {"matchExpressions": [exclusion]})
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMetricLabel:
+    """A label of metrics whose value is that of a label or annotation of a queue or Cohort."""
+
+    #: The name of the label: `custom_NAME`.
+    name: str
+    source_kind: str
+    #: The key of the label or annotation.
+    key: str
+    is_annotation: bool = False
+    #: The values that are reported; empty for all values.
+    tracked_values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The section `metrics` of a Configuration, and the feature gates that concern metrics."""
+
+    has_local_queues: bool = True
+    #: Selects the LocalQueues that have metrics; None selects all.
+    local_queue_selector: Selector | None = None
+    #: Whether ClusterQueues have metrics of their quotas and of used resources.
+    has_cluster_queue_resources: bool = True
+    has_cohorts: bool = True
+    has_creation_latency: bool = True
+    custom_labels: tuple[CustomMetricLabel, ...] = ()
+
+
+def parse_metrics_settings(configuration: Mapping[str, Any]) -> MetricsSettings:
+    """Return the settings of metrics in a valid Configuration.
+
+    Without `enableClusterQueueResources`, metrics of quotas are served; Kueue serves them only with the value true.
+    """
+    metrics = configuration.get("metrics") or {}
+    local_queues = metrics.get("localQueueMetrics")
+    is_enabled = local_queues is None or bool(local_queues.get("enable"))
+    selector = None if local_queues is None else local_queues.get("localQueueSelector")
+    has_custom_labels = is_gate_enabled(configuration, "CustomMetricLabels")
+    return MetricsSettings(
+        has_local_queues=is_enabled and is_gate_enabled(configuration, "LocalQueueMetrics"),
+        local_queue_selector=None if selector is None else parse_selector(selector),
+        has_cluster_queue_resources=metrics.get("enableClusterQueueResources") is not False,
+        has_cohorts=is_gate_enabled(configuration, "MetricsForCohorts"),
+        has_creation_latency=is_gate_enabled(configuration, "MetricForWorkloadCreationLatency"),
+        custom_labels=tuple(map(_parse_custom_label, metrics.get("customLabels") or ())) if has_custom_labels else (),
+    )
+
+
+def _parse_custom_label(label: Mapping[str, Any]) -> CustomMetricLabel:
+    annotation_key = label.get("sourceAnnotationKey")
+    return CustomMetricLabel(
+        name=f"custom_{label['name']}",
+        source_kind=label.get("sourceKind") or "ClusterQueue",
+        key=annotation_key or label.get("sourceLabelKey") or label["name"],
+        is_annotation=bool(annotation_key),
+        tracked_values=tuple(label.get("trackedValues") or ()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +135,12 @@ class KueueSettings:
     copied_labels: tuple[str, ...] = ()
     #: The jobs that are managed.
     managed_jobs: ManagedJobs = field(default_factory=lambda: ManagedJobs(managed_namespaces()))
+    #: The resources that quota is charged for.
+    resources: ResourceRules = field(default_factory=ResourceRules)
+    #: How long finished Workloads and deactivated jobs are kept.
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    #: Which metrics are served; they have no effect on decisions.
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     @property
     def tracks_scheduling(self) -> bool:
@@ -98,10 +170,10 @@ SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_jobs=Managed
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     """Return the scheduling settings of a Kueue Configuration in which all defaults are set."""
     fair_sharing_settings = configuration.get("fairSharing")
-    policy = SchedulingPolicy()
+    policy = SchedulingPolicy(partial_admission=is_gate_enabled(configuration, PARTIAL_ADMISSION))
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
-        policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
+        policy = replace(policy, fair_sharing=True, preemption_strategies=strategies)
     set_gates = configuration.get("featureGates") or {}
     policy = replace(policy, rules=decision_rules(DEFAULT_VERSION, set_gates))
     gates = {**GATES, **set_gates}
@@ -109,7 +181,12 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"], gates)
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     managed_jobs = replace(_managed_jobs(configuration), class_defaulting=policy.rules.class_defaulting)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), managed_jobs)
+    resource_rules = parse_resource_rules(
+        configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, QUOTA_CHECK_STRATEGY)
+    )
+    retention = parse_retention_policy(configuration.get("objectRetentionPolicies") or {})
+    metrics = parse_metrics_settings(configuration)
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), managed_jobs, resource_rules, retention, metrics)
 
 
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
@@ -164,20 +241,26 @@ def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
-    """Return the names of the fields in a Kueue Configuration that concern Kueue's own deployment."""
-    return [name for name in _DEPLOYMENT_FIELDS if name in configuration]
+    """Return the paths of the fields in a Kueue Configuration that concern Kueue's own deployment."""
+    has_metrics_address = "bindAddress" in (configuration.get("metrics") or {})
+    paths = [name for name in _DEPLOYMENT_FIELDS if name in configuration]
+    return sorted([*paths, "metrics.bindAddress"]) if has_metrics_address else paths
 
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
-    if "admissionFairSharing" in configuration:
+    if "admissionFairSharing" in configuration and is_gate_enabled(configuration, ADMISSION_FAIR_SHARING):
         yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
-    for name in ("excludeResourcePrefixes", "transformations", "deviceClassMappings"):
-        if (configuration.get("resources") or {}).get(name):
-            yield f"resources.{name}", "quota is charged for the resources exactly as pods request them"
-    if (configuration.get("resources") or {}).get("quotaCheckStrategy") == "IgnoreUndeclared":
-        actual_behavior = "Workloads that request a resource without quota in their ClusterQueue stay pending"
-        yield "resources.quotaCheckStrategy", actual_behavior
+    if (configuration.get("resources") or {}).get("deviceClassMappings"):
+        yield "resources.deviceClassMappings", "quota is not charged for the devices of ResourceClaims"
+    if configuration.get("multiKueue") and is_gate_enabled(configuration, MULTI_KUEUE):
+        yield "multiKueue", "Workloads are not dispatched to other clusters"
+    for i, label in enumerate((configuration.get("metrics") or {}).get("customLabels") or ()):
+        if label.get("sourceKind") == "Workload" and is_gate_enabled(configuration, "CustomMetricLabels"):
+            actual_behavior = "metrics have labels of queues and Cohorts only"
+            yield f"metrics.customLabels[{i}].sourceKind", actual_behavior
+    for name in changed_gates(configuration, GateEffect.REFUSED):
+        yield f"featureGates.{name}", GATE_RULES[name].reason
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -187,14 +270,12 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield texts about ignored settings: job integrations, multiKueue, objectRetentionPolicies and feature gates."""
+    """Yield texts about ignored settings: job integrations and feature gates."""
     integrations = configuration.get("integrations") or {}
     ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
     if ignored_frameworks:
         yield f"the job integrations {', '.join(ignored_frameworks)}"
-    yield from (name for name in ("multiKueue", "objectRetentionPolicies") if name in configuration)
-    gates = configuration.get("featureGates") or {}
-    names = [name for name, is_on in gates.items() if GATES.get(name) is not is_on and name not in _SUPPORTED_GATES]
+    names = changed_gates(configuration, GateEffect.NONE)
     if names:
         yield f"featureGates {', '.join(names)}"
 

@@ -35,6 +35,7 @@ from batchyard.scheduling.cluster_queue import (
 from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
+from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
@@ -336,19 +337,22 @@ class SchedulerCache:
         *,
         is_reactivated_externally: bool = False,
         rules: DecisionRules = DEFAULT_RULES,
+        resource_rules: ResourceRules | None = None,
     ) -> None:
         """Create an empty cache; `view_of` parses a Workload, including the `queued` time for the queue order.
 
         With `is_reactivated_externally` and a batch period, another component must requeue inadmissible Workloads.
+        `resource_rules` are the resources that quota is charged for; None charges the requests of the pods.
         """
-        self.snapshot = Snapshot()
+        self.snapshot = Snapshot(ignores_undeclared=resource_rules is not None and resource_rules.ignores_undeclared)
+        self.resource_rules = resource_rules
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.queue_manager = QueueManager(
             self.snapshot, self.namespaces, requeue_batch_period, is_reactivated_externally=is_reactivated_externally
         )
         self._rules = rules
-        self._views = AdjustedViews(view_of, rules)
+        self._views = AdjustedViews(view_of, rules, resource_rules)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
         self._topologies: dict[str, None] = {}
@@ -434,6 +438,10 @@ class SchedulerCache:
     def has_admission_check(self, name: str) -> bool:
         """Return whether an AdmissionCheck exists."""
         return name in self._checks
+
+    def charged_view(self, obj: Obj) -> WorkloadView:
+        """Return the parsed Workload; its requests are the charged ones if the Configuration changes requests."""
+        return self._views.view(obj) if self._views.is_charging else workload_view(obj)
 
     def hypothetical_view(self, obj: Obj, current_view: WorkloadView) -> WorkloadView:
         """Parse a hypothetically changed Workload (`obj`); `current_view` is the parsed existing Workload."""

@@ -148,7 +148,9 @@ class TentativeChangeScope:
 class Snapshot:
     """The queues, Cohorts, flavors and Workloads with quota that a cycle reads; call `rebuild_if_changed()` first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ignores_undeclared: bool = False) -> None:
+        """Create an empty snapshot; `ignores_undeclared`: requests for resources without quota do not block."""
+        self.ignores_undeclared = ignores_undeclared
         self.forest = CohortForest()
         self.flavors: dict[str, FlavorView] = {}
         self.obstacles = cluster_queue.FlavorMismatches(self.flavors)
@@ -369,7 +371,8 @@ class Snapshot:
         shared_index = self._shared_groups.get(group_content)
         if shared_index is None:
             shared_index = self._shared_groups[group_content] = cluster_queue.ResourceGroupIndex(
-                tuple([self._flavor_group(n, group) for n, group in enumerate(groups)])
+                tuple([self._flavor_group(n, group) for n, group in enumerate(groups)]),
+                ignores_undeclared=self.ignores_undeclared,
             )
         return shared_index
 

@@ -5,7 +5,7 @@ import os
 import platform
 import resource
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -16,11 +16,12 @@ from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import TextSource
+from batchyard.metrics.exposition import MetricSelection, TextSource
 from batchyard.metrics.objects import CostMetrics, MachineMetrics, ObjectMetrics
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.registry import gauge_text
 from batchyard.metrics.workloads import CycleMetrics, WorkloadMetrics
+from batchyard.scheduling.kueue_configuration import MetricsSettings
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.wiring import WiredPlatform
 
@@ -73,12 +74,13 @@ LEADER: Final = "leader"
 
 @dataclass(frozen=True, slots=True)
 class ObservedPlatform:
-    """A set of running controllers whose metrics are collected, with their client, clock and fair-sharing setting."""
+    """A set of running controllers whose metrics are collected, with their client, clock and settings."""
 
     platform: WiredPlatform
     client: ObjectClient
     now: Callable[[], Instant]
     fair_sharing: bool
+    selection: MetricsSettings = field(default_factory=MetricsSettings)
 
 
 class ServerMetrics:
@@ -95,6 +97,7 @@ class ServerMetrics:
         #: The metrics that need a platform; None until `begin`.
         self._workloads: WorkloadMetrics | None = None
         self._queues: QueueMetrics | None = None
+        self._selection: MetricSelection | None = None
         self._runner: Runner | None = None
         self.defects = 0
         #: Functions that yield more metrics, such as those of the decision ledger and the trace export.
@@ -104,6 +107,7 @@ class ServerMetrics:
         """Start to collect metrics of a platform's controllers, given the existing objects as ADDED events."""
         index, objects = observed_platform.platform.index, observed_platform.client
         self._observed = observed_platform
+        self._selection = MetricSelection(observed_platform.selection, objects)
         self._workloads = workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role)
         self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed_platform.fair_sharing)
         self._runner = observed_platform.platform.runner
@@ -121,7 +125,7 @@ class ServerMetrics:
         """
         return (
             ("kueue", build_info_texts),
-            ("kueue", self.cycles.texts),
+            ("kueue", self._cycle_metric_texts),
             ("kueue", self._workload_and_queue_metric_texts),
             ("program", self._controller_texts),
             ("program", process_metric_texts),
@@ -130,9 +134,13 @@ class ServerMetrics:
         )
 
     def _workload_and_queue_metric_texts(self) -> Iterator[str]:
-        if self._workloads is not None and self._queues is not None:
-            yield from self._workloads.texts()
-            yield from self._queues.texts()
+        if self._workloads is not None and self._queues is not None and self._selection is not None:
+            yield from self._selection.select(self._workloads.texts())
+            yield from self._selection.select(self._queues.texts())
+
+    def _cycle_metric_texts(self) -> Iterator[str]:
+        texts = self.cycles.texts()
+        return texts if self._selection is None else self._selection.select(texts)
 
     def _controller_texts(self) -> Iterator[str]:
         if self._runner is not None:

@@ -15,6 +15,7 @@ from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD, PendingQueue
+from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
@@ -31,14 +32,26 @@ class SchedulerModel:
     """batchyard's scheduler as a model of Kueue: its cache, queues and cycle on the observed objects."""
 
     def __init__(
-        self, policy: SchedulingPolicy, requeue_batch_period: Duration, *, is_ordered_by_creation: bool = False
+        self,
+        policy: SchedulingPolicy,
+        requeue_batch_period: Duration,
+        *,
+        is_ordered_by_creation: bool = False,
+        resource_rules: ResourceRules | None = None,
     ) -> None:
         """`requeue_batch_period`: how long Kueue collects changes before it requeues inadmissible Workloads.
 
         `is_ordered_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
+        `resource_rules`: the resources that quota is charged for.
         """
         view_of = view_by_creation if is_ordered_by_creation else workload_view
-        self.index = SchedulerCache(view_of, requeue_batch_period, is_reactivated_externally=True, rules=policy.rules)
+        self.index = SchedulerCache(
+            view_of,
+            requeue_batch_period,
+            is_reactivated_externally=True,
+            rules=policy.rules,
+            resource_rules=resource_rules,
+        )
         self._policy = policy
         self._quiescence_detector = QuiescenceDetector(self.index)
         self._cycle_number = 0
@@ -324,6 +337,8 @@ class ShadowSettings(NamedTuple):
     is_ordered_by_creation: bool = False
     #: The periods in which Kueue waited for ready pods; None if blockAdmission is disabled.
     blocked_periods: BlockedPeriods | None = None
+    #: The resources that quota is charged for; None: the requests of the pods.
+    resource_rules: ResourceRules | None = None
 
     def wait_start(self, start_time: Instant, now: Instant) -> Instant:
         """Return the instant from which Kueue's delay is measured, for an action that was expected at `start_time`.
@@ -339,7 +354,10 @@ class ShadowState:
 
     def __init__(self, policy: SchedulingPolicy, settings: ShadowSettings) -> None:
         self.model = SchedulerModel(
-            policy, settings.requeue_batch_period, is_ordered_by_creation=settings.is_ordered_by_creation
+            policy,
+            settings.requeue_batch_period,
+            is_ordered_by_creation=settings.is_ordered_by_creation,
+            resource_rules=settings.resource_rules,
         )
         self.counts = ComparisonCounts()
         #: Findings that are not reported yet.

@@ -111,7 +111,8 @@ def read_change(
     kinds = {group_kind(each.obj) for each in manifests.objects}
     kueue_settings = scenario.kueue if scheme.CONFIGURATION in kinds else None
     if kueue_settings is None and scheme.SCENARIO in kinds:
-        kueue_settings = replace(run_start.scenario.kueue, policy=scenario.kueue.policy)
+        policy = replace(run_start.scenario.kueue.policy, fair_sharing=scenario.kueue.policy.fair_sharing)
+        kueue_settings = replace(run_start.scenario.kueue, policy=policy)
     steps = [*([ScenarioStep(0, (), deleted_keys)] if deleted_keys else ()), *scenario.steps]
     return PlannedChange(_merge_steps(steps), kueue_settings), manifests.warnings
 

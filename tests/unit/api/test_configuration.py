@@ -76,6 +76,38 @@ def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: li
         ("featureGates: {DisableWaitForPodReady: true}", "featureGates: Invalid value: "),
         ("integrations: {frameworks: [batch/jobs]}", 'integrations.frameworks[0]: Unsupported value: "batch/jobs"'),
         ("integrations: {frameworks: [pod, pod]}", 'integrations.frameworks[1]: Duplicate value: "pod"'),
+        ("resources: {transformations: [{input: pods}]}", "resources.transformations[0].input: Invalid value: "),
+        (
+            "resources: {transformations: [{input: a, multiplyBy: pods}]}",
+            'resources.transformations[0].multiplyBy: Invalid value: "pods": the key is reserved for internal kueue',
+        ),
+        (
+            "resources: {transformations: [{input: a, outputs: {pods: 1}}]}",
+            "resources.transformations[0].outputs[pods]",
+        ),
+        ("resources: {transformations: [{input: a}, {input: a}]}", "resources.transformations[1]: Duplicate value"),
+        (
+            "resources: {transformations: [{input: a, strategy: Drop}]}",
+            'resources.transformations[0].strategy: Unsupported value: "Drop": supported values: "Retain", "Replace"',
+        ),
+        ("metrics: {customLabels: [{name: 1a}]}", "metrics.customLabels[0].name: Invalid value: "),
+        ("metrics: {customLabels: [{name: a}, {name: a}]}", "metrics.customLabels[1].name: Duplicate value: "),
+        (
+            "metrics: {customLabels: [{name: a, sourceKind: Workload}]}",
+            "metrics.customLabels[0].trackedValues: Invalid value: []: must not be empty when sourceKind is",
+        ),
+        (
+            "metrics: {customLabels: [{name: a, sourceLabelKey: b, sourceAnnotationKey: c}]}",
+            "metrics.customLabels[0]: Invalid value: ",
+        ),
+        (
+            f"metrics: {{customLabels: [{', '.join(f'{{name: l{n}}}' for n in range(7))}]}}",
+            "metrics.customLabels: Invalid value: ",
+        ),
+        (
+            "metrics: {localQueueMetrics: {localQueueSelector: {matchLabels: {a/b/c: d}}}}",
+            "metrics.localQueueMetrics.localQueueSelector.matchLabels: Invalid value: ",
+        ),
         ("leaderElection: {leaderElection: true}", "leaderElection.leaderElection: unknown field"),
     ],
 )

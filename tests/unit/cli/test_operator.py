@@ -39,7 +39,7 @@ def test_unsupported_configuration_is_rejected(tmp_path: Path) -> None:
         "operator", "--config", str(file)
     )
     file.write_text(
-        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nmanageJobsWithoutQueueName: true\n"
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nfeatureGates: {PriorityBoost: true}\n"
     )
     reported = output_of_failure("operator", "--config", str(file))
-    assert "kueue.yaml: manageJobsWithoutQueueName: this setting is not supported: jobs without a queue" in reported
+    assert "kueue.yaml: featureGates.PriorityBoost: this setting is not supported: the scheduler ignores" in reported

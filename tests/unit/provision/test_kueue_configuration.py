@@ -118,7 +118,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
 @pytest.mark.parametrize(
     ("stated", "reported"),
     [
-        ("{resources: {quotaCheckStrategy: IgnoreUndeclared}}", "spec.kueue.resources.quotaCheckStrategy: this"),
+        ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
             "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}",
             "does not support the job integrations pod",

@@ -1,6 +1,10 @@
 """Kueue's Configuration: settings used in decisions, and ignored or unsupported settings."""
 
+import json
 import re
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
 
 import pytest
 
@@ -8,6 +12,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.kueue_configuration import InvalidConfiguration, complete_configuration, read_configuration
 from batchyard.api.meta import Obj
+from batchyard.api.well_known import GATES
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
@@ -20,7 +25,9 @@ from batchyard.scheduling.kueue_configuration import (
     unsupported_field_errors,
     unsupported_fields,
 )
+from batchyard.scheduling.kueue_gates import GATE_RULES, GateEffect
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
+from batchyard.scheduling.resource_charging import ResourceRules, ResourceTransformation
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 
 
@@ -71,6 +78,8 @@ def test_fair_sharing_uses_configured_strategies() -> None:
         ("manageJobsWithoutQueueName: true",),
         ("integrations: {frameworks: [batch/job], externalFrameworks: [AppWrapper.v1beta2.workload.codeflare.dev]}",),
         ("featureGates: {DisableWaitForPodsReady: true}", "metrics: {bindAddress: ':8443'}"),
+        ("resources: {transformations: [{input: a, outputs: {b: 1}}]}",),
+        ("resources: {quotaCheckStrategy: IgnoreUndeclared}",),
     ],
 )
 def test_decision_fields_keep_all_settings(lines: tuple[str, ...]) -> None:
@@ -87,7 +96,7 @@ def test_deployment_fields_are_listed() -> None:
         *("namespace: kueue", "webhook: {port: 9443}", "metrics: {bindAddress: ':8443'}"),
         "waitForPodsReady: {timeout: 1m}",
     )
-    assert list(deployment_fields(result)) == ["metrics", "webhook"]
+    assert list(deployment_fields(result)) == ["metrics.bindAddress", "webhook"]
     assert [*unsupported_fields(result), *ignored_settings(result)] == []
 
 
@@ -95,9 +104,12 @@ def test_deployment_fields_are_listed() -> None:
     ("line", "path"),
     [
         ("admissionFairSharing: {usageHalfLifeTime: 1h}", "admissionFairSharing"),
-        ("resources: {excludeResourcePrefixes: [example.com/]}", "resources.excludeResourcePrefixes"),
-        ("resources: {transformations: [{input: a, outputs: {b: 1}}]}", "resources.transformations"),
-        ("resources: {quotaCheckStrategy: IgnoreUndeclared}", "resources.quotaCheckStrategy"),
+        ("multiKueue: {origin: here}", "multiKueue"),
+        ("featureGates: {FlavorFungibility: false}", "featureGates.FlavorFungibility"),
+        (
+            "resources: {deviceClassMappings: [{name: example.com/gpu, deviceClassNames: [gpu]}]}",
+            "resources.deviceClassMappings",
+        ),
     ],
 )
 def test_unsupported_setting_is_rejected(line: str, path: str) -> None:
@@ -105,8 +117,24 @@ def test_unsupported_setting_is_rejected(line: str, path: str) -> None:
     assert (fault.path, fault.remedy) == (path, "remove the field")
 
 
+def test_resource_rules_are_parsed() -> None:
+    transformation = "{input: gpu, strategy: Replace, multiplyBy: cpu, outputs: {credits: 500m}}"
+    line = f"resources: {{excludeResourcePrefixes: [a/], transformations: [{transformation}]}}"
+    transformations = (ResourceTransformation("gpu", (("credits", 500_000_000),), False, "cpu"),)
+    assert parse_kueue_settings(configuration(line)).resources == ResourceRules(("a/",), transformations)
+    ignoring = "resources: {quotaCheckStrategy: IgnoreUndeclared}"
+    assert parse_kueue_settings(configuration(ignoring)).resources.ignores_undeclared
+    off = "featureGates: {QuotaCheckStrategy: false}"
+    assert not parse_kueue_settings(configuration(ignoring, off)).resources.ignores_undeclared
+
+
 @pytest.mark.parametrize(
-    "line", ["manageJobsWithoutQueueName: true", "resources: {quotaCheckStrategy: BlockUndeclared}"]
+    "line",
+    [
+        "manageJobsWithoutQueueName: true",
+        "resources: {quotaCheckStrategy: BlockUndeclared}",
+        "featureGates: {FlavorFungibility: true, PriorityBoost: false}",
+    ],
 )
 def test_explicit_default_is_accepted(line: str) -> None:
     assert list(unsupported_field_errors(configuration(line))) == []
@@ -117,9 +145,8 @@ def test_explicit_default_is_accepted(line: str) -> None:
     [
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}", ["the job integrations pod"]),
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset]}", []),
-        ("multiKueue: {origin: here}", ["multiKueue"]),
-        ("featureGates: {PartialAdmission: true}", []),
-        ("featureGates: {PartialAdmission: false, DisableWaitForPodsReady: true}", ["featureGates PartialAdmission"]),
+        ("featureGates: {VisibilityOnDemand: true}", []),
+        ("featureGates: {VisibilityOnDemand: false, PartialAdmission: false}", ["featureGates VisibilityOnDemand"]),
     ],
 )
 def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
@@ -193,3 +220,133 @@ def test_timeouts_of_feature_gates_are_parsed() -> None:
 def test_invalid_timeouts_are_rejected(lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         configuration(*lines)
+
+
+# Feature gates.
+
+#: Fields whose effect depends on a gate.
+GATED_FIELDS = (
+    "waitForPodsReady: {timeout: 5m}",
+    "resources: {quotaCheckStrategy: IgnoreUndeclared}",
+    "metrics: {customLabels: [{name: a}]}",
+    "multiKueue: {origin: here}",
+    "admissionFairSharing: {usageHalfLifeTime: 1h}",
+)
+
+
+def test_each_gate_of_kueue_has_a_rule() -> None:
+    assert GATE_RULES.keys() == GATES.keys()
+    assert len(GATES) >= 80
+
+
+# Without its gate, the field unscheduledTimeout is invalid.
+@pytest.mark.parametrize("name", [name for name in GATES if name != "WaitForPodsReadyUnscheduledTimeout"])
+def test_gate_is_obeyed_refused_or_listed(name: str) -> None:
+    default, other = (
+        configuration(f"featureGates: {{{name}: {str(value).lower()}}}", *GATED_FIELDS)
+        for value in (GATES[name], not GATES[name])
+    )
+    is_listed = f"featureGates {name}" in ignored_settings(other)
+    is_refused = f"featureGates.{name}" in dict(unsupported_fields(other))
+    effects = [outcome(default) != outcome(other), is_refused, is_listed]
+    if is_refused:
+        effects[0] = False  # the refusal is the difference
+    assert effects == [GATE_RULES[name].effect is effect for effect in GateEffect]
+    assert f"featureGates {name}" not in ignored_settings(default)
+
+
+def outcome(whole: Obj) -> object:
+    """Return the settings and the refused fields of a Configuration."""
+    return parse_kueue_settings(whole), [path for path, _ in unsupported_fields(whole)]
+
+
+def test_partial_admission_gate_is_part_of_policy() -> None:
+    assert not parse_kueue_settings(configuration("featureGates: {PartialAdmission: false}")).policy.partial_admission
+
+
+# All fields of the Configuration.
+
+#: Values that differ from the default, for fields whose type does not tell one.
+OTHER_VALUES: dict[str, Any] = {
+    "fairSharing.preemptionStrategies": ["LessThanInitialShare"],
+    "metrics.enableClusterQueueResources": False,
+    "metrics.localQueueMetrics.enable": False,
+    "metrics.localQueueMetrics.localQueueSelector": {"matchLabels": {"a": "b"}},
+    "managedJobsNamespaceSelector": {"matchLabels": {"a": "b"}},
+    "integrations.frameworks": ["batch/job"],
+    "integrations.externalFrameworks": ["Kind.v1.example.com"],
+    "waitForPodsReady.requeuingStrategy.timestamp": "Creation",
+    "resources.quotaCheckStrategy": "IgnoreUndeclared",
+    "resources.transformations.strategy": "Replace",
+    "metrics.customLabels.sourceKind": "LocalQueue",
+    "visibilityServer.bindPort": 8443,
+}
+#: The gates that enable fields.
+FIELD_GATES = ("CustomMetricLabels", "WaitForPodsReadyUnscheduledTimeout", "WorkloadLevelWaitForPodsReady")
+#: Other fields that a field requires to be valid.
+REQUIRED_FIELDS: dict[str, Any] = {
+    "metrics.customLabels": {"name": "a"},
+    "metrics.localQueueMetrics": {"enable": True},
+    "resources.transformations": {"input": "a"},
+    "resources.deviceClassMappings": {"name": "a/b", "deviceClassNames": ["c"]},
+    "multiKueue.clusterProfile.accessProviders": {"name": "a"},
+    "multiKueue.clusterProfile.credentialsProviders": {"name": "a"},
+    "multiKueue.externalFrameworks": {"name": "Kind.v1.example.com"},
+}
+VALUES_BY_TYPE = {"string": "x", "bool": True, "int": 7, "int32": 7, "int64": 7, "duration": "7s", "quantity": "7"}
+
+
+def configuration_leaves(type_name: str = "Configuration", path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the type of each field without fields of its own, except feature gates."""
+    for name, definition in FIELDS[type_name].items():
+        if not path and name in {"apiVersion", "kind", "metadata", "featureGates"}:
+            continue
+        text = definition[0] if isinstance(definition, list) else definition
+        inner = text.rstrip("!").strip("[]{}")
+        if inner in FIELDS:
+            yield from configuration_leaves(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", text.rstrip("!")
+
+
+FIELDS = json.loads(
+    resources.files("batchyard.api").joinpath("schema/fields/config.v1beta2.json").read_text(encoding="utf-8")
+)
+
+
+def with_field(path: str, field_type: str) -> Obj:
+    """Return a valid Configuration that sets one field to another value than its default."""
+    inner = field_type.strip("[]{}")
+    value: Any = OTHER_VALUES.get(path, VALUES_BY_TYPE.get(inner, {"a": "b"}))
+    if path not in OTHER_VALUES:
+        value = [value] if "[" in field_type else {"a": value} if "{" in field_type else value
+    *parents, name = path.split(".")
+    value = {name: value}
+    for depth in range(len(parents), 0, -1):
+        parent = ".".join(parents[:depth])
+        value = REQUIRED_FIELDS.get(parent, {}) | value
+        value = {parents[depth - 1]: [value] if is_list(parents[:depth]) else value}
+    value["featureGates"] = dict.fromkeys(FIELD_GATES, True)
+    header = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
+    return complete_configuration(header | value)
+
+
+def is_list(names: list[str]) -> bool:
+    type_name = "Configuration"
+    for name in names:
+        definition = FIELDS[type_name][name]
+        text = definition[0] if isinstance(definition, list) else definition
+        type_name = text.rstrip("!").strip("[]{}")
+    return bool("[" in text)
+
+
+@pytest.mark.parametrize(("path", "field_type"), list(configuration_leaves()))
+def test_field_is_obeyed_refused_or_of_the_deployment(path: str, field_type: str) -> None:
+    gates = ", ".join(f"{name}: true" for name in FIELD_GATES)
+    default, other = configuration(f"featureGates: {{{gates}}}"), with_field(path, field_type)
+    effects = {
+        "obeyed": parse_kueue_settings(default) != parse_kueue_settings(other),
+        "refused": any(path.startswith(refused.split("[")[0]) for refused, _ in unsupported_fields(other)),
+        "of the deployment": any(f"{path}.".startswith(f"{field}.") for field in deployment_fields(other)),
+    }
+    assert sum(effects.values()) == 1, effects

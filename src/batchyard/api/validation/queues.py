@@ -3,6 +3,7 @@
 Sources: Kueue's webhooks and the rules in its CRDs, as noted at each section.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -354,6 +355,8 @@ def provisioning_request_update_errors(new: Mapping[str, Any], old: Mapping[str,
 
 #: The timeout that replaces `waitForPodsReady.timeout: 0s`.
 _DEFAULT_TIMEOUT: Final = 30 * MINUTE
+_PODS: Final = "pods"
+_RESERVED_NAME_MESSAGE: Final = "the key is reserved for internal kueue use"
 _ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, INITIAL_SHARE])
 
 
@@ -362,7 +365,11 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _managed_jobs_errors(obj)
     yield from _pods_ready_errors(obj.get("waitForPodsReady") or {}, obj.get("featureGates") or {})
     yield from _fair_sharing_errors(obj.get("fairSharing"))
-    resources = obj.get("resources") or {}
+    resources, gates = obj.get("resources") or {}, obj.get("featureGates") or {}
+    yield from _metrics_errors(obj.get("metrics") or {})
+    yield from _transformation_errors(resources.get("transformations") or ())
+    if gates.get("QuotaCheckStrategy", True) is False:
+        resources = {}  # the strategy has no effect
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
         message += "quotaCheckStrategy is IgnoreUndeclared"
@@ -374,6 +381,75 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
                 f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
             )
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
+
+
+def _transformation_errors(transformations: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """Report each use of `pods` in a transformation, as Kueue 0.20 does: Kueue counts pods under that name."""
+    for i, transformation in enumerate(transformations):
+        path = f"resources.transformations[{i}]"
+        used_names = [(f"{path}.{field}", transformation.get(field)) for field in ("input", "multiplyBy")]
+        used_names += [(f"{path}.outputs[{name}]", name) for name in transformation.get("outputs") or {}]
+        for name_path, name in used_names:
+            if name == _PODS:
+                yield rules.invalid(name_path, name, _RESERVED_NAME_MESSAGE, "use another resource name")
+
+
+_CUSTOM_LABELS_PATH: Final = "metrics.customLabels"
+_CUSTOM_LABEL_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
+_WORKLOAD_KIND: Final = "Workload"
+_CUSTOM_LABELS_MAX: Final = 20
+_TRACKED_VALUES_MAX: Final = 16
+_TRACKED_WORKLOAD_VALUES_MAX: Final = 12
+#: The maximum number of custom labels for each source kind.
+_CUSTOM_LABELS_MAX_BY_KIND: Final = {"ClusterQueue": 6, "Cohort": 6, "LocalQueue": 6, _WORKLOAD_KIND: 2}
+
+
+def _metrics_errors(metrics: Mapping[str, Any]) -> Iterator[FieldError]:
+    selector = (metrics.get("localQueueMetrics") or {}).get("localQueueSelector")
+    yield from rules.selector_errors(selector, "metrics.localQueueMetrics.localQueueSelector")
+    labels: Sequence[Mapping[str, Any]] = metrics.get("customLabels") or ()
+    if len(labels) > _CUSTOM_LABELS_MAX:
+        remedy = "remove some of them"
+        yield rules.too_many_items_error(_CUSTOM_LABELS_PATH, len(labels), _CUSTOM_LABELS_MAX, remedy)
+    names: list[str] = []
+    for i, label in enumerate(labels):
+        yield from _custom_label_errors(label, f"{_CUSTOM_LABELS_PATH}[{i}]", names)
+        names.append(label["name"])
+    kinds = [label.get("sourceKind") or "ClusterQueue" for label in labels]
+    for kind, count_max in _CUSTOM_LABELS_MAX_BY_KIND.items():
+        if kinds.count(kind) > count_max:
+            message = (
+                f"too many custom labels for source kind {kind}: found {kinds.count(kind)}, expected <= {count_max}"
+            )
+            yield rules.invalid(_CUSTOM_LABELS_PATH, list(labels), message, "remove some of them")
+
+
+def _custom_label_errors(label: Mapping[str, Any], path: str, other_names: Sequence[str]) -> Iterator[FieldError]:
+    name, label_key, annotation_key = label["name"], label.get("sourceLabelKey"), label.get("sourceAnnotationKey")
+    if not _CUSTOM_LABEL_NAME.fullmatch(name):
+        remedy = "begin the name with a letter, and use letters, digits and _"
+        yield rules.invalid(f"{path}.name", name, "must match ^[a-zA-Z][a-zA-Z0-9_]*$", remedy)
+    if name in other_names:
+        yield rules.duplicate(f"{path}.name", name, "use each name once")
+    if label_key and annotation_key:
+        message = "sourceLabelKey and sourceAnnotationKey are mutually exclusive"
+        yield rules.invalid(path, dict(label), message, "remove one of them")
+    if label_key:
+        yield from rules.label_key_errors(label_key, f"{path}.sourceLabelKey")
+    elif annotation_key:
+        yield from rules.label_key_errors(annotation_key, f"{path}.sourceAnnotationKey")
+    values, values_path = label.get("trackedValues") or [], f"{path}.trackedValues"
+    if label.get("sourceKind") == _WORKLOAD_KIND:
+        if not values:
+            message = "must not be empty when sourceKind is 'Workload'"
+            yield rules.invalid(values_path, values, message, "list the values to report")
+        elif len(values) > _TRACKED_WORKLOAD_VALUES_MAX:
+            message = f"must not be greater than {_TRACKED_WORKLOAD_VALUES_MAX} when sourceKind is 'Workload'"
+            yield rules.invalid(values_path, values, message, "remove some of them")
+    elif len(values) > _TRACKED_VALUES_MAX:
+        yield rules.too_many_items_error(values_path, len(values), _TRACKED_VALUES_MAX, "remove some of them")
+    if len(set(values)) < len(values):
+        yield rules.invalid(values_path, values, "must not contain duplicates", "list each value once")
 
 
 def _unknown_gate_message(name: str) -> str:

@@ -91,7 +91,9 @@ def sort_requests(requests: Mapping[str, int]) -> Requests:
 def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
     """Parse the resource requests and scheduling constraints of a pod spec."""
     return PodTemplate(
-        requests=sort_requests({r: max(0, _to_integer_amount(r, nano)) for r, nano in _pod_requests(spec).items()}),
+        requests=sort_requests(
+            {r: max(0, _to_integer_amount(r, nano)) for r, nano in total_pod_requests(spec).items()}
+        ),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         affinity=_required_affinity(spec),
         tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
@@ -131,7 +133,7 @@ def _add_amounts(total: dict[str, int], added_amounts: Mapping[str, int]) -> Non
         total[name] = total.get(name, 0) + nano
 
 
-def _pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
+def total_pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return a pod's total resource requests in billionths, by resource, including its overhead."""
     total_amounts = pod_total_amounts(spec, container_requests)
     if spec.get("resources"):

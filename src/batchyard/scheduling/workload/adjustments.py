@@ -17,6 +17,7 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
+from batchyard.scheduling.resource_charging import ResourceCharging, ResourceRules
 
 ResourceAmounts = Mapping[str, int]
 
@@ -151,7 +152,8 @@ def _amounts_above_bounds(amounts: ResourceAmounts, bounds: ResourceAmounts) -> 
     return sorted(f'"{name}"' for name, amount in amounts.items() if name in bounds and amount > bounds[name])
 
 
-# Views of Workloads, adjusted by LimitRanges and RuntimeClasses, for decisions about pending Workloads.
+# Views of Workloads, adjusted by LimitRanges and RuntimeClasses, for decisions about pending Workloads. Their requests
+# are the charged ones if the Configuration excludes or transforms resources.
 #
 # Source: AdjustResources in pkg/workload/resources.go of Kueue.
 
@@ -163,9 +165,18 @@ _VIEW_CACHE_MAX = 16384
 class AdjustedViews:
     """Builds and caches parsed Workloads (`WorkloadView`), adjusted by the current LimitRanges and RuntimeClasses."""
 
-    def __init__(self, view_of: Callable[[Obj], WorkloadView], rules: DecisionRules = DEFAULT_RULES) -> None:
+    def __init__(
+        self,
+        view_of: Callable[[Obj], WorkloadView],
+        rules: DecisionRules = DEFAULT_RULES,
+        resource_rules: ResourceRules | None = None,
+    ) -> None:
+        """`resource_rules` are the resources that quota is charged for; None charges the requests of the pods."""
         self._view_of = _nameless_view_of(view_of) if rules.ignores_pod_set_names else view_of
         self._rules = rules
+        self._charging = None
+        if resource_rules is not None and resource_rules.changes_requests:
+            self._charging = ResourceCharging(resource_rules)
         self._limit_ranges: dict[str, dict[Key, Obj]] = {}
         self._limits: dict[str, NamespaceLimits] = {}
         #: The adjusted views by uid, each with its Workload.
@@ -223,14 +234,15 @@ class AdjustedViews:
     def view(self, obj: Obj) -> WorkloadView:
         """Return the parsed Workload, adjusted by the LimitRanges and RuntimeClasses, from the cache if possible."""
         limits = self._limits.get(obj["metadata"].get("namespace", "")) if self._limits else None
-        if limits is None and not self._has_overhead(obj):
+        if limits is None and self._charging is None and not self._has_overhead(obj):
             return self._view_of(obj)
         uid = obj["metadata"].get("uid", "")
         cached_view = self._view_cache.get(uid)
         if cached_view is not None and cached_view[0] is obj:
             return cached_view[1]
-        view = self._adjusted_view(obj, limits)
-        view.queued = self._view_of(obj).queued
+        stored_view = self._view_of(obj)
+        view = self._adjusted_view(obj, limits, stored_view)
+        view.queued = stored_view.queued
         if len(self._view_cache) >= _VIEW_CACHE_MAX:
             self._view_cache.clear()
         self._view_cache[uid] = (obj, view)
@@ -246,19 +258,32 @@ class AdjustedViews:
     def _has_overhead(self, obj: Obj) -> bool:
         return bool(self._overheads) and any(name in self._overheads for name in _runtime_classes(obj))
 
-    def _adjusted_view(self, obj: Obj, limits: NamespaceLimits | None) -> WorkloadView:
-        if self._has_overhead(obj):
-            obj = with_overheads(obj, self._overheads)
-        return self._new_view(obj) if limits is None else self._limited_view(obj, limits)
+    @property
+    def is_charging(self) -> bool:
+        """Whether the requests in the views are not those of the pods, because the Configuration changes them."""
+        return self._charging is not None
 
-    def _new_view(self, obj: Obj) -> WorkloadView:
-        view = WorkloadView(obj)
+    def _adjusted_view(
+        self, obj: Obj, limits: NamespaceLimits | None, stored_view: WorkloadView | None = None
+    ) -> WorkloadView:
+        if self._has_overhead(obj):
+            obj, stored_view = with_overheads(obj, self._overheads), None
+        if limits is None:
+            view = self._new_view(obj, stored_view)
+        else:
+            obj = with_default_resources(obj, limits, own_limits_first=self._rules.is_current)
+            view = self._limited_view(obj, limits)
+        if self._charging is not None:
+            view.pod_sets = self._charging.charge(obj, view.pod_sets)
+        return view
+
+    def _new_view(self, obj: Obj, stored_view: WorkloadView | None = None) -> WorkloadView:
+        view = WorkloadView(obj, stored_view)
         if self._rules.ignores_pod_set_names:
             view.ignore_pod_set_names()
         return view
 
-    def _limited_view(self, obj: Obj, limits: NamespaceLimits) -> WorkloadView:
-        adjusted_workload = with_default_resources(obj, limits, own_limits_first=self._rules.is_current)
+    def _limited_view(self, adjusted_workload: Obj, limits: NamespaceLimits) -> WorkloadView:
         view = self._new_view(adjusted_workload)
         view.limit_range_violation = describe_limit_violations(adjusted_workload, limits)
         pods, priority, pod_counts = view.shape

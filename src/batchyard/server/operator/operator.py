@@ -218,8 +218,10 @@ class OperatorProcess:
         if not self._config.beside_upstream:
             self.client.subscribe(self._check_write_conflicts)
         platform.runner.observe(existing_events)
-        has_fair_sharing = self._config.settings.kueue.policy.fair_sharing
-        observed_platform = ObservedPlatform(platform, self.client, self.kernel.now, fair_sharing=has_fair_sharing)
+        kueue = self._config.settings.kueue
+        observed_platform = ObservedPlatform(
+            *(platform, self.client, self.kernel.now), fair_sharing=kueue.policy.fair_sharing, selection=kueue.metrics
+        )
         self.server_metrics.begin(observed_platform, existing_events)
         self.page_source = self._create_page_source(platform, existing_events)
         return platform

@@ -141,7 +141,7 @@ class Shadow:
         dependencies = ClientDependencies(self._timers, self._timers, reader, RateLimit(*_RATE_LIMIT), _may_write)
         self.client = RestClient(dependencies, WATCHED_KINDS)
         self.client.on_new_data = self._on_informer_update
-        settings = kueue_settings.policy, _with_wait_for_pods_ready(config.terms, kueue_settings)
+        settings = kueue_settings.policy, _with_kueue_settings(config.terms, kueue_settings)
         self._controller = ShadowController(self.client, reader, self._timers, settings, report=self._report_divergence)
         self.followers = self._controller.followers
         self.client.subscribe(self._observe)
@@ -265,7 +265,8 @@ async def _read_kueue_settings(
     return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings
 
 
-def _with_wait_for_pods_ready(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
+def _with_kueue_settings(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
+    shadow_settings = shadow_settings._replace(resource_rules=kueue_settings.resources)
     settings = kueue_settings.pods_ready
     if settings is None:
         return shadow_settings

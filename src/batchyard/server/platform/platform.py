@@ -313,7 +313,7 @@ class EmbeddedPlatform:
         kueue = platform_kueue_settings(options.configuration, options.kueue_version)
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
-        self._is_fair_sharing = kueue.policy.fair_sharing
+        self._kueue = kueue
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(
@@ -499,7 +499,9 @@ class EmbeddedPlatform:
         if self._local is not None:
             self._metrics.local_node_name, self._metrics.read_local_gpus = self._local.name, self._local.gpu_states
         observed_platform = ObservedPlatform(
-            self.platform, self._client, self._kernel.now, fair_sharing=self._is_fair_sharing
+            *(self.platform, self._client, self._kernel.now),
+            fair_sharing=self._kueue.policy.fair_sharing,
+            selection=self._kueue.metrics,
         )
         self._metrics.begin(observed_platform, events, self._server)
         self._history.observe(events)

@@ -155,7 +155,7 @@ class AdmittedHasAssignment(Invariant):
     def check_event(self, event: WatchEvent) -> None:
         """Check each new quota reservation."""
         if event.key.kind == scheme.WORKLOAD and object_states.is_new_reservation(event):
-            view = workload_view(event.obj)
+            view = self.world_view.world.platform.index.charged_view(event.obj)
             for fault in self._find_faults(view, _admitted_pod_sets(event.obj)):
                 self.violate(f"{view.key}: {fault}", event.key)
 
@@ -182,12 +182,14 @@ class AdmittedHasAssignment(Invariant):
         usage = dict(holding.usage)
         if any("pods" in group.resources for group in queue.groups):
             requests["pods"] = holding.pods
+        covered = [resource for group in queue.groups for resource in group.resources]
+        ignores_undeclared = self.world_view.world.platform.index.snapshot.ignores_undeclared
         for resource, amount in requests.items():
-            if amount and usage.get(resource) != amount:
+            is_ignored = ignores_undeclared and resource not in covered
+            if amount and not is_ignored and usage.get(resource) != amount:
                 yield f"pod set {pod_set.name} uses {usage.get(resource)} of {resource}, but requests {amount}"
         for group in queue.groups:
             yield from self._group_errors(group, pod_set, holding)
-        covered = [resource for group in queue.groups for resource in group.resources]
         if any(resource not in covered for resource in holding.flavors):
             yield f"pod set {pod_set.name} has flavors for {sorted(holding.flavors)}; covered: {sorted(covered)}"
 
@@ -248,7 +250,8 @@ class AssumedEqualsConfirmed(Invariant):
 
 def rebuild_cache(world: World, now: Instant) -> SchedulerCache:
     """Return a scheduler cache that is built anew from the stored objects of a simulated world."""
-    scheduler_cache = SchedulerCache(rules=world.scenario.kueue.policy.rules)
+    index = world.platform.index
+    scheduler_cache = SchedulerCache(rules=world.scenario.kueue.policy.rules, resource_rules=index.resource_rules)
     for kind in KINDS:
         for obj in world.objects(kind):
             scheduler_cache.observe(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 0), now)

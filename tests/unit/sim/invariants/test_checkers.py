@@ -137,6 +137,23 @@ def test_assignment_that_does_not_match_workload_is_detected(queue: str, pod_set
 
 
 @pytest.mark.parametrize(
+    "resources",
+    [
+        {"transformations": [{"input": "example.com/gpu", "strategy": "Replace", "outputs": {"cpu": "2"}}]},
+        {"excludeResourcePrefixes": ["example.com/"]},
+        {"quotaCheckStrategy": "IgnoreUndeclared"},
+    ],
+)
+def test_invariants_hold_with_charged_resources(resources: dict[str, Any]) -> None:
+    header = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
+    configuration = {**header, "metadata": {"name": "kueue"}, "resources": resources}
+    pod_set = make.pod_set(requests={"cpu": "1", "example.com/gpu": "1"})
+    world, inspection = inspected_world(configuration, workload("old", podSets=[pod_set]))
+    assert world.objects(scheme.WORKLOAD)[0]["status"]["admission"]
+    assert violated_invariants(inspection, world) == []
+
+
+@pytest.mark.parametrize(
     ("victim", "by", "reason"),
     [
         pytest.param("old", "late", "InClusterQueue", id="equal priority"),

@@ -1,0 +1,174 @@
+"""The feature gates of Kueue: which of them batchyard obeys, which values it refuses, and which have no effect here.
+
+Source: pkg/features/kube_features.go of Kueue at ff69552e (0.20-devel).
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS
+
+QUOTA_CHECK_STRATEGY: Final = "QuotaCheckStrategy"
+PARTIAL_ADMISSION: Final = "PartialAdmission"
+ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
+MULTI_KUEUE: Final = "MultiKueue"
+
+
+class GateEffect(StrEnum):
+    """What batchyard does if a Configuration sets a feature gate to the value that is not its default."""
+
+    OBEYED = "obeyed"
+    REFUSED = "refused"
+    NONE = "without effect"
+
+
+class GateRule(NamedTuple):
+    """The effect of a feature gate's other value, and the reason: what the gate switches, or what batchyard lacks."""
+
+    effect: GateEffect
+    reason: str
+
+
+def _obeyed(reason: str, *names: str) -> dict[str, GateRule]:
+    return {name: GateRule(GateEffect.OBEYED, reason) for name in names}
+
+
+def _refused(reason: str, *names: str) -> dict[str, GateRule]:
+    return {name: GateRule(GateEffect.REFUSED, reason) for name in names}
+
+
+def _without_effect(reason: str, *names: str) -> dict[str, GateRule]:
+    return {name: GateRule(GateEffect.NONE, reason) for name in names}
+
+
+#: The rule of each feature gate, by name.
+GATE_RULES: Final[Mapping[str, GateRule]] = {
+    **_obeyed("enabled, it disables `waitForPodsReady`", DISABLE_WAIT_FOR_PODS_READY),
+    **_obeyed("disabled, `resources.quotaCheckStrategy` has no effect", QUOTA_CHECK_STRATEGY),
+    **_obeyed("disabled, Workloads are admitted with their full pod counts only", PARTIAL_ADMISSION),
+    **_obeyed("disabled, `admissionFairSharing` has no effect", ADMISSION_FAIR_SHARING),
+    **_obeyed("disabled, `multiKueue` has no effect; enabled, it is refused", MULTI_KUEUE),
+    **_obeyed("disabled, LocalQueues have no metrics", "LocalQueueMetrics"),
+    **_obeyed("disabled, Cohorts have no metrics", "MetricsForCohorts"),
+    **_obeyed(
+        "disabled, the metric `kueue_workload_creation_latency_seconds` is not served",
+        "MetricForWorkloadCreationLatency",
+    ),
+    **_obeyed("enabled, `metrics.customLabels` adds labels to metrics", "CustomMetricLabels"),
+    **_obeyed("enabled, `waitForPodsReady.unscheduledTimeout` has an effect", UNSCHEDULED_TIMEOUT),
+    **_obeyed("enabled, jobs may set their own timeouts in an annotation", WORKLOAD_LEVEL_TIMEOUTS),
+    **_obeyed("enabled, Workloads that wait for their victims come first", "PrioritizePreemptorWorkloads"),
+    **_obeyed(
+        "enabled, the first strategy of fair sharing runs again after it lowered the share of the preempting queue",
+        "FairSharingReevaluatePreemptionCandidates",
+    ),
+    **_obeyed("enabled, a queue that admits brings its next Workload into the same cycle", "FairSharingRefill"),
+    **_obeyed(
+        "enabled, Workloads that differ only in the names of pod sets are equivalent",
+        "SchedulingEquivalenceHashingIgnorePodSetName",
+    ),
+    **_obeyed(
+        "enabled, updates of ClusterQueues with unknown flavors in `onFlavors` are rejected",
+        "RejectUpdatesToCQWithInvalidOnFlavors",
+    ),
+    **_obeyed(
+        "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
+    ),
+    **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
+    # Gates of the scheduler.
+    **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),
+    **_refused(
+        "the scheduler always applies the fair sharing rules of Kueue 0.19",
+        *("FairSharingPreemptWithinNominal", "FairSharingPrioritizeNonBorrowing"),
+    ),
+    **_refused("the scheduler always applies `flavorFungibility` of ClusterQueues", "FlavorFungibility"),
+    **_refused(
+        "the scheduler always continues an interrupted search for flavors", "FlavorFungibilityPreserveScanProgress"
+    ),
+    **_refused("the scheduler always skips Workloads that equal one that did not fit", "SchedulingEquivalenceHashing"),
+    **_refused(
+        "the scheduler always searches for other targets if preemptions overlap",
+        "RecomputeAssignmentUponPreemptionTargetsOverlap",
+    ),
+    **_refused("the scheduler ignores the annotation kueue.x-k8s.io/priority-boost", "PriorityBoost"),
+    **_refused("a Workload is admitted with one set of flavors at a time", "ConcurrentAdmission"),
+    **_refused("reclaimable pods always release their quota", "ReclaimablePods"),
+    # Gates of Workloads, jobs and queues.
+    **_refused("the annotation kueue.x-k8s.io/admission-gated-by always gates admission", "AdmissionGatedBy"),
+    **_refused("pods always get the labels with the names of their queues", "AssignQueueLabelsForPods"),
+    **_refused("ProvisioningRequests of evicted Workloads are always deleted", "CleanupProvisioningRequestsOnEviction"),
+    **_refused("the conditions of Workloads always have the detailed reasons", "UnadmittedWorkloadsObservability"),
+    **_refused("new Workloads have no condition before their first evaluation", "UnadmittedWorkloadsExplicitStatus"),
+    **_refused("names of Workloads have up to 253 characters", "ShortWorkloadNames"),
+    **_refused("Workloads are always validated in full", "WorkloadValidateResourcesAreNonNegative"),
+    **_refused("Workloads are always validated in full", "WorkloadValidationForPodSetMetadata"),
+    **_refused("names of prebuilt Workloads are always read from annotations too", "WorkloadIdentifierAnnotations"),
+    **_refused("terminating pods on unreachable nodes are not deleted by force", "FailureRecoveryPolicy"),
+    **_refused("Workloads with ResourceClaims are not rejected", "KueueDRAIntegration"),
+    **_refused(
+        "Kueue 0.19 and later reject this value: the feature gate is locked to true",
+        "ManagedJobsNamespaceSelectorAlwaysRespected",
+    ),
+    **_refused("Kueue 0.20 rejects this value: the feature gate is locked to true", "TLSOptions"),
+    # Gates without effect here.
+    **_without_effect("it decides nothing; the visibility API is always served", "VisibilityOnDemand"),
+    **_without_effect(
+        "it decides nothing; it concerns how Kueue writes objects",
+        *("RemoveFinalizersWithStrictPatch", "WorkloadRequestUseMergePatch"),
+    ),
+    **_without_effect("it decides nothing; it concerns the memory layout of Kueue", "VectorizedResourceRequests"),
+    **_without_effect(
+        "owners that no longer exist never prevent the deletion of jobs", "SkipAncestorCheckForDeletedWorkloads"
+    ),
+    **_without_effect(
+        "ResourceClaims are not charged (`resources.deviceClassMappings` is refused)",
+        *("KueueDRAIntegrationExtendedResource", "KueueDRAIntegrationPartitionableDevices"),
+        *("KueueDRAIntegrationConsumableCapacity", "KueueDRARejectWorkloadsWhenDRADisabled"),
+    ),
+    **_without_effect(
+        "elastic jobs are not supported", *("ElasticJobsViaWorkloadSlices", "ElasticJobsViaWorkloadSlicesWithTAS")
+    ),
+    **_without_effect(
+        "topology-aware scheduling is not supported",
+        *("SchedulerLibraryIntegration", "TASAssignmentsEncodingByHostnamePrefix", "TASBalancedPlacement"),
+        *("TASCacheNodeMatchResults", "TASCacheTopologyTree", "TASCachingRemainingResources"),
+        *("TASFailedNodeReplacement", "TASFailedNodeReplacementFailFast", "TASHandleOverlappingFlavors"),
+        *("TASMultiLayerTopology", "TASProfileMixed", "TASRecomputeAssignmentWithinSchedulingCycle"),
+        *("TASReplaceNodeDueToNotReadyOverFixedTime", "TASReplaceNodeOnNodeTaints"),
+        *("TASReplaceNodeOnPodTermination", "TASRespectNodeAffinityPreferred", "TASValidateWorkloadSliceSize"),
+        *("TopologyAwareScheduling", "SkipReassignmentForPodOwnedWorkloads"),
+    ),
+    **_without_effect(
+        "MultiKueue is not supported",
+        *("MultiKueueAdaptersForCustomJobs", "MultiKueueClusterProfile"),
+        *("MultiKueueIncrementalDispatcherConfig", "MultiKueueIncrementalDispatcherRespectConfigOrder"),
+        *("MultiKueueKubeConfigPathValidation", "MultiKueueManagerQuotaAutomation"),
+        *("MultiKueueOrchestratedPreemption", "MultiKueueRemoteSpecSync"),
+    ),
+    **_without_effect(
+        "the kind of job is not supported",
+        *("DeferRayServiceFinalizationForRedisCleanup", "FastQuotaReleaseInPodIntegration", "LWSImmutableGroupSize"),
+        *("PodIntegrationValidateGroupOwner", "SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates"),
+        "WaitForPodsReadyMaxNotReady",
+    ),
+}
+
+
+def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
+    """Return whether a feature gate of Kueue is enabled by a Configuration, or else by default."""
+    is_enabled: bool = (configuration.get("featureGates") or {}).get(name, GATES[name])
+    return is_enabled
+
+
+def changed_gates(configuration: Mapping[str, Any], effect: GateEffect) -> list[str]:
+    """Return the names of the feature gates with this effect that a Configuration sets to another value than Kueue's.
+
+    Unknown names, which validation reports, are omitted.
+    """
+    gates: Mapping[str, bool] = configuration.get("featureGates") or {}
+    return [
+        name
+        for name, is_on in gates.items()
+        if name in GATE_RULES and GATE_RULES[name].effect is effect and GATES[name] is not is_on
+    ]
