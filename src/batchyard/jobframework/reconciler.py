@@ -160,10 +160,7 @@ class JobReconciler:
         self._managed_namespaces = managed_namespaces
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Update the index from an event; return the keys of the jobs to reconcile.
-
-        Events of jobs and Workloads count, and the creation of a priority class or ResourceFlavor.
-        """
+        """Update the index from an event of a job, Workload, priority class or flavor; return the jobs to reconcile."""
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
