@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
@@ -87,7 +87,7 @@ def decision_rules(version: KueueVersion, gates: Mapping[str, bool]) -> Decision
     """Return the decision rules of a version of Kueue; `gates` are the feature gates that a Configuration sets."""
     defaults = {} if version is KueueVersion.V0_19 else dict.fromkeys(_ENABLED_IN_0_20, True)
     effective_gates = {name: is_on for name, is_on in {**defaults, **gates}.items() if name in RULE_BY_GATE}
-    fields = {RULE_BY_GATE[name]: is_on for name, is_on in effective_gates.items()}
+    fields: dict[str, Any] = {RULE_BY_GATE[name]: is_on for name, is_on in effective_gates.items()}
     return replace(DecisionRules(version, set_gates=tuple(sorted(gates.items()))), **fields)
 
 
