@@ -167,10 +167,7 @@ class JobReconciler:
         self._after_deactivated = None if retention is None else retention.after_deactivated
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Update the index from an event; return the keys of the jobs to reconcile.
-
-        Events of jobs and Workloads count, and the creation of a priority class or ResourceFlavor.
-        """
+        """Update the index from an event of a job, Workload, priority class or flavor; return the jobs to reconcile."""
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -179,11 +176,9 @@ class JobReconciler:
         if job is None or "deletionTimestamp" in job["metadata"]:
             job_workloads = self._relations.workloads_of(key, reader)
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
-                # Its dependents stay, and finish once they have no owner.
-                writes = [write for workload in job_workloads for write in _release_workload_finalizer(workload).writes]
-                return ReconcileResult(writes)
+                return _release_orphans(job_workloads)
             if job is not None and self._rules.is_current:
-                return self._release_deleted_workloads(key, job, job_workloads, reader, now)
+                return self._release_deleted(_JobPass(key, job, [], False, reader, now), job_workloads)
             return _delete_workloads(job_workloads)
         if not built_in.is_managed_namespace(key.namespace, self._managed_jobs.namespaces, reader.get):
             return ReconcileResult()
@@ -199,19 +194,12 @@ class JobReconciler:
         job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
         return self._manage_workloads(job_pass)
 
-    def _release_deleted_workloads(
-        self, key: meta.Key, job: meta.Obj, job_workloads: Sequence[meta.Obj], reader: Reader, now: Instant
-    ) -> ReconcileResult:
-        """Keep the Workloads of a job that is being deleted, because its pods may still run, as Kueue 0.20 does.
-
-        If a Workload is being deleted too (foreground deletion), the job is stopped, and then the Workload is released.
-        """
-        job_pass = _JobPass(key, job, [], self._integration.is_suspended(job), reader, now)
-        for workload in job_workloads:
-            if "deletionTimestamp" in workload["metadata"]:
-                stop_result = self._stop_job(job_pass, workload, "Workload is deleted")
-                return stop_result or _release_workload_finalizer(workload)
-        return ReconcileResult()
+    def _release_deleted(self, job_pass: _JobPass, workloads: Sequence[meta.Obj]) -> ReconcileResult:
+        """Stop a job that is being deleted if a Workload of it is too, then release it; its other Workloads stay."""
+        deleted = [each for each in workloads if "deletionTimestamp" in each["metadata"]]
+        job_pass = job_pass._replace(suspended=self._integration.is_suspended(job_pass.job))
+        stop_result = self._stop_job(job_pass, deleted[0], "Workload is deleted") if deleted else ReconcileResult()
+        return stop_result or _release_workload_finalizer(deleted[0])
 
     def _sync_child_job(self, key: meta.Key, job: meta.Obj, ancestor_workloads: Sequence[meta.Obj]) -> ReconcileResult:
         """Suspend a job that a managed job owns, unless a Workload of that owner is admitted."""
@@ -507,6 +495,11 @@ def _delete_workloads(workloads_to_delete: Sequence[meta.Obj]) -> ReconcileResul
         if "deletionTimestamp" not in workload["metadata"]:
             deletion_result.writes.append(Delete(meta.key_of(workload)))
     return deletion_result
+
+
+def _release_orphans(workloads: Sequence[meta.Obj]) -> ReconcileResult:
+    """Release the Workloads of a job that is deleted without its dependents; they finish once they have no owner."""
+    return ReconcileResult([write for each in workloads for write in _release_workload_finalizer(each).writes])
 
 
 def _release_workload_finalizer(workload: meta.Obj) -> ReconcileResult:

@@ -27,7 +27,6 @@ from batchyard.base.instant import HOUR, SECOND, Duration, Instant
 from batchyard.base.primitives import draw_integer
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.decisions import KueueVersion
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.quota import available
 from batchyard.scheduling.snapshot import Snapshot
@@ -92,8 +91,6 @@ class ForecastOptions:
     horizon: Duration = HORIZON
     work_max: int = WORK_MAX
     expects_arrivals: bool = True
-    #: The version of Kueue whose decision rules apply; None keeps those of the state.
-    version: KueueVersion | None = None
     #: Reports whether the names of a namespace's Workloads may be shown.
     may_see: Callable[[str], bool] = _may_see_all
     #: The calibration by earlier forecasts; None: no corrections.
@@ -304,7 +301,6 @@ class ForecastRunner:
         forked_workloads = [standalone_workload(obj, run_times.run_time(name, obj)) for name, obj in workloads.items()]
         arrival_steps = [] if arrivals is None else arrivals.steps(run_times.new_run_time, options.horizon, seed)
         kueue = self._state.kueue.with_fair_sharing() if options.fair_sharing else self._state.kueue
-        kueue = kueue if options.version is None else kueue.with_version(options.version)
         scenario = Scenario(arrival_steps, kueue=kueue)
         unstarted_names = dict.fromkeys(self._last_simulated_name(name, quota_state) for name in names)
 

@@ -208,6 +208,13 @@ def test_workload_of_a_job_that_is_being_deleted_stays_since_0_20(rules: Decisio
     assert len(stage.workloads()) == (1 if rules.is_current else 0)
 
 
+def test_deleted_workload_of_a_job_that_is_being_deleted_is_released() -> None:
+    stage = reconciled_stage(RULES_0_20)
+    stage.delete(scheme.JOB, "job")
+    stage.delete(scheme.WORKLOAD, stage.only_workload()["metadata"]["name"])
+    assert stage.workloads() == []
+
+
 def test_workload_is_deleted_once_its_owner_is_gone() -> None:
     stage = reconciled_stage(RULES_0_20)
     stage.delete(scheme.JOB, "job")

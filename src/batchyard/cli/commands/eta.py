@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -28,7 +28,7 @@ from batchyard.cli.daily.cluster import ClusterClient, run_in_cluster
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
-from batchyard.scheduling.decisions import KueueVersion
+from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecast_workloads
 from batchyard.sim.state import State
@@ -57,6 +57,8 @@ class EtaRequest:
     output_format: options.Output
     #: Whether options are given that only a local forecast takes into account.
     is_local: bool = False
+    #: The version of Kueue whose decision rules apply.
+    kueue_version: KueueVersion = DEFAULT_VERSION
 
 
 def run(request: EtaRequest) -> None:
@@ -115,9 +117,14 @@ def _default_namespace(source: ClusterTarget) -> str:
         output.fail(f"batchyard: {error}")
 
 
+def _read_state(request: EtaRequest) -> State:
+    state = read_state_file(request.state) if request.state is not None else read_cluster_state(request.source)
+    return replace(state, kueue=state.kueue.with_version(request.kueue_version))
+
+
 def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
     try:
-        state = read_state_file(request.state) if request.state is not None else read_cluster_state(request.source)
+        state = _read_state(request)
     except ListPermissionError as error:
         output.fail(f"batchyard: {_missing_object_text(request.source, subject) or error}")
     except SOURCE_ERRORS as error:
@@ -160,7 +167,7 @@ def _missing_object_text(source: ClusterTarget, subject: Key) -> str:
 
 def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
     try:
-        state = read_state_file(request.state) if request.state is not None else read_cluster_state(request.source)
+        state = _read_state(request)
     except ListPermissionError as error:
         return _forecast_namespace_on_server(request, error)
     except SOURCE_ERRORS as error:
@@ -288,10 +295,10 @@ def eta(
         raise typer.BadParameter("--queue requires --all: add it, or remove --queue")
 
     horizon: Duration = HORIZON if until is None else until
-    version = KueueVersion(kueue_version.value)
-    forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals, version=version)
+    forecast_options = ForecastOptions(seed, forks, fair_sharing, horizon, expects_arrivals=arrivals)
     source = ClusterTarget(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
     is_local = any(options.is_on_command_line(context, name) for name in _LOCAL_PARAMETERS)
-    run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output, is_local))
+    version = KueueVersion(kueue_version.value)
+    run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output, is_local, version))

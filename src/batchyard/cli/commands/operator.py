@@ -333,10 +333,10 @@ def operator(
     output_format: Output = None,
 ) -> None:
     """Run controllers against an external Kubernetes API server until a termination signal arrives."""
-    version = KueueVersion(kueue_version.value)
+    kueue = config, fair_sharing, KueueVersion(kueue_version.value)
     if is_shadow(shadow, duration, patience, output_format):
-        kubeconfig_and_context, kueue = (kubeconfig, context), (config, fair_sharing, version)
-        run_shadow(kubeconfig_and_context, (listen, port), duration, patience, kueue=kueue, output_format=output_format)
+        cluster, address = (kubeconfig, context), (listen, port)
+        run_shadow(cluster, address, duration, patience, kueue=kueue, output_format=output_format)
         return
     if not lease_duration > renew_deadline > retry_period * 6 // 5 > 0:
         raise typer.BadParameter(
@@ -346,12 +346,8 @@ def operator(
     chosen_controllers = cli_options.parse_operator_controllers(controllers)
     lease = LeaseOptions(lease_name, lease_namespace, lease_duration, renew_deadline, retry_period)
     options = OperatorOptions(kubeconfig, context, chosen_controllers, lease if leader_elect else None, qps, burst)
-    is_json_log = log_format is cli_options.LogFormat.JSON
-    options = options._replace(logs=LogSettings(log_level.value, is_json_log), traces_to=otlp)
-    options = options._replace(
-        beside_upstream=beside_upstream,
-        webhooks=WebhookOptions(webhook_port, webhook_service, webhook_certificates, webhook_lifetime),
-    )
-    options = options._replace(config=config, fair_sharing=fair_sharing, kueue_version=version)
-    options = options._replace(installs_definitions=install_crds)
-    start(options._replace(address=listen, port=port))
+    logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
+    webhooks = WebhookOptions(webhook_port, webhook_service, webhook_certificates, webhook_lifetime)
+    options = options._replace(logs=logs, traces_to=otlp, beside_upstream=beside_upstream, webhooks=webhooks)
+    options = options._replace(**dict(zip(("config", "fair_sharing", "kueue_version"), kueue, strict=True)))
+    start(options._replace(installs_definitions=install_crds, address=listen, port=port))
