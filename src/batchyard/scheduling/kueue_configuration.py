@@ -38,6 +38,10 @@ _DECISION_FIELDS: Final = (
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
 #: The supported job frameworks, with their kinds.
 _SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
+#: Labels of Workloads that only Kueue's controllers set. Source: nonInheritableLabels in jobframework/utils.go.
+_UNCOPIED_LABELS: Final = frozenset(
+    {"kueue.x-k8s.io/concurrent-admission-parent", "kueue.x-k8s.io/job-uid", "kueue.x-k8s.io/multikueue-origin"}
+)
 #: The supported feature gates.
 _SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS})
 #: The default of `waitForPodsReady.maxTimeoutOnWorkload`.
@@ -96,8 +100,9 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
     gates = {**GATES, **(configuration.get("featureGates") or {})}
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"], gates)
-    copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), _managed_jobs(configuration))
+    label_keys = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    copied_labels = tuple(key for key in label_keys if key not in _UNCOPIED_LABELS)
+    return KueueSettings(policy, pods_ready, copied_labels, _managed_jobs(configuration))
 
 
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
