@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_plugins import built_in
-from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
 from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
@@ -18,7 +17,6 @@ from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
-from batchyard.base.instant import Duration
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
 from batchyard.cloud.cluster_objects import catalog_errors
@@ -27,7 +25,7 @@ from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
-from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 
 _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
@@ -35,21 +33,12 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(
-        self,
-        *,
-        with_nodes: bool,
-        with_api: bool,
-        managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
-        ready_timeout_max: Duration | None = None,
-        rules: DecisionRules = DEFAULT_RULES,
-    ) -> None:
-        self._rules = rules
+    def __init__(self, *, with_nodes: bool, with_api: bool, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
+        self._rules = kueue.policy.rules
         self._with_nodes = with_nodes
         self._with_api = with_api
-        self._managed_jobs = managed_jobs
-        #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
-        self._ready_timeout_max = ready_timeout_max
+        self._managed_jobs = kueue.managed_jobs
+        self._ready_timeout_max = kueue.timeout_on_workload_max
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:

@@ -355,11 +355,6 @@ _MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 #: The number of owners above a job from which Kueue ends the search for a managed one with an error.
 _OWNER_CHAIN_LENGTH_MAX: Final = 10
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
-#: The Event about a job with too many owners: its reason and message.
-NESTING_REASON: Final = "JobNestingTooDeep"
-NESTING_MESSAGE: Final = (
-    f"Terminated search for Kueue-managed Job because ancestor depth exceeded limit of {_OWNER_CHAIN_LENGTH_MAX}"
-)
 
 
 class PriorityClassDefaulting(StrEnum):

@@ -186,8 +186,7 @@ class JobReconciler:
         if job_ancestry.managed_key is not None:
             return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
         if job_ancestry.is_too_deep:
-            event = EventRecord(key, "Warning", built_in.NESTING_REASON, built_in.NESTING_MESSAGE)
-            return ReconcileResult([], [event])
+            return ReconcileResult([], [_nesting_event(key)])
         if job_ancestry.problem or not self._managed_jobs.names(job):
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
@@ -299,17 +298,11 @@ class JobReconciler:
     def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if lifecycle.is_finished(workload):
             return None
-        updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.ADMISSION_GATED_BY)
-        if updated_workload is not workload:
-            admission_gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
-            event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{admission_gate}"')
-            return ReconcileResult([Update(updated_workload)], [event])
-        if self._copies_timeouts:
-            updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
-            if updated_workload is not workload:
-                message = f"Updated workload annotation {well_known.WAIT_FOR_PODS_READY}: {meta.key_of(workload)}"
-                return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
-        return self._sync_priority(job_pass, workload)
+        return (
+            _sync_admission_gate(job_pass, workload)
+            or (_sync_timeouts(job_pass, workload) if self._copies_timeouts else None)
+            or self._sync_priority(job_pass, workload)
+        )
 
     def _priority_of(self, job_pass: _JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
         return adjustments.resolve_priority(job_pass.job, self._integration.templates(job_pass.job), job_pass.reader)
@@ -358,12 +351,9 @@ class JobReconciler:
     def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if self._pods_ready is None:
             return None
-        updated_workload = set_pods_ready(
-            workload,
-            self._integration.pods_ready(job_pass.job),
-            job_pass.now,
-            tracks_scheduling=self._pods_ready.unscheduled_timeout > 0,
-        )
+        are_ready = self._integration.pods_ready(job_pass.job)
+        tracks_scheduling = self._pods_ready.unscheduled_timeout > 0
+        updated_workload = set_pods_ready(workload, are_ready, job_pass.now, tracks_scheduling)
         return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
@@ -439,6 +429,32 @@ def _delete_after_deactivation(
         return ReconcileResult(requeue_at=deletion_time)
     event = job_pass.event("Deleted", "Deleted job: deactivation retention period expired")
     return ReconcileResult([Delete(job_pass.key, uid=job_pass.job["metadata"]["uid"])], [event])
+
+
+def _nesting_event(key: meta.Key) -> EventRecord:
+    return EventRecord(
+        key,
+        "Warning",
+        "JobNestingTooDeep",
+        "Terminated search for Kueue-managed Job because ancestor depth exceeded limit of 10",
+    )
+
+
+def _sync_admission_gate(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.ADMISSION_GATED_BY)
+    if updated_workload is workload:
+        return None
+    admission_gate = meta.annotation(job_pass.job, well_known.ADMISSION_GATED_BY) or ""
+    event = job_pass.event("UpdatedWorkload", f'Updated workload AdmissionGatedBy to "{admission_gate}"')
+    return ReconcileResult([Update(updated_workload)], [event])
+
+
+def _sync_timeouts(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
+    if updated_workload is workload:
+        return None
+    message = f"Updated workload annotation {well_known.WAIT_FOR_PODS_READY}: {meta.key_of(workload)}"
+    return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:

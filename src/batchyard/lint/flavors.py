@@ -217,6 +217,7 @@ _KUEUE_KEYS: Final = (
     "multikueue-origin",
     "multikueue-origin-uid",
     "pod-group-fast-admission",
+    "pod-group-max-not-ready-count",
     "pod-group-name",
     "pod-group-pod-index",
     "pod-group-pod-index-label",
@@ -240,6 +241,7 @@ _KUEUE_KEYS: Final = (
     "role-hash",
     "safe-to-forcefully-delete",
     "stopping",
+    "wait-for-pods-ready",
     "workload",
     "workload-slice-name",
     "workload-slice-replacement-for",
@@ -252,7 +254,7 @@ def queue_name_not_a_label(linted: LintedManifests) -> Iterator[RuleResult]:
     for job in linted.jobs:
         if job.is_job and not job.queue:
             for path, name in _misplaced_values(job, well_known.QUEUE_NAME):
-                problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(job)}"
+                problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(job, linted)}"
                 fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {job.obj['kind']}"
                 patch = _add_label_patch(well_known.QUEUE_NAME, name)
                 yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, patch)])
@@ -297,9 +299,8 @@ def job_without_queue(linted: LintedManifests) -> Iterator[RuleResult]:
         if not queue_names or "default" in queue_names:
             continue
         fix = f"set the label {well_known.QUEUE_NAME} in metadata.labels to one of {', '.join(queue_names)}"
-        is_suspended_forever = job.obj["spec"].get("suspend") is True
-        severity = Severity.ERROR if is_suspended_forever else Severity.WARNING
-        problem = f"the job names no LocalQueue: {_describe_unmanaged_job(job)}"
+        severity = Severity.ERROR if _stays_suspended(job, linted) else Severity.WARNING
+        problem = f"the job names no LocalQueue: {_describe_unmanaged_job(job, linted)}"
         yield RuleResult(job.manifest, "metadata.labels", problem, fix, severity=severity)
 
 
@@ -324,8 +325,14 @@ def not_suspended(linted: LintedManifests) -> Iterator[RuleResult]:
             yield RuleResult(job.manifest, "spec.suspend", problem, fix, patches)
 
 
-def _describe_unmanaged_job(job: LintedJob) -> str:
-    if job.obj["spec"].get("suspend") is True:
+def _stays_suspended(job: LintedJob, linted: LintedManifests) -> bool:
+    configurations = [manifest.obj for manifest in linted.all_versions(scheme.CONFIGURATION)]
+    suspends_jobs = any(configuration.get("manageJobsWithoutQueueName") for configuration in configurations)
+    return suspends_jobs or job.obj["spec"].get("suspend") is True
+
+
+def _describe_unmanaged_job(job: LintedJob, linted: LintedManifests) -> str:
+    if _stays_suspended(job, linted):
         return "no queue manages the job, so it stays suspended forever"
     return "no queue manages the job, so its pods start immediately and without quota"
 

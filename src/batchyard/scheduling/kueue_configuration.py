@@ -50,6 +50,10 @@ _DECISION_FIELDS: Final = (
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
 #: The supported job frameworks, with their kinds.
 _SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
+#: Labels of Workloads that only Kueue's controllers set. Source: nonInheritableLabels in jobframework/utils.go.
+_UNCOPIED_LABELS: Final = frozenset(
+    {"kueue.x-k8s.io/concurrent-admission-parent", "kueue.x-k8s.io/job-uid", "kueue.x-k8s.io/multikueue-origin"}
+)
 #: The default of `waitForPodsReady.maxTimeoutOnWorkload`.
 _TIMEOUT_ON_WORKLOAD_MAX: Final = 2 * HOUR
 
@@ -179,14 +183,15 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     gates = {**GATES, **set_gates}
     is_pods_ready_disabled = gates[DISABLE_WAIT_FOR_PODS_READY]
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"], gates)
-    copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    label_keys = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    copied_labels = tuple(key for key in label_keys if key not in _UNCOPIED_LABELS)
     managed_jobs = replace(_managed_jobs(configuration), class_defaulting=policy.rules.class_defaulting)
     resource_rules = parse_resource_rules(
         configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, QUOTA_CHECK_STRATEGY)
     )
     retention = parse_retention_policy(configuration.get("objectRetentionPolicies") or {})
     metrics = parse_metrics_settings(configuration)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), managed_jobs, resource_rules, retention, metrics)
+    return KueueSettings(policy, pods_ready, copied_labels, managed_jobs, resource_rules, retention, metrics)
 
 
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:

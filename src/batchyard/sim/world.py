@@ -195,14 +195,7 @@ class World:
         self.store = Store(contents=None if state is None else state.recovered_store())
         self._seed = seed
         self._settings = _settings_of(scenario, state, seed)
-        kueue = self._settings.kueue
-        chain = AdmissionChain(
-            with_nodes=self._settings.with_nodes,
-            with_api=False,
-            managed_jobs=kueue.managed_jobs,
-            ready_timeout_max=kueue.timeout_on_workload_max,
-            rules=kueue.policy.rules,
-        )
+        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, kueue=self._settings.kueue)
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.hooks())
         self.loops: list[PreemptionLoop] = []

@@ -1,5 +1,6 @@
 """The option --kueue-version, the command convert, and the rules of a version outside the scheduler."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from batchyard.cli.app import app
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.lint.registry import lint
+from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVersion, decision_rules
-from batchyard.scheduling.kueue_configuration import parse_kueue_settings
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.webhooks.hooks import review_validation
@@ -281,7 +283,8 @@ def checked_queue(on_flavor: str, **spec: Any) -> Obj:
 @BY_VERSION
 def test_update_that_keeps_an_unknown_flavor_in_on_flavors_is_refused_since_0_20(rules: DecisionRules) -> None:
     old, new = checked_queue("gone"), checked_queue("gone", stopPolicy="Hold")
-    check = AdmissionChain(with_nodes=False, with_api=True, rules=rules).hooks().checks.get(scheme.CLUSTER_QUEUE)
+    kueue = replace(SIMULATION_SETTINGS, policy=SchedulingPolicy(rules=rules))
+    check = AdmissionChain(with_nodes=False, with_api=True, kueue=kueue).hooks().checks.get(scheme.CLUSTER_QUEUE)
     review = {"request": {"uid": "1", "operation": "UPDATE", "object": new, "oldObject": old}}
     response = review_validation(review, [], lambda _: None, rules=rules)["response"]  # type: ignore[arg-type]
     assert response["allowed"] is not rules.is_current

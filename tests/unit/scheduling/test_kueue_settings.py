@@ -166,6 +166,11 @@ def test_frameworks_enable_kinds_of_jobs(line: str, kinds: tuple[str, ...]) -> N
     assert parse_kueue_settings(configuration(line)).managed_jobs.kinds == kinds
 
 
+def test_labels_of_kueue_are_not_copied_from_jobs() -> None:
+    line = "integrations: {labelKeysToCopy: [team, kueue.x-k8s.io/multikueue-origin]}"
+    assert parse_kueue_settings(configuration(line)).copied_labels == ("team",)
+
+
 def test_managed_jobs_are_parsed() -> None:
     external = "integrations: {externalFrameworks: [AppWrapper.v1beta2.workload.codeflare.dev]}"
     result = parse_kueue_settings(configuration("manageJobsWithoutQueueName: true", external)).managed_jobs

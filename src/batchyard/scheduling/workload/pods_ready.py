@@ -124,7 +124,7 @@ def _is_waiting_for_scheduling(workload: Obj) -> bool:
     return observation is not None and observation["status"] == "False"
 
 
-def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant, *, tracks_scheduling: bool = False) -> Obj:
+def set_pods_ready(workload: Obj, are_pods_ready: bool, now: Instant, tracks_scheduling: bool = False) -> Obj:
     """Return the Workload with its PodsReady condition updated; the same object if unchanged.
 
     With `tracks_scheduling`, the reason is WaitForScheduling before the pods were ready and while some have no node.

@@ -316,13 +316,7 @@ class EmbeddedPlatform:
         self._kueue = kueue
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(
-            with_nodes=has_nodes,
-            with_api=True,
-            managed_jobs=kueue.managed_jobs,
-            ready_timeout_max=kueue.timeout_on_workload_max,
-            rules=kueue.policy.rules,
-        )
+        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
