@@ -8,6 +8,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.shadow.state import SchedulerModel
 
 _OBJECTS = (
@@ -46,3 +47,12 @@ def test_model_gets_objects_of_all_kinds(obj: Obj) -> None:
 )
 def test_model_lists_objects_of_all_kinds(kind: str, namespace: str | None, found: list[int]) -> None:
     assert model_of(*_OBJECTS).list(kind, namespace) == [_OBJECTS[place] for place in found]
+
+
+def test_model_charges_resources_of_configuration() -> None:
+    rules = ResourceRules(excluded_prefixes=("cpu",))
+    model = SchedulerModel(SchedulingPolicy(), 0, resource_rules=rules)
+    for revision, obj in enumerate((_OBJECTS[0], _OBJECTS[1], _OBJECTS[3])):
+        model.apply_event(WatchEvent(EventType.ADDED, key_of(obj), obj, None, revision), 0)
+    (view,) = model.index.workload_cache.views()
+    assert view.pod_sets[0].template.requests == ()

@@ -4,9 +4,11 @@ import pytest
 
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
+from batchyard.api.scheme import WORKLOAD
 from batchyard.base.instant import SECOND
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
 from batchyard.sim.scenario import FileFault, InvalidScenario, Scenario, make_scenario
+from batchyard.sim.world import World
 
 CONFIG = """
 apiVersion: sim.batchyard.dev/v1alpha1
@@ -238,3 +240,22 @@ def test_second_or_unsupported_kueue_configuration_is_rejected() -> None:
             "ordered by priority and age; remove the field"
         ),
     ]
+
+
+def test_retention_of_configuration_deletes_finished_workloads() -> None:
+    head = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: {}\nmetadata: {{name: {}, namespace: default}}\n"
+    objects = [
+        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetadata: {name: f}\n",
+        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: cq}\nspec: {namespaceSelector: {}}\n",
+        head.format("LocalQueue", "lq") + "spec: {clusterQueue: cq}\n",
+        (
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j, labels: {kueue.x-k8s.io/queue-name: lq},\n"
+            "  annotations: {batchyard.dev/runtime: 10s}}\n"
+            "spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}\n"
+        ),
+    ]
+    world = World(scenario(*objects, KUEUE + "objectRetentionPolicies: {workloads: {afterFinished: 30s}}\n"))
+    world.run_until(39 * SECOND)
+    assert [w["status"]["conditions"][-1]["type"] for w in world.objects(WORKLOAD)] == ["Finished"]
+    world.run_until(41 * SECOND)
+    assert list(world.objects(WORKLOAD)) == []
