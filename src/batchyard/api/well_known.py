@@ -179,6 +179,11 @@ PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 #: The feature gate that disables waitForPodsReady, which has no `enable` field in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 
+#: The feature gate of admission fair sharing, which is on by default.
+ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
+#: The feature gate of Kueue 0.20 with which usage counts from the quota reservation, not from the admission.
+ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
+
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
 INITIAL_SHARE: Final = "LessThanInitialShare"
@@ -203,7 +208,7 @@ _GATES_ON_BY_DEFAULT: Final = """
     WorkloadPriorityClassDefaulting WorkloadValidateResourcesAreNonNegative WorkloadValidationForPodSetMetadata
 """
 _GATES_OFF_BY_DEFAULT: Final = """
-    ConcurrentAdmission CustomMetricLabels DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
+    AdmissionFairSharingAnchorAtQuotaReservation ConcurrentAdmission CustomMetricLabels DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
     PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration

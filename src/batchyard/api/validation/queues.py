@@ -12,7 +12,13 @@ from batchyard.api.meta import Obj
 from batchyard.api.schema import semantic_equality
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
-from batchyard.api.well_known import FINAL_SHARE, GATES, INITIAL_SHARE
+from batchyard.api.well_known import (
+    ADMISSION_FAIR_SHARING,
+    ANCHOR_AT_QUOTA_RESERVATION,
+    FINAL_SHARE,
+    GATES,
+    INITIAL_SHARE,
+)
 
 ResourceGroups = Sequence[Mapping[str, Any]]
 _GROUPS_PATH: Final = "spec.resourceGroups"
@@ -347,8 +353,9 @@ _ALLOWED_STRATEGY_LISTS: Final = ([FINAL_SHARE], [INITIAL_SHARE], [FINAL_SHARE, 
 
 
 def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Validate Kueue's Configuration: fair sharing, resources and feature gates."""
+    """Validate Kueue's Configuration: fair sharing, admission fair sharing, resources and feature gates."""
     yield from _fair_sharing_errors(obj.get("fairSharing"))
+    yield from resource_weight_errors(obj.get("admissionFairSharing") or {}, "admissionFairSharing")
     resources = obj.get("resources") or {}
     if resources.get("quotaCheckStrategy") == "IgnoreUndeclared" and resources.get("excludeResourcePrefixes"):
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
@@ -361,6 +368,23 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
                 f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
             )
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
+
+
+    yield from _anchor_gate_errors(obj.get("featureGates") or {})
+
+
+def resource_weight_errors(admission_fair_sharing: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Report negative `resourceWeights` of admission fair sharing; `path` is the path of the settings."""
+    for resource, weight in (admission_fair_sharing.get("resourceWeights") or {}).items():
+        if weight < 0:
+            message = "must be greater than or equal to 0"
+            yield rules.invalid(f"{path}.resourceWeights[{resource}]", weight, message, "use 0 or more")
+
+
+def _anchor_gate_errors(feature_gates: Mapping[str, bool]) -> Iterator[FieldError]:
+    if feature_gates.get(ANCHOR_AT_QUOTA_RESERVATION) and feature_gates.get(ADMISSION_FAIR_SHARING) is False:
+        message = f"{ANCHOR_AT_QUOTA_RESERVATION} requires {ADMISSION_FAIR_SHARING}"
+        yield rules.invalid("featureGates", dict(feature_gates), message, f"enable {ADMISSION_FAIR_SHARING} too")
 
 
 def _unknown_gate_message(name: str) -> str:
