@@ -56,6 +56,7 @@ from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.usage_sampling import UsageSampling
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
@@ -107,6 +108,8 @@ class PlatformSettings:
     with_costs: bool = False
     #: Whether the clock runs while no event is due (real time); simulated time jumps to the next event.
     is_endless: bool = False
+    #: Whether the run ends when no event is scheduled, as a simulation without a horizon.
+    ends_when_idle: bool = False
     #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
     #: How long events that could help pending Workloads are batched before a retry; 0: no batching.
@@ -128,7 +131,8 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     """Create the controllers, connect them to the ports, and return a platform that runs `settings.controllers`."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
-    index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
+    view_of = view_by_creation if requeues_by_creation else workload_view
+    index = SchedulerCache(view_of, settings.requeue_batch_period, settings.kueue.admission_fair_sharing)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)
@@ -221,10 +225,16 @@ def _admission_controllers(
     )
     return (
         scheduler,  # first, because it updates the cache that the others read
+        *_sampling_controllers(index, settings),
         WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
         *map(job_reconciler, INTEGRATIONS.values()),
     )
+
+
+def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> Sequence[Controller]:
+    ledger = index.workload_cache.usage_ledger
+    return () if ledger is None else (UsageSampling(index, ledger, is_endless=not settings.ends_when_idle),)
 
 
 def _node_controllers(

@@ -10,8 +10,14 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
+from batchyard.api.well_known import (
+    ADMISSION_FAIR_SHARING,
+    ANCHOR_AT_QUOTA_RESERVATION,
+    DISABLE_WAIT_FOR_PODS_READY,
+    GATES,
+)
 from batchyard.base.instant import SECOND, Duration, parse_duration
+from batchyard.scheduling.admission_fair_sharing import DEFAULT_SAMPLING_INTERVAL, AdmissionFairSharing
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, RequeuingTimestamp
@@ -30,13 +36,13 @@ _DEPLOYMENT_FIELDS: Final = (
     "webhook",
 )
 _DECISION_FIELDS: Final = (
-    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "managedJobsNamespaceSelector"),
-    *("namespace", "waitForPodsReady"),
+    *("apiVersion", "kind", "metadata", "admissionFairSharing", "fairSharing", "featureGates"),
+    *("managedJobsNamespaceSelector", "namespace", "waitForPodsReady"),
 )
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, ADMISSION_FAIR_SHARING, ANCHOR_AT_QUOTA_RESERVATION})
 
 
 def managed_namespaces(
@@ -61,6 +67,8 @@ class KueueSettings:
     copied_labels: tuple[str, ...] = ()
     #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
+    #: How usage orders Workloads of usage-based ClusterQueues; None disables admission fair sharing.
+    admission_fair_sharing: AdmissionFairSharing | None = None
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -78,12 +86,29 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
-    is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
+    feature_gates = configuration.get("featureGates") or {}
+    is_pods_ready_disabled = feature_gates.get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
+    admission_fair_sharing = parse_admission_fair_sharing(configuration.get("admissionFairSharing"), feature_gates)
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector, admission_fair_sharing)
+
+
+def parse_admission_fair_sharing(
+    fields: Mapping[str, Any] | None, feature_gates: Mapping[str, bool]
+) -> AdmissionFairSharing | None:
+    """Parse the object `admissionFairSharing` with all defaults; None if it is unset, or disabled by a feature gate.
+
+    A sampling interval of 0 means the default.
+    """
+    if fields is None or not feature_gates.get(ADMISSION_FAIR_SHARING, True):
+        return None
+    half_life, interval = (parse_duration(fields[name]) for name in ("usageHalfLifeTime", "usageSamplingInterval"))
+    weights = {resource: float(weight) for resource, weight in (fields.get("resourceWeights") or {}).items()}
+    is_anchored_at_reservation = feature_gates.get(ANCHOR_AT_QUOTA_RESERVATION, False)
+    return AdmissionFairSharing(half_life, interval or DEFAULT_SAMPLING_INTERVAL, weights, is_anchored_at_reservation)
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:
@@ -116,8 +141,6 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
     """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
     if configuration.get("manageJobsWithoutQueueName"):
         yield "manageJobsWithoutQueueName", "jobs without a queue name start immediately, without quota"
-    if "admissionFairSharing" in configuration:
-        yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
     for name in ("excludeResourcePrefixes", "transformations", "deviceClassMappings"):
         if (configuration.get("resources") or {}).get(name):
             yield f"resources.{name}", "quota is charged for the resources exactly as pods request them"

@@ -25,6 +25,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.scheduling.admission_fair_sharing import AdmissionFairSharing, UsageLedger
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
     AdmittedWorkload,
@@ -36,6 +37,7 @@ from batchyard.scheduling.decisions import Admit, Head
 from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
+from batchyard.scheduling.usage_order import UsageOrderedQueue
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
@@ -65,6 +67,8 @@ class WorkloadCache:
         #: Reserved and used quota, by ClusterQueue and by LocalQueue.
         self.cluster_queue_counters = QueueCounters()
         self.local_queue_counters = QueueCounters()
+        #: The usage of LocalQueues; None without admission fair sharing.
+        self.usage_ledger: UsageLedger | None = None
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
@@ -103,6 +107,8 @@ class WorkloadCache:
         """Count the quota usage of an admission before the admission is written, as kube-scheduler assumes a pod."""
         self._add_holder(holder_from_admission(decision, now, admitted=admitted))
         self._assumed_keys[decision.head.workload.key] = None
+        if self.usage_ledger is not None:
+            self.usage_ledger.add_penalty(decision.head.workload, decision.queue, now)
 
     def view(self, key: str) -> WorkloadView | None:
         """Return the parsed Workload with this key; None if it does not exist or is finished."""
@@ -132,6 +138,8 @@ class WorkloadCache:
         if key not in self._assumed_keys:
             return
         del self._assumed_keys[key]
+        if self.usage_ledger is not None:
+            self.usage_ledger.drop_penalty(self._queue_of.get(key, ""), key)
         self._mark_tree_of_workload(key)
         self._remove_holder(key)
         if view is not None and view.admissible:
@@ -333,6 +341,7 @@ class SchedulerCache:
         self,
         view_of: Callable[[Obj], WorkloadView] = workload_view,
         requeue_batch_period: Duration = 0,
+        admission_fair_sharing: AdmissionFairSharing | None = None,
         *,
         is_reactivated_externally: bool = False,
     ) -> None:
@@ -364,6 +373,23 @@ class SchedulerCache:
             scheme.LIMIT_RANGE: self._views.observe,
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
         }
+        if admission_fair_sharing is not None:
+            self._keep_usage_ledger(admission_fair_sharing)
+
+    def _keep_usage_ledger(self, settings: AdmissionFairSharing) -> None:
+        cache = self.workload_cache
+        ledger = UsageLedger(settings, self.snapshot, cache.local_queues, cache.local_queue_counters)
+        cache.usage_ledger, self.snapshot.usage_of = ledger, ledger.usage_of
+
+        def observe_workload(event: WatchEvent) -> None:
+            cache.observe(event)
+            view, now = self._views.view(event.obj), self.queue_manager.now
+            if event.type is _DELETED:
+                ledger.drop_penalty(view.queue, view.key)
+            elif event.old is not None:
+                ledger.observe_change(self._views.view(event.old), view, now)
+
+        self._handlers[scheme.WORKLOAD] = observe_workload
 
     def no_fit_reason(self, view: WorkloadView) -> str:
         """Return why an equivalent Workload did not fit, if cycles skip this Workload for that reason; otherwise ''."""
@@ -465,11 +491,13 @@ class SchedulerCache:
         if event.type is _DELETED:
             self.workload_cache.dequeue_local_queue(view.key)
             self.workload_cache.local_queues.pop(view.key, None)
+            if self.workload_cache.usage_ledger is not None:
+                self.workload_cache.usage_ledger.forget(view.key)
             return
-        if previous_view is not None and (previous_view.cluster_queue, previous_view.stop_policy) == (
-            view.cluster_queue,
-            view.stop_policy,
-        ):
+        if previous_view is not None and replace(previous_view, weight=view.weight) == view:
+            if view != previous_view:
+                self.workload_cache.local_queues[view.key] = view
+                self._record_usage_change(view.cluster_queue)
             return
         if previous_view is not None:
             self.workload_cache.dequeue_local_queue(view.key)
@@ -491,7 +519,7 @@ class SchedulerCache:
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
         is_new = name not in self.queue_manager.pending
-        pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name))
+        pending_queue = self.queue_manager.pending.setdefault(name, self.new_pending_queue(queue))
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
         self.queue_manager.mark_queue_for_retry(name)
@@ -500,6 +528,16 @@ class SchedulerCache:
             for local_queue in self.workload_cache.local_queues.values():
                 if local_queue.cluster_queue == name:
                     self.workload_cache.enqueue_local_queue(local_queue)
+
+    def new_pending_queue(self, queue: ClusterQueue) -> PendingQueue:
+        """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
+        usage_of = self.snapshot.usage_of
+        is_usage_based = usage_of is not None and queue.view.is_usage_based
+        return UsageOrderedQueue(queue.name, usage_of) if usage_of and is_usage_based else PendingQueue(queue.name)
+
+    def _record_usage_change(self, cluster_queue: str) -> None:
+        if isinstance(self.queue_manager.pending.get(cluster_queue), UsageOrderedQueue):
+            self.queue_manager.record_new_workload(cluster_queue)  # the head may have changed
 
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]
