@@ -56,7 +56,7 @@ from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.usage_sampling import UsageSampling
+from batchyard.scheduling.usage_sampling import UsageSampling, keep_usage_ledger
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
@@ -131,8 +131,9 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
     """Create the controllers, connect them to the ports, and return a platform that runs `settings.controllers`."""
     pods_ready_settings = settings.kueue.pods_ready
     requeues_by_creation = pods_ready_settings is not None and pods_ready_settings.requeuing_timestamp is _BY_CREATION
-    view_of = view_by_creation if requeues_by_creation else workload_view
-    index = SchedulerCache(view_of, settings.requeue_batch_period, settings.kueue.admission_fair_sharing)
+    index = SchedulerCache(view_by_creation if requeues_by_creation else workload_view, settings.requeue_batch_period)
+    if settings.kueue.admission_fair_sharing is not None:
+        keep_usage_ledger(index, settings.kueue.admission_fair_sharing)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)

@@ -17,10 +17,12 @@ from decimal import Decimal
 from functools import cmp_to_key, lru_cache
 from typing import Any, Final, TypeAlias
 
+from batchyard.api import scheme
 from batchyard.api.meta import NANO, Obj, QuantityFormat, format_quantity, parse_quantity
 from batchyard.api.times import format_time
 from batchyard.api.views.workload import LocalQueueView, WorkloadView
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cluster_queue import PODS, PREEMPTION_RANK, AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
 
@@ -46,7 +48,7 @@ class AdmissionFairSharing:
     is_anchored_at_reservation: bool = False
 
     def decay_rate(self, elapsed: Duration) -> float:
-        """Return the part of the usage that decays in a time: 0 at once, 0.5 after a half-life; always 0 without one."""
+        """Return the part of the usage that decays in a time: 0.5 after a half-life; 0 if the half-life is 0."""
         if not self.half_life:
             return 0.0
         return 1.0 - math.pow(0.5, _seconds(elapsed) / _seconds(self.half_life))
@@ -174,10 +176,6 @@ class UsageLedger:
         """Return whether a ClusterQueue orders its Workloads by the usage of their LocalQueues."""
         return queue is not None and queue.view.is_usage_based
 
-    def forget(self, local_queue: str) -> None:
-        """Delete the entry of a deleted LocalQueue."""
-        self._entries.pop(local_queue, None)
-
     def merge_status(self, local_queue: str, obj: Obj, now: Instant) -> tuple[LedgerEntry, bool]:
         """Return the entry of a LocalQueue, which includes the usage of its status, and whether it is new.
 
@@ -210,8 +208,19 @@ class UsageLedger:
         if entry is not None:
             entry.penalties.pop(workload, None)
 
-    def observe_change(self, old_view: WorkloadView, view: WorkloadView, now: Instant) -> None:
-        """Settle or drop the entry penalty of a changed Workload, after the counters include the change."""
+    def observe(self, event: WatchEvent, view_of: Callable[[Obj], WorkloadView], now: Instant) -> None:
+        """Update the ledger from a watch event of a Workload or LocalQueue, after the counters include the change."""
+        kind, is_deleted = event.key.kind, event.type is EventType.DELETED
+        if kind == scheme.WORKLOAD:
+            view = view_of(event.obj)
+            if is_deleted:
+                self.drop_penalty(view.queue, view.key)
+            elif event.old is not None:
+                self._observe_change(view_of(event.old), view, now)
+        elif kind == scheme.LOCAL_QUEUE and is_deleted:
+            self._entries.pop(f"{event.key.namespace}/{event.key.name}", None)
+
+    def _observe_change(self, old_view: WorkloadView, view: WorkloadView, now: Instant) -> None:
         if self._has_reached_anchor(old_view, view):
             self._settle(view, now)
         if old_view.queue != view.queue:

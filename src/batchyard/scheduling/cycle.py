@@ -512,9 +512,7 @@ class PreemptionLoopDetector:
         return None
 
 
-def _tree_holdings(
-    root: quota.QuotaNode, snapshot: Snapshot, usage_of: Callable[[str], float] | None
-) -> TreeHoldings:
+def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot, usage_of: Callable[[str], float] | None) -> TreeHoldings:
     return tuple(
         (workload.key, workload.usage, 0.0 if usage_of is None else usage_of(workload.local_queue))
         for queue in snapshot.queues_below(root)

@@ -25,7 +25,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.scheduling.admission_fair_sharing import AdmissionFairSharing, UsageLedger
+from batchyard.scheduling.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
     AdmittedWorkload,
@@ -341,7 +341,6 @@ class SchedulerCache:
         self,
         view_of: Callable[[Obj], WorkloadView] = workload_view,
         requeue_batch_period: Duration = 0,
-        admission_fair_sharing: AdmissionFairSharing | None = None,
         *,
         is_reactivated_externally: bool = False,
     ) -> None:
@@ -373,23 +372,6 @@ class SchedulerCache:
             scheme.LIMIT_RANGE: self._views.observe,
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
         }
-        if admission_fair_sharing is not None:
-            self._keep_usage_ledger(admission_fair_sharing)
-
-    def _keep_usage_ledger(self, settings: AdmissionFairSharing) -> None:
-        cache = self.workload_cache
-        ledger = UsageLedger(settings, self.snapshot, cache.local_queues, cache.local_queue_counters)
-        cache.usage_ledger, self.snapshot.usage_of = ledger, ledger.usage_of
-
-        def observe_workload(event: WatchEvent) -> None:
-            cache.observe(event)
-            view, now = self._views.view(event.obj), self.queue_manager.now
-            if event.type is _DELETED:
-                ledger.drop_penalty(view.queue, view.key)
-            elif event.old is not None:
-                ledger.observe_change(self._views.view(event.old), view, now)
-
-        self._handlers[scheme.WORKLOAD] = observe_workload
 
     def no_fit_reason(self, view: WorkloadView) -> str:
         """Return why an equivalent Workload did not fit, if cycles skip this Workload for that reason; otherwise ''."""
@@ -401,6 +383,8 @@ class SchedulerCache:
         """Update the cache from a watch event; return whether a scheduling cycle may have something to decide."""
         self.queue_manager.now = now
         self._handlers[event.key.kind](event)
+        if self.workload_cache.usage_ledger is not None:
+            self.workload_cache.usage_ledger.observe(event, self._views.view, now)
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
@@ -491,13 +475,11 @@ class SchedulerCache:
         if event.type is _DELETED:
             self.workload_cache.dequeue_local_queue(view.key)
             self.workload_cache.local_queues.pop(view.key, None)
-            if self.workload_cache.usage_ledger is not None:
-                self.workload_cache.usage_ledger.forget(view.key)
             return
         if previous_view is not None and replace(previous_view, weight=view.weight) == view:
+            self.workload_cache.local_queues[view.key] = view
             if view != previous_view:
-                self.workload_cache.local_queues[view.key] = view
-                self._record_usage_change(view.cluster_queue)
+                self.record_usage_change(view.cluster_queue)
             return
         if previous_view is not None:
             self.workload_cache.dequeue_local_queue(view.key)
@@ -531,13 +513,14 @@ class SchedulerCache:
 
     def new_pending_queue(self, queue: ClusterQueue) -> PendingQueue:
         """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
-        usage_of = self.snapshot.usage_of
-        is_usage_based = usage_of is not None and queue.view.is_usage_based
-        return UsageOrderedQueue(queue.name, usage_of) if usage_of and is_usage_based else PendingQueue(queue.name)
+        usage_of = self.snapshot.usage_of if queue.view.is_usage_based else None
+        return PendingQueue(queue.name) if usage_of is None else UsageOrderedQueue(queue.name, usage_of)
 
-    def _record_usage_change(self, cluster_queue: str) -> None:
-        if isinstance(self.queue_manager.pending.get(cluster_queue), UsageOrderedQueue):
-            self.queue_manager.record_new_workload(cluster_queue)  # the head may have changed
+    def record_usage_change(self, cluster_queue: str) -> None:
+        """Let the next cycle consider a usage-based ClusterQueue, because its first Workload may have changed."""
+        pending_queue = self.queue_manager.pending.get(cluster_queue)
+        if isinstance(pending_queue, UsageOrderedQueue) and pending_queue.has_heads():
+            self.queue_manager.record_new_workload(cluster_queue)
 
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]

@@ -13,13 +13,25 @@ from batchyard.api.meta import Key, Obj, is_true, with_status
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.scheduling.admission_fair_sharing import LedgerEntry, UsageLedger, fair_sharing_status
+from batchyard.scheduling.admission_fair_sharing import (
+    AdmissionFairSharing,
+    LedgerEntry,
+    UsageLedger,
+    fair_sharing_status,
+)
 from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
-from batchyard.scheduling.usage_order import UsageOrderedQueue
 
 #: The least time between samples of a LocalQueue with an entry penalty that is not settled. Kueue has no such limit,
 #: and may sample in a loop, because each status write causes another sample.
 _EARLY_SAMPLE_DELAY: Final = SECOND
+
+
+def keep_usage_ledger(scheduler_cache: SchedulerCache, settings: AdmissionFairSharing) -> UsageLedger:
+    """Let a scheduler cache that has observed nothing yet keep a usage ledger, and return the ledger."""
+    cache = scheduler_cache.workload_cache
+    ledger = UsageLedger(settings, scheduler_cache.snapshot, cache.local_queues, cache.local_queue_counters)
+    cache.usage_ledger, scheduler_cache.snapshot.usage_of = ledger, ledger.usage_of
+    return ledger
 
 
 class UsageSampling:
@@ -76,9 +88,7 @@ class UsageSampling:
         while not self._is_endless and entry.last_update + interval < now:
             self._ledger.sample(local_queue, entry.last_update + interval)
         self._ledger.sample(local_queue, now)
-        pending_queue = self._cache.queue_manager.pending.get(cluster_queue)
-        if isinstance(pending_queue, UsageOrderedQueue) and pending_queue.has_heads():
-            self._cache.queue_manager.record_new_workload(cluster_queue)  # the head may have changed
+        self._cache.record_usage_change(cluster_queue)
 
     def _holds_quota(self) -> bool:
         return any(queue.workloads for queue in self._cache.snapshot.queues.values())

@@ -369,7 +369,6 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
             )
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
 
-
     yield from _anchor_gate_errors(obj.get("featureGates") or {})
 
 
