@@ -14,9 +14,9 @@ from batchyard.base.instant import Instant
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
-from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
+from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node
-from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
+from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission, make_pending_queue
 from batchyard.scheduling.snapshot import Snapshot
 
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
@@ -38,6 +38,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot()
+    snapshot_copy.usage_of = snapshot.usage_of
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
@@ -269,7 +270,7 @@ class _Trial:
         for key in change.ended_workloads:
             self._release_quota(key)
         for name, queue in simulation.snapshot.queues.items():
-            pending_queue = self._queue_manager.pending[name] = PendingQueue(name)
+            pending_queue = self._queue_manager.pending[name] = make_pending_queue(queue, simulation.snapshot)
             pending_queue.strict_fifo = queue.view.strict_fifo
             for view in simulation._pending_views.get(name, ()):
                 if view.key in change.withdrawn_workloads:

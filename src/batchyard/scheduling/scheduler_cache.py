@@ -288,6 +288,12 @@ class WorkloadCache:
         return view is not None and view.stop_policy == "None"
 
 
+def make_pending_queue(queue: ClusterQueue, snapshot: Snapshot) -> PendingQueue:
+    """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
+    usage_of = snapshot.usage_of if queue.view.is_usage_based else None
+    return PendingQueue(queue.name) if usage_of is None else UsageOrderedQueue(queue.name, usage_of)
+
+
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
@@ -501,7 +507,7 @@ class SchedulerCache:
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
         is_new = name not in self.queue_manager.pending
-        pending_queue = self.queue_manager.pending.setdefault(name, self.new_pending_queue(queue))
+        pending_queue = self.queue_manager.pending.setdefault(name, make_pending_queue(queue, self.snapshot))
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
         self.queue_manager.mark_queue_for_retry(name)
@@ -510,11 +516,6 @@ class SchedulerCache:
             for local_queue in self.workload_cache.local_queues.values():
                 if local_queue.cluster_queue == name:
                     self.workload_cache.enqueue_local_queue(local_queue)
-
-    def new_pending_queue(self, queue: ClusterQueue) -> PendingQueue:
-        """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
-        usage_of = self.snapshot.usage_of if queue.view.is_usage_based else None
-        return PendingQueue(queue.name) if usage_of is None else UsageOrderedQueue(queue.name, usage_of)
 
     def record_usage_change(self, cluster_queue: str) -> None:
         """Let the next cycle consider a usage-based ClusterQueue, because its first Workload may have changed."""

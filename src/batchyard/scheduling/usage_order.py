@@ -50,15 +50,14 @@ class UsageOrderedQueue(PendingQueue):
         order = self._order(self._entries[key], usages)
         return sum([self._order(entry, usages) < order for entry in self._entries.values()])
 
-    def usage_ahead_of(self, key: str) -> tuple[str, float, float] | None:
-        """Return the LocalQueue of the first Workload, its usage, and that of a Workload that waits behind it.
+    def usages_ahead_of(self, key: str) -> tuple[float, float] | None:
+        """Return the usage of the first Workload's LocalQueue, and that of the LocalQueue of a pending Workload.
 
-        The result is None if the Workload is in that LocalQueue, or if both LocalQueues have the same usage.
+        The result is None unless the first one is less, so that it explains why the Workload is behind.
         """
-        entries = self._sorted_entries()
-        first_queue, own_queue = entries[0].view.queue, self._entries[key].view.queue
-        first_usage, own_usage = self._usage_of(first_queue), self._usage_of(own_queue)
-        return (first_queue, first_usage, own_usage) if first_usage < own_usage else None
+        first_usage = self._usage_of(self._sorted_entries()[0].view.queue)
+        own_usage = self._usage_of(self._entries[key].view.queue)
+        return (first_usage, own_usage) if first_usage < own_usage else None
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
         """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued."""
