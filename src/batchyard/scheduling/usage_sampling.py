@@ -74,7 +74,8 @@ class UsageSampling:
         entry, is_new = self._ledger.merge_status(local_queue, obj, now)
         writes = []
         if is_new or now >= entry.last_update + interval or _is_sampled_early(entry, now):
-            self._sample(local_queue, entry, obj["spec"].get("clusterQueue", ""), now)
+            self._take_samples(local_queue, entry, now)
+            self._cache.record_usage_change(obj["spec"].get("clusterQueue", ""))
             status = {**(obj.get("status") or {}), "fairSharing": fair_sharing_status(entry)}
             writes = [UpdateStatus(with_status(obj, status))] if status != obj.get("status") else []
         if self._is_endless or self._holds_quota():
@@ -82,13 +83,13 @@ class UsageSampling:
         self._is_idle = True
         return ReconcileResult(writes)
 
-    def _sample(self, local_queue: str, entry: LedgerEntry, cluster_queue: str, now: Instant) -> None:
-        """Take the samples of a LocalQueue that are due; those omitted before, at their own times."""
+    def _take_samples(self, local_queue: str, entry: LedgerEntry, now: Instant) -> None:
+        """Sample a LocalQueue now; if samples were omitted, take all that were due, at their own times."""
         interval = self._ledger.settings.sampling_interval
-        while not self._is_endless and entry.last_update + interval < now:
+        if self._is_endless or now < entry.last_update + interval:
+            self._ledger.sample(local_queue, now)
+        while now >= entry.last_update + interval:
             self._ledger.sample(local_queue, entry.last_update + interval)
-        self._ledger.sample(local_queue, now)
-        self._cache.record_usage_change(cluster_queue)
 
     def _holds_quota(self) -> bool:
         return any(queue.workloads for queue in self._cache.snapshot.queues.values())
