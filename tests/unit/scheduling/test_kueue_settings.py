@@ -2,9 +2,10 @@
 
 import pytest
 
-from batchyard.api.kueue_configuration import complete_configuration, read_configuration
+from batchyard.api.kueue_configuration import InvalidConfiguration, complete_configuration, read_configuration
 from batchyard.api.meta import Obj
-from batchyard.base.instant import MINUTE, SECOND
+from batchyard.base.instant import HOUR, MINUTE, SECOND
+from batchyard.scheduling.admission_fair_sharing import AdmissionFairSharing
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
     KueueSettings,
@@ -64,6 +65,7 @@ def test_fair_sharing_uses_configured_strategies() -> None:
         ("waitForPodsReady: {timeout: 5m}", "integrations: {labelKeysToCopy: [team]}"),
         ("fairSharing: {preemptionStrategies: [LessThanInitialShare]}",),
         ("featureGates: {DisableWaitForPodsReady: true}", "metrics: {bindAddress: ':8443'}"),
+        ("admissionFairSharing: {usageHalfLifeTime: 1h}", "featureGates: {AdmissionFairSharing: true}"),
     ],
 )
 def test_decision_fields_keep_all_settings(lines: tuple[str, ...]) -> None:
@@ -88,7 +90,6 @@ def test_deployment_fields_are_listed() -> None:
     ("line", "path"),
     [
         ("manageJobsWithoutQueueName: true", "manageJobsWithoutQueueName"),
-        ("admissionFairSharing: {usageHalfLifeTime: 1h}", "admissionFairSharing"),
         ("resources: {excludeResourcePrefixes: [example.com/]}", "resources.excludeResourcePrefixes"),
         ("resources: {transformations: [{input: a, outputs: {b: 1}}]}", "resources.transformations"),
         ("resources: {quotaCheckStrategy: IgnoreUndeclared}", "resources.quotaCheckStrategy"),
@@ -123,3 +124,48 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
 def test_excluded_framework_is_listed_as_ignored() -> None:
     (reported,) = ignored_settings(configuration("integrations: {frameworks: [batch/job]}"))
     assert reported.startswith("omitting jobset.x-k8s.io/jobset from integrations.frameworks")
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("admissionFairSharing: {}",), AdmissionFairSharing(0, 5 * MINUTE)),
+        (
+            ("admissionFairSharing: {usageHalfLifeTime: 168h, usageSamplingInterval: 0s, resourceWeights: {cpu: 2}}",),
+            AdmissionFairSharing(168 * HOUR, 5 * MINUTE, {"cpu": 2.0}),
+        ),
+        (("admissionFairSharing: {}", "featureGates: {AdmissionFairSharing: false}"), None),
+        (
+            ("admissionFairSharing: {}", "featureGates: {AdmissionFairSharingAnchorAtQuotaReservation: true}"),
+            AdmissionFairSharing(0, is_anchored_at_reservation=True),
+        ),
+        (("namespace: kueue",), None),
+    ],
+)
+def test_admission_fair_sharing_is_read(lines: tuple[str, ...], expected: AdmissionFairSharing | None) -> None:
+    assert parse_kueue_settings(configuration(*lines)).admission_fair_sharing == expected
+    assert [*ignored_settings(configuration(*lines))] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("admissionFairSharing: {usageHalfLifeTime: -1s}",), "admissionFairSharing.usageHalfLifeTime"),
+        (("admissionFairSharing: {usageSamplingInterval: -1s}",), "admissionFairSharing.usageSamplingInterval"),
+        (
+            ("admissionFairSharing: {resourceWeights: {cpu: -0.5}}",),
+            "admissionFairSharing.resourceWeights[cpu]: Invalid value: -0.5: must be greater than or equal to 0",
+        ),
+        (
+            (
+                "admissionFairSharing: {}",
+                "featureGates: {AdmissionFairSharing: false, AdmissionFairSharingAnchorAtQuotaReservation: true}",
+            ),
+            "AdmissionFairSharingAnchorAtQuotaReservation requires AdmissionFairSharing",
+        ),
+    ],
+)
+def test_invalid_admission_fair_sharing_is_rejected(lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidConfiguration) as raised:
+        configuration(*lines)
+    assert message in str(raised.value)
