@@ -361,7 +361,8 @@ def _usage_order_text(pending_queue: PendingQueue, workload: str) -> str:
     usages = pending_queue.usages_ahead_of(workload)
     if usages is None:
         return ""
-    return f" (admission fair sharing: its LocalQueue has the usage {usages[1]:.4g}, the first one {usages[0]:.4g})"
+    first_usage, own_usage = (f"{usage:.4g}" for usage in usages)
+    return f" (admission fair sharing: the usage of its LocalQueue is {first_usage}, that of this one is {own_usage})"
 
 
 def _queueing_strategy(queue: ClusterQueue) -> str:

@@ -130,6 +130,20 @@ def admissions(world: World) -> list[tuple[str, str]]:
     return sorted(zip(times, [obj["metadata"]["name"] for obj in workloads], strict=True))
 
 
+def test_why_names_usages_of_local_queues() -> None:
+    world = world_of(wl("b1", 1, "0s", "1h"), wl("a1", 2, "1s", "2s"), wl("b2", 4, "2s", "1h"), wl("a2", 2, "4s", "1h"))
+    world.run_until(8 * SECOND)
+    document = world.platform.explainer.why(Key(scheme.WORKLOAD, "team", "a2"), world.kernel.now())
+    assert document is not None
+    assert "team/b2 is ahead of it (admission fair sharing: the usage of its LocalQueue is 0.5," in document["summary"]
+    assert document["line"] | {"ahead": None} == {
+        "position": 2,
+        "of": 2,
+        "ahead": None,
+        "strategy": "StrictFIFO, LocalQueues with less usage first",
+    }
+
+
 def test_run_without_horizon_ends_when_no_workload_holds_quota() -> None:
     world = world_of(wl("a1", 4, "5s", "30s"), wl("b1", 8, "7s", "1h"), horizon="")
     world.run_until(None)
