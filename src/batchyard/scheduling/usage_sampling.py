@@ -11,7 +11,7 @@ from typing import Final
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, is_true, with_status
 from batchyard.base.instant import SECOND, Instant
-from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.admission_fair_sharing import (
     AdmissionFairSharing,
@@ -72,7 +72,7 @@ class UsageSampling:
             return ReconcileResult()
         local_queue, interval = f"{key.namespace}/{key.name}", self._ledger.settings.sampling_interval
         entry, is_new = self._ledger.merge_status(local_queue, obj, now)
-        writes = []
+        writes: list[Write] = []
         if is_new or now >= entry.last_update + interval or _is_sampled_early(entry, now):
             self._take_samples(local_queue, entry, now)
             self._cache.record_usage_change(obj["spec"].get("clusterQueue", ""))

@@ -82,7 +82,7 @@ class FairWatcher(AdmissionWatcher):
         self.put(queue("cq", **spec), *(make.local_queue(name, cluster_queue="cq") for name in "ab"))
         self.put(make.namespace())
 
-    def admit(self) -> list[Obj]:
+    def admit(self) -> list[str]:
         """Run a cycle, and count its admissions as the scheduler does before they are written."""
         cycle = Cycle(self.index.snapshot, SchedulingPolicy(), self.index.namespaces, 1)
         admissions = [each for each in cycle.run(self.index.heads(self.now)) if isinstance(each, Admit)]
