@@ -56,6 +56,7 @@ from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.usage_sampling import UsageSampling, keep_usage_ledger
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
@@ -109,6 +110,8 @@ class PlatformSettings:
     with_costs: bool = False
     #: Whether the clock runs while no event is due (real time); simulated time jumps to the next event.
     is_endless: bool = False
+    #: Whether the run ends when no event is scheduled, as a simulation without a horizon.
+    ends_when_idle: bool = False
     #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
     #: How long events that could help pending Workloads are batched before a retry; 0: no batching.
@@ -136,6 +139,8 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
         rules=settings.kueue.policy.rules,
         resource_rules=settings.kueue.resources,
     )
+    if settings.kueue.admission_fair_sharing is not None:
+        keep_usage_ledger(index, settings.kueue.admission_fair_sharing)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
     placement = PlacementController(settings.profile, hotswap=settings.hotswap)
@@ -231,12 +236,18 @@ def _admission_controllers(
     after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read
+        *_sampling_controllers(index, settings),
         WorkloadLifecycle(pods_ready_settings, kueue.policy.rules),
         PriorityClassValues(),
         *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
+
+
+def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> Sequence[Controller]:
+    ledger = index.workload_cache.usage_ledger
+    return () if ledger is None else (UsageSampling(index, ledger, is_endless=not settings.ends_when_idle),)
 
 
 def _node_controllers(

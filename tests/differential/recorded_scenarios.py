@@ -1,7 +1,7 @@
 """Recorded scenarios with the decisions of upstream Kueue, and the comparison of logs.
 
 `cases.tar.xz` contains, for each case, the scenario and the event log of upstream's scheduler in virtual time. Its
-README describes the recorded and the omitted events.
+README describes the recorded and the omitted events. `cases-FAMILY.tar.xz` contains further families.
 """
 
 import json
@@ -16,7 +16,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
-ARCHIVE = Path(__file__).parent / "cases.tar.xz"
+ARCHIVES = sorted(Path(__file__).parent.glob("cases*.tar.xz"))
 SHARED = Path(__file__).parents[3] / "shared" / "oracle"
 
 Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
@@ -33,16 +33,22 @@ class RecordedCase(NamedTuple):
 def packed_cases() -> dict[str, RecordedCase]:
     """Return all recorded cases by name."""
     texts: dict[str, str] = {}
-    with tarfile.open(ARCHIVE) as archive:
-        for member in archive:
-            file = archive.extractfile(member)
-            texts[member.name] = file.read().decode() if file is not None else ""
+    for path in ARCHIVES:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                texts[member.name] = file.read().decode() if file is not None else ""
     return _cases(texts)
 
 
 def shared_cases() -> dict[str, RecordedCase]:
     """Return the cases beside this repository, if any."""
-    paths = [path for folder in (SHARED, SHARED / "extra") for path in sorted(folder.glob("*")) if path.is_file()]
+    paths = [
+        path
+        for folder in (SHARED, SHARED / "extra", SHARED / "afs")
+        for path in sorted(folder.glob("*"))
+        if path.is_file()
+    ]
     return _cases({path.name: path.read_text("utf-8") for path in paths})
 
 

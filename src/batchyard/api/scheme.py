@@ -302,7 +302,7 @@ _NATIVE_GROUPS: Final = frozenset(
 )
 _SCALAR_TYPES: Final = frozenset(
     {
-        *("string", "bool", "int", "int32", "int64", "quantity", "int-or-string"),
+        *("string", "bool", "int", "int32", "int64", "number", "quantity", "int-or-string"),
         *("time", "micro-time", "duration", "bytes", "any"),
     }
 )

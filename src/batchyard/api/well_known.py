@@ -183,6 +183,11 @@ DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 UNSCHEDULED_TIMEOUT: Final = "WaitForPodsReadyUnscheduledTimeout"
 WORKLOAD_LEVEL_TIMEOUTS: Final = "WorkloadLevelWaitForPodsReady"
 
+#: The feature gate of admission fair sharing, which is on by default.
+ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
+#: The feature gate of Kueue 0.20 with which usage counts from the quota reservation, not from the admission.
+ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
+
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"
 INITIAL_SHARE: Final = "LessThanInitialShare"
@@ -207,6 +212,7 @@ _GATES_ON_BY_DEFAULT: Final = """
     WorkloadPriorityClassDefaulting WorkloadValidateResourcesAreNonNegative WorkloadValidationForPodSetMetadata
 """
 _GATES_OFF_BY_DEFAULT: Final = """
+    AdmissionFairSharingAnchorAtQuotaReservation
     ConcurrentAdmission CustomMetricLabels DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
     FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity

@@ -15,9 +15,9 @@ from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
-from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
+from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node
-from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
+from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission, make_pending_queue
 from batchyard.scheduling.snapshot import Snapshot
 
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
@@ -39,6 +39,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot(ignores_undeclared=snapshot.ignores_undeclared)
+    snapshot_copy.usage_of = snapshot.usage_of
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
@@ -270,7 +271,8 @@ class _Trial:
         for key in change.ended_workloads:
             self._release_quota(key)
         for name, queue in simulation.snapshot.queues.items():
-            pending_queue = self._queue_manager.pending[name] = PendingQueue(name, simulation._policy.rules)
+            pending_queue = make_pending_queue(queue, simulation.snapshot, simulation._policy.rules)
+            self._queue_manager.pending[name] = pending_queue
             pending_queue.strict_fifo = queue.view.strict_fifo
             for view in simulation._pending_views.get(name, ()):
                 if view.key in change.withdrawn_workloads:

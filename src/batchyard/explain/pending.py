@@ -25,8 +25,10 @@ from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.preemption import alternatives
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.usage_order import UsageOrderedQueue
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
@@ -195,7 +197,8 @@ class PendingExplainer:
         name = user.name_of(head_key)
         head_binding = self.binding_limit_of_pending(head_key, queue, user)
         suffix = f"; that Workload waits: {head_binding.message}" if head_binding is not None else ""
-        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{suffix}"
+        usage_text = _usage_order_text(pending_queue, analysis.view.key)
+        text = f"ClusterQueue {queue.name} is StrictFIFO, and {name} is ahead of it{usage_text}{suffix}"
         return document.BindingLimit(HEAD_OF_LINE, text, "Workload", name)
 
     def _preemptor_binding_limit(
@@ -222,6 +225,7 @@ class PendingExplainer:
         ]
         names = list(dict.fromkeys([user.name_of(key) for key in head_keys if key != analysis.view.key]))
         text = f"it would fit, but Workloads ahead take or reserve the quota: {', '.join(names[:AHEAD_SHOWN])}"
+        text += _usage_order_text(pending_queues[queue], analysis.view.key)
         return document.BindingLimit(TURN, text, "ClusterQueue", queue)
 
     def _preemption_binding_limit(
@@ -314,6 +318,8 @@ class PendingExplainer:
         ]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue)
+        if isinstance(pending_queue, UsageOrderedQueue):
+            strategy += ", LocalQueues with less usage first"
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
     def _fair_shares_part(
@@ -346,6 +352,17 @@ def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> d
     old_amount = f"{readable_quantity(binding.resource, quantities[0])} {binding.resource}"
     text = f"QuotaReserved says {old_amount} more needed: the usage of quota has changed since it was written"
     return {"facts": {"condition": text}}
+
+
+def _usage_order_text(pending_queue: PendingQueue, workload: str) -> str:
+    """Return a note that a Workload is behind because its LocalQueue has used more; '' if that is not the reason."""
+    if not isinstance(pending_queue, UsageOrderedQueue) or pending_queue.get(workload) is None:
+        return ""
+    usages = pending_queue.usages_ahead_of(workload)
+    if usages is None:
+        return ""
+    first_usage, own_usage = (f"{usage:.4g}" for usage in usages)
+    return f" (admission fair sharing: the usage of its LocalQueue is {first_usage}, that of this one is {own_usage})"
 
 
 def _queueing_strategy(queue: ClusterQueue) -> str:

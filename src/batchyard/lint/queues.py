@@ -397,6 +397,29 @@ def zero_weight(linted: LintedManifests) -> Iterator[RuleResult]:
             )
 
 
+def usage_order_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report settings of admission fair sharing that have no effect, because `admissionFairSharing` is not set.
+
+    They are `admissionScope` of ClusterQueues, and weights of LocalQueues. A weight also needs an `admissionScope`.
+    """
+    problem = "without admissionFairSharing in Kueue's Configuration or in a Scenario, this field has no effect"
+    fix = "set admissionFairSharing, or remove the field"
+    configurations = [each.obj for each in linted.all_versions(scheme.CONFIGURATION)]
+    scenarios = [each.obj.get("spec") or {} for each in linted.all_versions(scheme.SCENARIO)]
+    is_enabled = any("admissionFairSharing" in each for each in [*configurations, *scenarios])
+    for manifest, view in linted.queue_versions:
+        if view.is_usage_based and not is_enabled:
+            yield RuleResult(manifest, "spec.admissionScope.admissionMode", problem, fix)
+    usage_based_queues = {view.name: None for _, view in linted.queue_versions if view.is_usage_based}
+    for manifest, local_queue in linted.local_queues.values():
+        if local_queue.weight == 1 or (is_enabled and local_queue.cluster_queue in usage_based_queues):
+            continue
+        if is_enabled:
+            problem = f"ClusterQueue {local_queue.cluster_queue} ignores weights: its admissionScope is not set"
+            fix = "set admissionScope.admissionMode: UsageBasedAdmissionFairSharing, or remove the field"
+        yield RuleResult(manifest, "spec.fairSharing.weight", problem, fix)
+
+
 def borrowing_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report each ClusterQueue that sets borrowWithinCohort if fair sharing is enabled: the field has no effect."""
     for manifest, view in linted.queue_versions:

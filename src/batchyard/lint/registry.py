@@ -243,6 +243,7 @@ _PREEMPTION_RULES: Final = (
     ),
     LintRule("nothing-lent", _WARNING, "every member of the cohort has a `lendingLimit` of 0", queues.nothing_lent),
     LintRule("zero-weight", _WARNING, "a fair sharing weight of 0 makes the share infinite", queues.zero_weight),
+    LintRule("usage-order-ignored", _NOTE, "admission fair sharing has no effect", queues.usage_order_ignored),
     LintRule(
         "borrowing-ignored", _WARNING, "`borrowWithinCohort` has no effect with fair sharing", queues.borrowing_ignored
     ),

@@ -276,6 +276,12 @@ _KUEUE_METRICS: Final = (
     ),
     Metric("local_queue_resource_reservation", GAUGE, "Quota reserved by Workloads", _LQ_USAGE_LABELS),
     Metric("local_queue_resource_usage", GAUGE, "Quota used by admitted Workloads", _LQ_USAGE_LABELS),
+    Metric(
+        "local_queue_admission_fair_sharing_usage",
+        GAUGE,
+        "Consumed resources and pending penalties, weighted by resource and divided by the LocalQueue's weight",
+        ("name", "namespace", "cluster_queue", _ROLE_LABEL),
+    ),
     # Cohorts
     Metric(
         "cohort_info", GAUGE, "Parent and root of a Cohort", ("cohort", "parent_cohort", "root_cohort", _ROLE_LABEL)

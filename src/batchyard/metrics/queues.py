@@ -231,6 +231,11 @@ class QueueMetrics:
         yield from self._gauge("local_queue_resource_reservation", self._local_queue_usage(reserved_usage))
         admitted_usage = ((labels, view, counts.admitted_usage) for labels, view, counts in rows)
         yield from self._gauge("local_queue_resource_usage", self._local_queue_usage(admitted_usage))
+        ledger = workload_cache.usage_ledger
+        if ledger is not None:
+            sampled_queues = [(labels, view) for labels, view in queues if ledger.entry(view.key) is not None]
+            usages = (((*labels, view.cluster_queue), ledger.usage_of(view.key)) for labels, view in sampled_queues)
+            yield from self._gauge("local_queue_admission_fair_sharing_usage", usages)
 
     def _local_queue_usage(self, samples: Iterator[tuple[Labels, LocalQueueView, Mapping[int, int]]]) -> QueueSamples:
         names, queues = self._cache.snapshot.flavor_resource_names, self._cache.snapshot.queues

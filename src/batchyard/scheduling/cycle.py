@@ -484,13 +484,18 @@ def _over_limit_message(workload: WorkloadView) -> str:
 #
 # Some rules contradict each other: A may preempt B, B may preempt A, and nothing else changes. Kueue then loops
 # endlessly. A cohort tree is checked after many consecutive cycles with preemption at one instant. If its Workloads
-# hold the same quota as in an earlier cycle, all preemptions since then will repeat.
+# hold the same quota as in an earlier cycle, all preemptions since then will repeat. With admission fair sharing, each
+# repeated admission increases the usage of a LocalQueue, which may end the loop. Such a loop is followed for longer.
 
 
 #: Cycles with preemption in a tree at one instant before loops are checked; ordinary chains are shorter.
 CYCLES_UNCHECKED: Final = 16
 
-TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
+#: Cycles with preemption in a tree at one instant before a loop in which usage increases counts as endless.
+_CYCLES_WITH_USAGE_MAX: Final = 1_000
+
+#: The Workloads with quota, each with its quota, and the usage of its LocalQueue if that affects the order of victims.
+TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage, float], ...]
 
 
 class PreemptionStep(NamedTuple):
@@ -560,7 +565,8 @@ class PreemptionLoopDetector:
             return None
         past_steps = self._steps_by_tree.setdefault(tree, [])
         step_index_by_holdings = self._step_index_by_holdings.setdefault(tree, {})
-        holdings = _tree_holdings(root, snapshot)
+        usage_of = snapshot.usage_of if self._cycle_counts[tree] <= _CYCLES_WITH_USAGE_MAX else None
+        holdings = _tree_holdings(root, snapshot, usage_of)
         first_step_index = step_index_by_holdings.get(holdings)
         if first_step_index is not None:
             return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step_index:]))
@@ -569,9 +575,9 @@ class PreemptionLoopDetector:
         return None
 
 
-def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot) -> TreeHoldings:
+def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot, usage_of: Callable[[str], float] | None) -> TreeHoldings:
     return tuple(
-        (workload.key, workload.usage)
+        (workload.key, workload.usage, 0.0 if usage_of is None else usage_of(workload.local_queue))
         for queue in snapshot.queues_below(root)
         for workload in sorted(queue.workloads.values(), key=lambda w: w.key)
     )

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
+from batchyard.api.well_known import ANCHOR_AT_QUOTA_RESERVATION
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
@@ -41,6 +42,8 @@ class DecisionRules:
     refills_heads: bool = False
     #: Gate RejectUpdatesToCQWithInvalidOnFlavors: ClusterQueue updates with unknown flavors in onFlavors are rejected.
     rejects_unknown_on_flavors: bool = False
+    #: Gate AdmissionFairSharingAnchorAtQuotaReservation: usage counts from the quota reservation, not the admission.
+    anchors_usage_at_reservation: bool = False
     #: Gate WorkloadPriorityClassDefaulting: jobs without a priority class get the class `default`, if it exists.
     defaults_priority_class: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
@@ -76,11 +79,16 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     "FairSharingReevaluatePreemptionCandidates": "reevaluates_candidates",
     "FairSharingRefill": "refills_heads",
     "RejectUpdatesToCQWithInvalidOnFlavors": "rejects_unknown_on_flavors",
+    ANCHOR_AT_QUOTA_RESERVATION: "anchors_usage_at_reservation",
     "WorkloadPriorityClassDefaulting": "defaults_priority_class",
     "FinishOrphanedWorkloads": "finishes_orphans",
 }
 #: The gates that are enabled by default since Kueue 0.20.
-_ENABLED_IN_0_20: Final = ("SchedulingEquivalenceHashingIgnorePodSetName", "RejectUpdatesToCQWithInvalidOnFlavors")
+_ENABLED_IN_0_20: Final = (
+    "SchedulingEquivalenceHashingIgnorePodSetName",
+    "RejectUpdatesToCQWithInvalidOnFlavors",
+    ANCHOR_AT_QUOTA_RESERVATION,
+)
 
 
 def decision_rules(version: KueueVersion, gates: Mapping[str, bool]) -> DecisionRules:

@@ -12,12 +12,18 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS
-from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
-from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion, decision_rules
-from batchyard.scheduling.kueue_gates import (
+from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
+    DISABLE_WAIT_FOR_PODS_READY,
+    GATES,
+    UNSCHEDULED_TIMEOUT,
+    WORKLOAD_LEVEL_TIMEOUTS,
+)
+from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
+from batchyard.scheduling.admission_fair_sharing import DEFAULT_SAMPLING_INTERVAL, AdmissionFairSharing
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.decisions import DEFAULT_VERSION, DecisionRules, KueueVersion, decision_rules
+from batchyard.scheduling.kueue_gates import (
     GATE_RULES,
     MULTI_KUEUE,
     PARTIAL_ADMISSION,
@@ -44,8 +50,9 @@ _DEPLOYMENT_FIELDS: Final = (
     "webhook",
 )
 _DECISION_FIELDS: Final = (
-    *("apiVersion", "kind", "metadata", "fairSharing", "featureGates", "manageJobsWithoutQueueName"),
-    *("managedJobsNamespaceSelector", "namespace", "objectRetentionPolicies", "resources", "waitForPodsReady"),
+    *("apiVersion", "kind", "metadata", "admissionFairSharing", "fairSharing", "featureGates"),
+    *("manageJobsWithoutQueueName", "managedJobsNamespaceSelector", "namespace", "objectRetentionPolicies"),
+    *("resources", "waitForPodsReady"),
 )
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
 #: The supported job frameworks, with their kinds.
@@ -145,6 +152,8 @@ class KueueSettings:
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     #: Which metrics are served; they have no effect on decisions.
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    #: How usage orders Workloads of usage-based ClusterQueues; None disables admission fair sharing.
+    admission_fair_sharing: AdmissionFairSharing | None = None
 
     @property
     def tracks_scheduling(self) -> bool:
@@ -162,9 +171,19 @@ class KueueSettings:
 
     def with_version(self, version: KueueVersion) -> "KueueSettings":
         """Return a copy of the settings with the decision rules of a version of Kueue; the feature gates stay set."""
-        rules = decision_rules(version, dict(self.policy.rules.set_gates))
-        managed_jobs = replace(self.managed_jobs, class_defaulting=rules.class_defaulting)
-        return replace(self, policy=replace(self.policy, rules=rules), managed_jobs=managed_jobs)
+        return self.with_rules(decision_rules(version, dict(self.policy.rules.set_gates)))
+
+    def with_rules(self, rules: DecisionRules) -> "KueueSettings":
+        """Return a copy of the settings with other decision rules."""
+        fair_sharing = self.admission_fair_sharing
+        if fair_sharing is not None:
+            fair_sharing = replace(fair_sharing, is_anchored_at_reservation=rules.anchors_usage_at_reservation)
+        return replace(
+            self,
+            policy=replace(self.policy, rules=rules),
+            managed_jobs=replace(self.managed_jobs, class_defaulting=rules.class_defaulting),
+            admission_fair_sharing=fair_sharing,
+        )
 
 
 #: The default settings of a simulation: no PodsReady timeout, all Namespaces managed.
@@ -179,19 +198,24 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = replace(policy, fair_sharing=True, preemption_strategies=strategies)
     set_gates = configuration.get("featureGates") or {}
-    policy = replace(policy, rules=decision_rules(DEFAULT_VERSION, set_gates))
     gates = {**GATES, **set_gates}
-    is_pods_ready_disabled = gates[DISABLE_WAIT_FOR_PODS_READY]
-    pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"], gates)
+    pods_ready = None
+    if not gates[DISABLE_WAIT_FOR_PODS_READY]:
+        pods_ready = pods_ready_policy(configuration["waitForPodsReady"], gates)
     label_keys = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
-    copied_labels = tuple(key for key in label_keys if key not in _UNCOPIED_LABELS)
-    managed_jobs = replace(_managed_jobs(configuration), class_defaulting=policy.rules.class_defaulting)
-    resource_rules = parse_resource_rules(
-        configuration.get("resources") or {}, is_strategy_enabled=is_gate_enabled(configuration, QUOTA_CHECK_STRATEGY)
+    settings = KueueSettings(
+        policy,
+        pods_ready,
+        copied_labels=tuple(key for key in label_keys if key not in _UNCOPIED_LABELS),
+        managed_jobs=_managed_jobs(configuration),
+        resources=parse_resource_rules(
+            configuration.get("resources") or {}, is_strategy_enabled=gates[QUOTA_CHECK_STRATEGY]
+        ),
+        retention=parse_retention_policy(configuration.get("objectRetentionPolicies") or {}),
+        metrics=parse_metrics_settings(configuration),
+        admission_fair_sharing=parse_admission_fair_sharing(configuration.get("admissionFairSharing"), gates),
     )
-    retention = parse_retention_policy(configuration.get("objectRetentionPolicies") or {})
-    metrics = parse_metrics_settings(configuration)
-    return KueueSettings(policy, pods_ready, copied_labels, managed_jobs, resource_rules, retention, metrics)
+    return settings.with_rules(decision_rules(DEFAULT_VERSION, set_gates))
 
 
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
@@ -206,6 +230,20 @@ def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
         tuple(kind for framework, kind in _SUPPORTED_FRAMEWORKS.items() if framework in frameworks),
         tuple((f"{group}/{version}", kind) for kind, version, group in external_names),
     )
+
+
+def parse_admission_fair_sharing(
+    fields: Mapping[str, Any] | None, gates: Mapping[str, bool] = GATES
+) -> AdmissionFairSharing | None:
+    """Parse the object `admissionFairSharing` with all defaults; None if it is unset, or disabled by a feature gate.
+
+    A sampling interval of 0 means the default.
+    """
+    if fields is None or not gates[ADMISSION_FAIR_SHARING]:
+        return None
+    half_life, interval = (parse_duration(fields[name]) for name in ("usageHalfLifeTime", "usageSamplingInterval"))
+    weights = {resource: float(weight) for resource, weight in (fields.get("resourceWeights") or {}).items()}
+    return AdmissionFairSharing(half_life, interval or DEFAULT_SAMPLING_INTERVAL, weights)
 
 
 def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: str) -> KueueSettings:
@@ -254,8 +292,6 @@ def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
 
 def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path of each unsupported field of a Kueue Configuration, and what batchyard does instead."""
-    if "admissionFairSharing" in configuration and is_gate_enabled(configuration, ADMISSION_FAIR_SHARING):
-        yield "admissionFairSharing", "Workloads of all LocalQueues of a ClusterQueue are ordered by priority and age"
     if (configuration.get("resources") or {}).get("deviceClassMappings"):
         yield "resources.deviceClassMappings", "quota is not charged for the devices of ResourceClaims"
     if configuration.get("multiKueue") and is_gate_enabled(configuration, MULTI_KUEUE):

@@ -7,11 +7,17 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, UNSCHEDULED_TIMEOUT, WORKLOAD_LEVEL_TIMEOUTS
+from batchyard.api.well_known import (
+    ADMISSION_FAIR_SHARING,
+    ANCHOR_AT_QUOTA_RESERVATION,
+    DISABLE_WAIT_FOR_PODS_READY,
+    GATES,
+    UNSCHEDULED_TIMEOUT,
+    WORKLOAD_LEVEL_TIMEOUTS,
+)
 
 QUOTA_CHECK_STRATEGY: Final = "QuotaCheckStrategy"
 PARTIAL_ADMISSION: Final = "PartialAdmission"
-ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
 MULTI_KUEUE: Final = "MultiKueue"
 
 
@@ -48,6 +54,10 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_obeyed("disabled, `resources.quotaCheckStrategy` has no effect", QUOTA_CHECK_STRATEGY),
     **_obeyed("disabled, Workloads are admitted with their full pod counts only", PARTIAL_ADMISSION),
     **_obeyed("disabled, `admissionFairSharing` has no effect", ADMISSION_FAIR_SHARING),
+    **_obeyed(
+        "enabled, admission fair sharing counts usage from the quota reservation, not from the admission",
+        ANCHOR_AT_QUOTA_RESERVATION,
+    ),
     **_obeyed("disabled, `multiKueue` has no effect; enabled, it is refused", MULTI_KUEUE),
     **_obeyed("disabled, LocalQueues have no metrics", "LocalQueueMetrics"),
     **_obeyed("disabled, Cohorts have no metrics", "MetricsForCohorts"),

@@ -15,6 +15,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.admission_fair_sharing import fair_sharing_status
 from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
 from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -206,6 +207,10 @@ class QueueStatusController:
                 else pending_queue.counts_by_local_queue.get(key, 0)
             )
         _set_workload_counts(status, queue_counter)
+        ledger = self._cache.workload_cache.usage_ledger
+        entry = None if ledger is None else ledger.entry(key)
+        if entry is not None and entry.is_status_merged:
+            status["fairSharing"] = fair_sharing_status(entry)
         return status
 
     def _cohort_status(self, name: str, obj: Obj) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.scheduling.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
     AdmittedWorkload,
@@ -37,6 +38,7 @@ from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
+from batchyard.scheduling.usage_order import UsageOrderedQueue
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
@@ -66,6 +68,8 @@ class WorkloadCache:
         #: Reserved and used quota, by ClusterQueue and by LocalQueue.
         self.cluster_queue_counters = QueueCounters()
         self.local_queue_counters = QueueCounters()
+        #: The usage of LocalQueues; None without admission fair sharing.
+        self.usage_ledger: UsageLedger | None = None
         #: Unfinished Workloads by LocalQueue.
         self._workloads: dict[str, dict[str, WorkloadView]] = {}
         self._queue_of: dict[str, str] = {}
@@ -104,6 +108,8 @@ class WorkloadCache:
         """Count the quota usage of an admission before the admission is written, as kube-scheduler assumes a pod."""
         self._add_holder(holder_from_admission(decision, now, admitted=admitted))
         self._assumed_keys[decision.head.workload.key] = None
+        if self.usage_ledger is not None:
+            self.usage_ledger.add_penalty(decision.head.workload, decision.queue, now)
 
     def view(self, key: str) -> WorkloadView | None:
         """Return the parsed Workload with this key; None if it does not exist or is finished."""
@@ -133,6 +139,8 @@ class WorkloadCache:
         if key not in self._assumed_keys:
             return
         del self._assumed_keys[key]
+        if self.usage_ledger is not None:
+            self.usage_ledger.drop_penalty(self._queue_of.get(key, ""), key)
         self._mark_tree_of_workload(key)
         self._remove_holder(key)
         if view is not None and view.admissible:
@@ -281,6 +289,12 @@ class WorkloadCache:
         return view is not None and view.stop_policy == "None"
 
 
+def make_pending_queue(queue: ClusterQueue, snapshot: Snapshot, rules: DecisionRules = DEFAULT_RULES) -> PendingQueue:
+    """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
+    usage_of = snapshot.usage_of if queue.view.is_usage_based else None
+    return PendingQueue(queue.name, rules) if usage_of is None else UsageOrderedQueue(queue.name, usage_of, rules)
+
+
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
@@ -381,6 +395,8 @@ class SchedulerCache:
         """Update the cache from a watch event; return whether a scheduling cycle may have something to decide."""
         self.queue_manager.now = now
         self._handlers[event.key.kind](event)
+        if self.workload_cache.usage_ledger is not None:
+            self.workload_cache.usage_ledger.observe(event, self._views.view, now)
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
@@ -482,10 +498,10 @@ class SchedulerCache:
             self.workload_cache.dequeue_local_queue(view.key)
             self.workload_cache.local_queues.pop(view.key, None)
             return
-        if previous_view is not None and (previous_view.cluster_queue, previous_view.stop_policy) == (
-            view.cluster_queue,
-            view.stop_policy,
-        ):
+        if previous_view is not None and replace(previous_view, weight=view.weight) == view:
+            self.workload_cache.local_queues[view.key] = view
+            if view != previous_view:
+                self.record_usage_change(view.cluster_queue)
             return
         if previous_view is not None:
             self.workload_cache.dequeue_local_queue(view.key)
@@ -507,7 +523,9 @@ class SchedulerCache:
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
         is_new = name not in self.queue_manager.pending
-        pending_queue = self.queue_manager.pending.setdefault(name, PendingQueue(name, self._rules))
+        pending_queue = self.queue_manager.pending.setdefault(
+            name, make_pending_queue(queue, self.snapshot, self._rules)
+        )
         pending_queue.strict_fifo = queue.view.strict_fifo
         self._set_active(name)
         self.queue_manager.mark_queue_for_retry(name)
@@ -516,6 +534,12 @@ class SchedulerCache:
             for local_queue in self.workload_cache.local_queues.values():
                 if local_queue.cluster_queue == name:
                     self.workload_cache.enqueue_local_queue(local_queue)
+
+    def record_usage_change(self, cluster_queue: str) -> None:
+        """Let the next cycle consider a usage-based ClusterQueue, because its first Workload may have changed."""
+        pending_queue = self.queue_manager.pending.get(cluster_queue)
+        if isinstance(pending_queue, UsageOrderedQueue) and pending_queue.has_heads():
+            self.queue_manager.record_new_workload(cluster_queue)
 
     def _set_active(self, name: str) -> None:
         queue = self.snapshot.queues[name]

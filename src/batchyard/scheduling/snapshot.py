@@ -4,7 +4,7 @@ One snapshot exists for the lifetime of the scheduler and is updated between cyc
 `what_if()` are undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -169,6 +169,8 @@ class Snapshot:
         self._changed_cohorts: dict[str, None] = {}
         #: The number of rebuilds of the trees.
         self.rebuild_count = 0
+        #: Returns the usage of a LocalQueue for the order of victims; None without admission fair sharing.
+        self.usage_of: Callable[[str], float] | None = None
 
     @property
     def cohorts(self) -> dict[str, QuotaNode]:

@@ -22,6 +22,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.manifests import Manifest, ManifestFault, Manifests, as_user_manifests
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, parse_integer
 from batchyard.api.validation import rules
+from batchyard.api.validation.queues import resource_weight_errors
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.cluster_objects import catalog_errors, initial_objects, pool_errors
@@ -31,6 +32,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
     SIMULATION_SETTINGS,
     KueueSettings,
+    parse_admission_fair_sharing,
     parse_kueue_settings,
     unsupported_field_errors,
 )
@@ -404,10 +406,16 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     parsed_faults = read_faults(spec.get("faults") or (), field_errors)
     pods_ready_fields = spec.get("waitForPodsReady")
     field_errors += pods_ready_errors(pods_ready_fields)
+    field_errors += resource_weight_errors(spec.get("admissionFairSharing") or {}, "spec.admissionFairSharing")
     faults += map(manifest.fault, field_errors)
-    policy = SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest))
+    kueue_settings = replace(
+        SIMULATION_SETTINGS,
+        policy=SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest)),
+        pods_ready=pods_ready_policy(pods_ready_fields),
+        admission_fair_sharing=parse_admission_fair_sharing(spec.get("admissionFairSharing")),
+    )
     return {
-        "kueue": replace(SIMULATION_SETTINGS, policy=policy, pods_ready=pods_ready_policy(pods_ready_fields)),
+        "kueue": kueue_settings,
         "horizon": horizon,
         "faults": tuple(parsed_faults),
         "hotswap": bool(spec.get("hotswap", True)),
@@ -421,9 +429,10 @@ def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | No
     faults += [manifest.fault(fault) for manifest in configurations for fault in unsupported_field_errors(manifest.obj)]
     if not configurations:
         return {}
-    if settings is not None and "waitForPodsReady" in (settings.obj.get("spec") or {}):
-        problem = "waitForPodsReady must not be set if there is a Kueue Configuration"
-        faults.append(settings.fault(FieldError("spec.waitForPodsReady", problem, "set it only in the Configuration")))
+    for name in ("waitForPodsReady", "admissionFairSharing"):
+        if settings is not None and name in (settings.obj.get("spec") or {}):
+            problem = f"{name} must not be set if there is a Kueue Configuration"
+            faults.append(settings.fault(FieldError(f"spec.{name}", problem, "set it only in the Configuration")))
     kueue_settings = parse_kueue_settings(configurations[0].obj)
     return {"kueue": kueue_settings.with_fair_sharing() if _has_fair_sharing(settings) else kueue_settings}
 

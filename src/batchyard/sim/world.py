@@ -409,6 +409,7 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
         with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
         profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, _draw_function(seed)),
         hotswap=scenario.hotswap,
+        ends_when_idle=scenario.horizon is None,
         with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),
     )
 

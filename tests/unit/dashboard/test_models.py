@@ -7,6 +7,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.dashboard.data_source import FullAccess
+from batchyard.dashboard.models.queues import _past_usage
 from batchyard.dashboard.static_report import VIEWS
 from unit.dashboard.simulated_dashboard import Model, dashboard
 
@@ -142,3 +143,10 @@ def test_every_model_is_json_serializable() -> None:
     for view in VIEWS:
         model = dashboard().pages.model(view, {"name": "cq-team-a-hp"}, FullAccess())
         assert json.loads(json.dumps(model)) == model
+
+
+def test_local_queue_row_has_past_usage() -> None:
+    consumed = {"cpu": "3171572875n", "memory": "4294967296123456789n", "pods": "0"}
+    fair_sharing = {"weightedShare": 0, "admissionFairSharingStatus": {"consumedResources": consumed}}
+    assert _past_usage(fair_sharing) == {"pastUsage": "3.172 cpu, 4Gi memory, 0 pods"}
+    assert _past_usage({}) == {}

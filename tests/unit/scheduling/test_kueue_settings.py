@@ -13,7 +13,8 @@ from batchyard.api import scheme
 from batchyard.api.kueue_configuration import InvalidConfiguration, complete_configuration, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.api.well_known import GATES
-from batchyard.base.instant import MINUTE, SECOND
+from batchyard.base.instant import HOUR, MINUTE, SECOND
+from batchyard.scheduling.admission_fair_sharing import AdmissionFairSharing
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.kueue_configuration import (
     KueueSettings,
@@ -80,6 +81,7 @@ def test_fair_sharing_uses_configured_strategies() -> None:
         ("featureGates: {DisableWaitForPodsReady: true}", "metrics: {bindAddress: ':8443'}"),
         ("resources: {transformations: [{input: a, outputs: {b: 1}}]}",),
         ("resources: {quotaCheckStrategy: IgnoreUndeclared}",),
+        ("admissionFairSharing: {usageHalfLifeTime: 1h}", "featureGates: {AdmissionFairSharing: true}"),
     ],
 )
 def test_decision_fields_keep_all_settings(lines: tuple[str, ...]) -> None:
@@ -103,7 +105,6 @@ def test_deployment_fields_are_listed() -> None:
 @pytest.mark.parametrize(
     ("line", "path"),
     [
-        ("admissionFairSharing: {usageHalfLifeTime: 1h}", "admissionFairSharing"),
         ("multiKueue: {origin: here}", "multiKueue"),
         ("featureGates: {FlavorFungibility: false}", "featureGates.FlavorFungibility"),
         (
@@ -177,6 +178,51 @@ def test_managed_jobs_are_parsed() -> None:
     kinds = (scheme.JOB, scheme.JOB_SET)
     app_wrapper = ("workload.codeflare.dev/v1beta2", "AppWrapper")
     assert result == ManagedJobs(managed_namespaces(), True, kinds, (app_wrapper,))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("admissionFairSharing: {}",), AdmissionFairSharing(0, 5 * MINUTE)),
+        (
+            ("admissionFairSharing: {usageHalfLifeTime: 168h, usageSamplingInterval: 0s, resourceWeights: {cpu: 2}}",),
+            AdmissionFairSharing(168 * HOUR, 5 * MINUTE, {"cpu": 2.0}),
+        ),
+        (("admissionFairSharing: {}", "featureGates: {AdmissionFairSharing: false}"), None),
+        (
+            ("admissionFairSharing: {}", "featureGates: {AdmissionFairSharingAnchorAtQuotaReservation: true}"),
+            AdmissionFairSharing(0, is_anchored_at_reservation=True),
+        ),
+        (("namespace: kueue",), None),
+    ],
+)
+def test_admission_fair_sharing_is_read(lines: tuple[str, ...], expected: AdmissionFairSharing | None) -> None:
+    assert parse_kueue_settings(configuration(*lines)).admission_fair_sharing == expected
+    assert [*ignored_settings(configuration(*lines))] == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("admissionFairSharing: {usageHalfLifeTime: -1s}",), "admissionFairSharing.usageHalfLifeTime"),
+        (("admissionFairSharing: {usageSamplingInterval: -1s}",), "admissionFairSharing.usageSamplingInterval"),
+        (
+            ("admissionFairSharing: {resourceWeights: {cpu: -0.5}}",),
+            "admissionFairSharing.resourceWeights[cpu]: Invalid value: -0.5: must be greater than or equal to 0",
+        ),
+        (
+            (
+                "admissionFairSharing: {}",
+                "featureGates: {AdmissionFairSharing: false, AdmissionFairSharingAnchorAtQuotaReservation: true}",
+            ),
+            "AdmissionFairSharingAnchorAtQuotaReservation requires AdmissionFairSharing",
+        ),
+    ],
+)
+def test_invalid_admission_fair_sharing_is_rejected(lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidConfiguration) as raised:
+        configuration(*lines)
+    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +319,7 @@ def test_partial_admission_gate_is_part_of_policy() -> None:
 
 #: Values that differ from the default, for fields whose type does not tell one.
 OTHER_VALUES: dict[str, Any] = {
+    "admissionFairSharing.resourceWeights": {"cpu": 2},
     "fairSharing.preemptionStrategies": ["LessThanInitialShare"],
     "metrics.enableClusterQueueResources": False,
     "metrics.localQueueMetrics.enable": False,

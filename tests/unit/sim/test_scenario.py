@@ -233,12 +233,9 @@ def test_wait_for_pods_ready_set_twice_is_rejected() -> None:
 
 
 def test_second_or_unsupported_kueue_configuration_is_rejected() -> None:
-    assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "admissionFairSharing: {}\n")] == [
+    assert [fault.partition(": ")[2] for fault in faults(KUEUE, KUEUE + "multiKueue: {origin: here}\n")] == [
         "there is already a Kueue Configuration; keep one of them",
-        (
-            "admissionFairSharing: this setting is not supported: Workloads of all LocalQueues of a ClusterQueue are "
-            "ordered by priority and age; remove the field"
-        ),
+        "multiKueue: this setting is not supported: Workloads are not dispatched to other clusters; remove the field",
     ]
 
 

@@ -28,6 +28,7 @@ TYPE_DESCRIPTIONS: Final = {
     "int": "an integer",
     "int32": "an integer",
     "int64": "an integer",
+    "number": "a number such as 2 or 0.5",
     "quantity": "a quantity such as 500m, 2 or 10Gi",
     "int-or-string": "an integer or a string",
     "time": "a time such as 2026-01-01T00:00:00Z",
@@ -194,6 +195,7 @@ def _parse_base64(text: str) -> bytes:
 
 
 _PARSER_BY_TYPE: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], object]]]] = {
+    "number": ((int, float), float),
     "quantity": ((str, int, float), canonical_quantity),
     "int-or-string": ((str, int), str),
     "time": ((str,), convert_to_utc),

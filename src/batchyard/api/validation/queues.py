@@ -13,7 +13,15 @@ from batchyard.api.meta import Obj, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, GATES, INITIAL_SHARE, UNSCHEDULED_TIMEOUT
+from batchyard.api.well_known import (
+    ADMISSION_FAIR_SHARING,
+    ANCHOR_AT_QUOTA_RESERVATION,
+    DISABLE_WAIT_FOR_PODS_READY,
+    FINAL_SHARE,
+    GATES,
+    INITIAL_SHARE,
+    UNSCHEDULED_TIMEOUT,
+)
 from batchyard.base.instant import MINUTE, parse_duration
 
 ResourceGroups = Sequence[Mapping[str, Any]]
@@ -365,6 +373,7 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _managed_jobs_errors(obj)
     yield from _pods_ready_errors(obj.get("waitForPodsReady") or {}, obj.get("featureGates") or {})
     yield from _fair_sharing_errors(obj.get("fairSharing"))
+    yield from resource_weight_errors(obj.get("admissionFairSharing") or {}, "admissionFairSharing")
     resources, gates = obj.get("resources") or {}, obj.get("featureGates") or {}
     yield from _metrics_errors(obj.get("metrics") or {})
     yield from _transformation_errors(resources.get("transformations") or ())
@@ -381,6 +390,22 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
                 f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
             )
             yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
+
+    yield from _anchor_gate_errors(obj.get("featureGates") or {})
+
+
+def resource_weight_errors(admission_fair_sharing: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Report negative `resourceWeights` of admission fair sharing; `path` is the path of the settings."""
+    for resource, weight in (admission_fair_sharing.get("resourceWeights") or {}).items():
+        if weight < 0:
+            message = "must be greater than or equal to 0"
+            yield rules.invalid(f"{path}.resourceWeights[{resource}]", weight, message, "use 0 or more")
+
+
+def _anchor_gate_errors(feature_gates: Mapping[str, bool]) -> Iterator[FieldError]:
+    if feature_gates.get(ANCHOR_AT_QUOTA_RESERVATION) and feature_gates.get(ADMISSION_FAIR_SHARING) is False:
+        message = f"{ANCHOR_AT_QUOTA_RESERVATION} requires {ADMISSION_FAIR_SHARING}"
+        yield rules.invalid("featureGates", dict(feature_gates), message, f"enable {ADMISSION_FAIR_SHARING} too")
 
 
 def _transformation_errors(transformations: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:

@@ -432,6 +432,8 @@ class ClusterQueueView:
     stop_policy: str
     weight: float
     check_rules: tuple[AdmissionCheckRule, ...]
+    #: Whether `admissionScope` selects admission fair sharing.
+    is_usage_based: bool = False
 
     @property
     def admission_checks(self) -> tuple[str, ...]:
@@ -461,6 +463,8 @@ class LocalQueueView:
     key: str
     cluster_queue: str
     stop_policy: str
+    #: The weight for admission fair sharing.
+    weight: float = 1.0
 
 
 def cluster_queue_view(obj: Obj) -> ClusterQueueView:
@@ -478,6 +482,7 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         stop_policy=spec.get("stopPolicy") or "None",
         weight=_fair_sharing_weight(spec),
         check_rules=tuple(_admission_check_rules(spec, groups)),
+        is_usage_based=(spec.get("admissionScope") or {}).get("admissionMode") == "UsageBasedAdmissionFairSharing",
     )
 
 
@@ -493,7 +498,8 @@ def local_queue_view(obj: Obj) -> LocalQueueView:
     """Parse the spec of a LocalQueue."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     key = f"{metadata.get('namespace', '')}/{metadata['name']}"
-    return LocalQueueView(key, spec.get("clusterQueue") or "", spec.get("stopPolicy") or "None")
+    stop_policy = spec.get("stopPolicy") or "None"
+    return LocalQueueView(key, spec.get("clusterQueue") or "", stop_policy, _fair_sharing_weight(spec))
 
 
 def _resource_groups(spec: Mapping[str, Any]) -> tuple[ResourceGroup, ...]:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from batchyard.api import scheme
+from batchyard.api import meta, scheme
+from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
@@ -17,6 +18,8 @@ from batchyard.dashboard.models.rows import (
     workload_row_by_key,
 )
 from batchyard.scheduling.cluster_queue import ClusterQueue
+
+_MEBI: Final = 2**20
 
 
 def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
@@ -59,7 +62,23 @@ def _local_queue_row(obj: Obj) -> ViewJson:
         "active": is_active,
         "why": "" if is_active or active_condition is None else active_condition.get("message", ""),
         "usage": [line for flavor in status.get("flavorsReservation") or () for line in _local_usage_rows(flavor)],
+        **_past_usage(status.get("fairSharing") or {}),
     }
+
+
+def _past_usage(fair_sharing_status: dict[str, Any]) -> ViewJson:
+    """Return the field `pastUsage` (the consumed resources, as text) if admission fair sharing is enabled, else {}."""
+    consumed = (fair_sharing_status.get("admissionFairSharingStatus") or {}).get("consumedResources")
+    if consumed is None:
+        return {}
+    texts = [f"{_rounded_amount(resource, quantity)} {resource}" for resource, quantity in sorted(consumed.items())]
+    return {"pastUsage": ", ".join(texts)}
+
+
+def _rounded_amount(resource: str, quantity: str) -> str:
+    """Format a quantity without small fractions: in thousandths of a core, or in units, or in mebibytes."""
+    amount = meta.amount(resource, quantity)
+    return readable_amount(resource, amount // _MEBI * _MEBI if amount >= _MEBI and resource != "cpu" else amount)
 
 
 def _local_usage_rows(flavor_usage: dict[str, Any]) -> list[ViewJson]:

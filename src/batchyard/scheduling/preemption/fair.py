@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
+from batchyard.scheduling.admission_fair_sharing import order_victims
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
@@ -41,7 +42,10 @@ def find_targets(
     With `reevaluates`, the first strategy runs once more on the refused candidates if victims in the preemptor's own
     ClusterQueue have lowered its share.
     """
+    usage_of = context.snapshot.usage_of
     candidates = sorted(_preemption_candidates(context), key=context.order_key)
+    if usage_of is not None:
+        candidates = order_victims(candidates, context.queue, usage_of)
     if not candidates or not context.could_ever_fit(candidates):
         return []
     snapshot = context.snapshot

@@ -9,6 +9,7 @@ pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
+from batchyard.scheduling.admission_fair_sharing import order_victims
 from batchyard.scheduling.cluster_queue import PODS, PREEMPTION_RANK, AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.flavor_assigner import Assignment
@@ -73,11 +74,17 @@ class PreemptionCandidates:
 
     def ordered_candidates(self) -> list[AdmittedWorkload]:
         """Return all candidates in order: evicted ones first, then hierarchical, priority and own-queue candidates."""
-        candidate_lists = [
-            sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
-            sorted(self.priority_candidates, key=PREEMPTION_RANK),
-            self.own_queue_candidates,
-        ]
+        context = self._context
+        usage_of = context.snapshot.usage_of
+        if usage_of is None:
+            candidate_lists = [
+                sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
+                sorted(self.priority_candidates, key=PREEMPTION_RANK),
+                self.own_queue_candidates,
+            ]
+        else:
+            groups = (self.hierarchical_candidates, self.priority_candidates, self.own_queue_candidates)
+            candidate_lists = [order_victims(each, context.queue, usage_of) for each in groups]
         candidates = [candidate for group in candidate_lists for candidate in group]
         if any(candidate.evicted for candidate in candidates):
             candidates.sort(key=lambda candidate: not candidate.evicted)

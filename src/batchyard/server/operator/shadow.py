@@ -250,6 +250,12 @@ async def compare_with_kueue(
     return shadow.counts
 
 
+_NO_USAGE_COMPARISON: Final = (
+    "the setting admissionFairSharing of Kueue's Configuration is not supported in shadow mode, so decisions that "
+    "follow from the usage of LocalQueues are reported as differences"
+)
+
+
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
@@ -260,6 +266,8 @@ async def _read_kueue_settings(
         note = "" if configuration is not None else "; assuming Kueue's defaults (set others with --config)"
         for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
+        if configuration is not None and "admissionFairSharing" in configuration:
+            report(f"batchyard: {_NO_USAGE_COMPARISON}")
         kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
     kueue_settings = kueue_settings.with_version(config.version)
     return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings

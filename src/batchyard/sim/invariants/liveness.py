@@ -187,7 +187,8 @@ class NothingIsStuck(Invariant):
         """Check pending Workloads, provided that no more events are scheduled.
 
         In StrictFIFO queues, and in queues with a quota for pods, only the first Workload is checked. Cohort trees in a
-        preemption loop, or with another StrictFIFO queue that has pending Workloads, are skipped.
+        preemption loop, or with another StrictFIFO queue that has pending Workloads, are skipped. So are StrictFIFO
+        queues with admission fair sharing, where the usage of LocalQueues selects the first Workload.
         """
         if self.world_view.world.kernel.pending_count():
             return
@@ -198,7 +199,8 @@ class NothingIsStuck(Invariant):
             spec = self.states.queues[queue]
             other_queues = [name for name in waiting_workloads if name != queue and self._cohort_root(name) == root]
             has_strict_queue = any(self.states.queues[name].strict_fifo for name in other_queues)
-            if root.partition("/")[2] in looping_roots or has_strict_queue:
+            is_order_unknown = spec.strict_fifo and spec.is_usage_based
+            if root.partition("/")[2] in looping_roots or has_strict_queue or is_order_unknown:
                 continue
             for view in views[:1] if spec.strict_fifo or _counts_pods(spec) else views:
                 if self._has_room(view, spec):

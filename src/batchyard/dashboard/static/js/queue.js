@@ -86,6 +86,7 @@ function localPanel(model, context) {
     ["pending", "num", (line) => line.pending],
     ["hold quota", "num", (line) => line.reserving],
     ["uses", "", (line) => amountsText(line.usage.map((each) => ({ ...each, amount: each.used }))) || h("span", { class: "faint" }, "nothing")],
+    ...(model.localQueues.some((line) => line.pastUsage) ? [["past usage", "", (line) => line.pastUsage ?? ""]] : []),
     ["", "", (line) => [line.active ? null : h("span", { class: "warn" }, line.why), localActions(line, context)]],
   ];
   return panel("LocalQueues", String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));

@@ -1,0 +1,106 @@
+"""The pending Workloads of a ClusterQueue with admission fair sharing, in the order of their LocalQueues' usage.
+
+Workloads of LocalQueues with less usage come first, regardless of priority. Usage changes with each admission and each
+sample. So only the order within each LocalQueue is stored, and LocalQueues are compared when the first Workload is
+read. Source: queueOrderingFunc in pkg/cache/queue/cluster_queue.go of Kueue.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import TypeAlias
+
+from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import Instant
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
+from batchyard.scheduling.pending_heap import PendingEntry, QueueOrder
+from batchyard.scheduling.queue_manager import PendingQueue
+
+UsageOrder: TypeAlias = tuple[float, bool, QueueOrder]
+
+
+class UsageOrderedQueue(PendingQueue):
+    """The pending Workloads of one ClusterQueue, ordered by usage, then as in other ClusterQueues."""
+
+    def __init__(self, name: str, usage_of: Callable[[str], float], rules: DecisionRules = DEFAULT_RULES) -> None:
+        """Create an empty queue; `usage_of` returns the usage of a LocalQueue (`namespace/name`)."""
+        super().__init__(name, rules)
+        self._usage_of = usage_of
+        #: Heaps of the Workloads in line by LocalQueue; others are dropped when they reach the front.
+        self._lines: dict[str, list[tuple[QueueOrder, PendingEntry]]] = {}
+
+    def clear(self) -> None:
+        """Remove all pending Workloads, so that no reference cycle remains."""
+        super().clear()
+        self._lines.clear()
+
+    def views(self) -> list[WorkloadView]:
+        """Return all pending Workloads in queue order."""
+        return [entry.view for entry in self._sorted_entries()]
+
+    def first_workloads(self, count: int) -> list[WorkloadView]:
+        """Return the first `count` pending Workloads, also held-back ones, in queue order."""
+        return self.views()[:count]
+
+    def first_not_held_back(self, max_count: int) -> list[WorkloadView]:
+        """Return at most `max_count` pending Workloads in queue order, without those that are held back."""
+        return [entry.view for entry in self._sorted_entries() if entry.heap is not None][:max_count]
+
+    def count_ahead_of(self, key: str) -> int:
+        """Return the number of Workloads ahead of a pending Workload in this queue."""
+        usages = self._usages()
+        order = self._order(self._entries[key], usages)
+        return sum([self._order(entry, usages) < order for entry in self._entries.values()])
+
+    def usages_ahead_of(self, key: str) -> tuple[float, float] | None:
+        """Return the usage of the first Workload's LocalQueue, and that of the LocalQueue of a pending Workload.
+
+        The result is None unless the first one is less, so that it explains why the Workload is behind.
+        """
+        first_usage = self._usage_of(self._sorted_entries()[0].view.queue)
+        own_usage = self._usage_of(self._entries[key].view.queue)
+        return (first_usage, own_usage) if first_usage < own_usage else None
+
+    def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
+        """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued."""
+        was_reactivated = super().reactivate(admits_namespace, now)
+        if was_reactivated:
+            self._lines.clear()
+            for entry in self._entries.values():
+                if self._is_in_line(entry):
+                    self._add_to_line(entry)
+        return was_reactivated
+
+    def _push_in_line(self, entry: PendingEntry) -> None:
+        super()._push_in_line(entry)
+        self._add_to_line(entry)
+
+    def _add_to_line(self, entry: PendingEntry) -> None:
+        heapq.heappush(self._lines.setdefault(entry.view.queue, []), (entry.order, entry))
+
+    def _first_pending_entry(self) -> PendingEntry | None:
+        preemptor_entry = self._entries.get(self.preemptor)
+        first_entry: PendingEntry | None = None
+        first_order: UsageOrder | None = None
+        for local_queue, line in list(self._lines.items()):
+            while line and not self._is_in_line(line[0][1]):
+                heapq.heappop(line)
+            if not line:
+                del self._lines[local_queue]
+                continue
+            entry = line[0][1]
+            if preemptor_entry is not None and preemptor_entry.view.queue == local_queue:
+                entry = preemptor_entry
+            order = (self._usage_of(local_queue), entry is not preemptor_entry, entry.order)
+            if first_order is None or order < first_order:
+                first_entry, first_order = entry, order
+        return first_entry
+
+    def _sorted_entries(self) -> list[PendingEntry]:
+        usages = self._usages()
+        return sorted(self._entries.values(), key=lambda entry: self._order(entry, usages))
+
+    def _usages(self) -> dict[str, float]:
+        return {name: self._usage_of(name) for name in {entry.view.queue: None for entry in self._entries.values()}}
+
+    def _order(self, entry: PendingEntry, usages: dict[str, float]) -> UsageOrder:
+        return usages[entry.view.queue], entry.view.key != self._preemptor, entry.order
