@@ -42,7 +42,12 @@ def packed_cases() -> dict[str, RecordedCase]:
 
 def shared_cases() -> dict[str, RecordedCase]:
     """Return the cases beside this repository, if any."""
-    paths = [path for folder in (SHARED, SHARED / "extra") for path in sorted(folder.glob("*")) if path.is_file()]
+    paths = [
+        path
+        for folder in (SHARED, SHARED / "extra", SHARED / "slices")
+        for path in sorted(folder.glob("*"))
+        if path.is_file()
+    ]
     return _cases({path.name: path.read_text("utf-8") for path in paths})
 
 
@@ -93,7 +98,7 @@ def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
         case "Evicted":
             return kind, record["workload"], record["reason"]
         case "Finished":
-            return kind, record["workload"]
+            return kind, record["workload"], record.get("reason", "")
         case "Final":
             return kind, tuple(sorted(record["pending"])), tuple(sorted(record["admitted"]))
         case _:

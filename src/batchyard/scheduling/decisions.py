@@ -3,7 +3,7 @@
 from typing import NamedTuple, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
 from batchyard.scheduling.preemption.context import PreemptionTarget
@@ -45,6 +45,8 @@ class Admit(NamedTuple):
     head: Head
     queue: ClusterQueue
     assignment: Assignment
+    #: The slice of the same elastic job that the head replaces, and that finishes once the admission is written.
+    replaced: AdmittedWorkload | None = None
 
 
 class Preempt(NamedTuple):
