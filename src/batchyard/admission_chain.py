@@ -30,11 +30,14 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None) -> None:
+    def __init__(
+        self, *, with_nodes: bool, with_api: bool, managed_namespaces: Selector | None = None, elastic_jobs: bool = True
+    ) -> None:
         self._with_nodes = with_nodes
         self._with_api = with_api
         #: Selects the Namespaces whose jobs are managed; None: all.
         self._managed_namespaces = managed_namespaces
+        self._elastic_jobs = elastic_jobs
         self._quotas = QuotaAdmission()
 
     def observe(self, event: WatchEvent) -> None:
@@ -106,7 +109,8 @@ class AdmissionChain:
         return new_pod
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
-        return with_selector(self._prepare_job_set(job, reader))
+        queued_job = self._prepare_job_set(job, reader)
+        return with_selector(built_in.gate_elastic_job(queued_job) if self._elastic_jobs else queued_job)
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
         return built_in.queue_job(_without_status(job_set), reader.get, self._managed_namespaces)

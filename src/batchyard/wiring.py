@@ -218,6 +218,7 @@ def _admission_controllers(
         copied_labels=kueue.copied_labels,
         wait_for_pods_ready=pods_ready_settings is not None,
         managed_namespaces=kueue.managed_namespaces,
+        elastic_jobs=kueue.policy.elastic_jobs,
     )
     return (
         scheduler,  # first, because it updates the cache that the others read

@@ -7,6 +7,7 @@ runs the pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from batchyard.admission_plugins.built_in import is_managed_namespace
@@ -14,7 +15,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.jobframework import workloads
+from batchyard.jobframework import slices, workloads
 from batchyard.jobframework.workloads import (
     GenericJob,
     InvalidPodSetInfo,
@@ -134,7 +135,7 @@ class JobReconciler:
     """Controller that manages the Workloads of one kind of job; a job runs only while its Workload is admitted."""
 
     rank = 0
-    kinds = (
+    kinds: Sequence[str] = (
         *(*meta.JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
         scheme.RESOURCE_FLAVOR,
     )
@@ -146,6 +147,7 @@ class JobReconciler:
         *,
         wait_for_pods_ready: bool = False,
         managed_namespaces: meta.Selector | None = None,
+        elastic_jobs: bool = True,
     ) -> None:
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
@@ -155,12 +157,20 @@ class JobReconciler:
         self._relations = JobRelations(integration)
         #: The Namespaces whose jobs are managed; None for all.
         self._managed_namespaces = managed_namespaces
+        #: Whether jobs can be scaled while they run, by slices.
+        self._elastic_jobs = elastic_jobs and integration.kind == scheme.JOB
+        if self._elastic_jobs:
+            self.kinds = (*JobReconciler.kinds, scheme.POD)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event; return the keys of the jobs to reconcile.
 
-        Events of jobs and Workloads count, and the creation of a priority class or ResourceFlavor.
+        Events of jobs, Workloads and pods of elastic jobs count, and the creation of a priority class or
+        ResourceFlavor.
         """
+        if event.key.kind == scheme.POD:
+            annotations = event.obj["metadata"].get("annotations")
+            return _jobs_of_elastic_pod(event) if annotations and well_known.SLICE_NAME in annotations else ()
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -198,8 +208,13 @@ class JobReconciler:
         workload_key = workloads.prebuilt_key(job_pass.job)
         if workload_key is not None:
             return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
+        job_workloads = self._relations.workloads_of(job_pass.key, job_pass.reader)
+        if self._elastic_jobs and meta.is_elastic(job_pass.job):
+            slice_result = slices.reconcile_elastic_job(self._elastic_job(job_pass, job_workloads))
+            if slice_result is not None:
+                return slice_result
         matching_workload, old_workloads = None, []
-        for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
+        for workload in job_workloads:
             if matching_workload is None and workloads.workload_matches_job(
                 workload, job_pass.job, job_pass.pod_sets, job_pass.suspended
             ):
@@ -213,6 +228,16 @@ class JobReconciler:
             job_pass, matching_workload
         )
         return stop_result or self._sync_job(job_pass, matching_workload)
+
+    def _elastic_job(self, job_pass: _JobPass, job_workloads: Sequence[meta.Obj]) -> slices.ElasticJob:
+        actions = slices.SliceActions(
+            partial(self._sync_workload, job_pass),
+            partial(self._sync_job, job_pass),
+            partial(self._write_new_workload, job_pass),
+            _delete_workloads,
+        )
+        job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
+        return slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.
@@ -270,10 +295,17 @@ class JobReconciler:
     def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
         if self._integration.completion(job_pass.job) is not None or self._integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
+        return self._write_new_workload(job_pass, job_pass.pod_sets)
+
+    def _write_new_workload(
+        self, job_pass: _JobPass, pod_sets: workloads.PodSets, complete: Callable[[meta.Obj], meta.Obj] | None = None
+    ) -> ReconcileResult:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
-        workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
+        workload: meta.Obj = workloads.make_workload(job_pass.job, pod_sets, priority, self._copied_labels)
+        if complete is not None:
+            workload = complete(workload)
         message = f"Created Workload: {meta.key_of(workload)}"
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
@@ -356,9 +388,11 @@ class JobReconciler:
     def _start_or_stop_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
+            # The pods of a waiting slice have scheduling gates, so the job need not stop.
+            is_kept = is_admitted or (self._elastic_jobs and meta.is_elastic(job_pass.job))
             return (
                 ReconcileResult()
-                if is_admitted
+                if is_kept
                 else self._stop_job(job_pass, workload, "Not admitted by cluster queue") or ReconcileResult()
             )
         if is_admitted:
@@ -397,6 +431,12 @@ class JobReconciler:
             return None
         is_first_write = job_pass.job["spec"].get("suspend") is not True
         return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
+
+
+def _jobs_of_elastic_pod(event: WatchEvent) -> Iterable[meta.Key]:
+    owner = meta.controller_of(event.obj)
+    job = None if owner is None else meta.owner_key(owner, event.key.namespace)
+    return (job,) if job is not None and job.kind == scheme.JOB else ()
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:

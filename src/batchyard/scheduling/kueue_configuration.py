@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, ELASTIC_JOBS_GATE, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
@@ -36,7 +36,7 @@ _DECISION_FIELDS: Final = (
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, ELASTIC_JOBS_GATE})
 
 
 def managed_namespaces(
@@ -74,11 +74,12 @@ SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_namespaces=N
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     """Return the scheduling settings of a Kueue Configuration in which all defaults are set."""
     fair_sharing_settings = configuration.get("fairSharing")
-    policy = SchedulingPolicy()
+    gates = configuration.get("featureGates") or {}
+    policy = SchedulingPolicy(elastic_jobs=gates.get(ELASTIC_JOBS_GATE, GATES[ELASTIC_JOBS_GATE]))
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
-        policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
-    is_pods_ready_disabled = (configuration.get("featureGates") or {}).get(DISABLE_WAIT_FOR_PODS_READY, False)
+        policy = replace(policy, fair_sharing=True, preemption_strategies=strategies)
+    is_pods_ready_disabled = gates.get(DISABLE_WAIT_FOR_PODS_READY, False)
     pods_ready = None if is_pods_ready_disabled else pods_ready_policy(configuration["waitForPodsReady"])
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"

@@ -195,8 +195,13 @@ class World:
         self.store = Store(contents=None if state is None else state.recovered_store())
         self._seed = seed
         self._settings = _settings_of(scenario, state, seed)
-        namespaces = self._settings.kueue.managed_namespaces
-        chain = AdmissionChain(with_nodes=self._settings.with_nodes, with_api=False, managed_namespaces=namespaces)
+        kueue = self._settings.kueue
+        chain = AdmissionChain(
+            with_nodes=self._settings.with_nodes,
+            with_api=False,
+            managed_namespaces=kueue.managed_namespaces,
+            elastic_jobs=kueue.policy.elastic_jobs,
+        )
         self.store.listen(chain.observe)
         self.client = LocalClient(self.store, self.kernel, seed, chain.hooks())
         self.loops: list[PreemptionLoop] = []

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import check_queue_removal, queue_job
+from batchyard.admission_plugins.built_in import check_queue_removal, gate_elastic_job, queue_job
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
@@ -180,12 +180,17 @@ class InvalidReview(ValueError):  # noqa: N818 - named after the condition
 
 
 def review_mutation(
-    review: Mapping[str, Any], groups: Sequence[str], fetched: FetchedObjects, namespaces: Selector | None = None
+    review: Mapping[str, Any],
+    groups: Sequence[str],
+    fetched: FetchedObjects,
+    namespaces: Selector | None = None,
+    *,
+    elastic_jobs: bool = True,
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
-    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. Raises
-    InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
+    `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. With
+    `elastic_jobs`, an elastic Job gets the scheduling gate of its pods. Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
@@ -193,6 +198,8 @@ def review_mutation(
         complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, namespaces)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
+    if elastic_jobs and ADMISSION in groups and group_kind(obj) == scheme.JOB:
+        complete_object = gate_elastic_job(complete_object)
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
     if not patch:
         return _admission_response(request)

@@ -252,7 +252,10 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
-    webhook_options = config.webhooks._replace(managed_namespaces=config.settings.kueue.managed_namespaces)
+    kueue = config.settings.kueue
+    webhook_options = config.webhooks._replace(
+        managed_namespaces=kueue.managed_namespaces, elastic_jobs=kueue.policy.elastic_jobs
+    )
     webhook_server = Webhooks(
         webhook_options, config.settings.controllers, http_transport, (config.address, access.namespace)
     ).reporting_to(report)

@@ -407,6 +407,8 @@ class WebhookOptions(NamedTuple):
     definitions: Sequence[str] = ()
     #: Selects the Namespaces whose jobs are managed; None selects all.
     managed_namespaces: Selector | None = None
+    #: Whether Jobs can be scaled while they run.
+    elastic_jobs: bool = True
 
 
 class LookupFailed(Exception):  # noqa: N818 - named for the event
@@ -484,7 +486,9 @@ class Webhooks:
         return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, namespaces=self._options.managed_namespaces))
+        options = self._options
+        review = partial(review_mutation, namespaces=options.managed_namespaces, elastic_jobs=options.elastic_jobs)
+        return await self._answer_review(request, review)
 
     async def _validate(self, request: web.Request) -> web.Response:
         return await self._answer_review(request, review_validation)

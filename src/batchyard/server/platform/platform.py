@@ -316,7 +316,12 @@ class EmbeddedPlatform:
         self._is_fair_sharing = kueue.policy.fair_sharing
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, managed_namespaces=kueue.managed_namespaces)
+        admission = AdmissionChain(
+            with_nodes=has_nodes,
+            with_api=True,
+            managed_namespaces=kueue.managed_namespaces,
+            elastic_jobs=kueue.policy.elastic_jobs,
+        )
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
