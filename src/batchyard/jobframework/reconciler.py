@@ -224,9 +224,7 @@ class JobReconciler:
         if matching_workload is None:
             stop_result = self._stop_unmatched_job(job_pass, old_workloads)
             return stop_result or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
-        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(
-            job_pass, matching_workload
-        )
+        stop_result = _delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, matching_workload)
         return stop_result or self._sync_job(job_pass, matching_workload)
 
     def _elastic_job(self, job_pass: _JobPass, job_workloads: Sequence[meta.Obj]) -> slices.ElasticJob:
@@ -275,9 +273,9 @@ class JobReconciler:
             and not lifecycle.has_quota_reservation(workload)
         )
         if not can_be_updated or lifecycle.is_finished(workload) or "deletionTimestamp" in workload["metadata"]:
-            return self._delete_unmatched(job_pass, old_workloads)
+            return _delete_unmatched(job_pass, old_workloads)
         if len(old_workloads) > 1:
-            return self._delete_unmatched(job_pass, old_workloads[1:])
+            return _delete_unmatched(job_pass, old_workloads[1:])
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
@@ -285,12 +283,6 @@ class JobReconciler:
         spec["active"] = lifecycle.is_active(workload)
         message = f"Updated not matching Workload for suspended job: {meta.key_of(workload)}"
         return ReconcileResult([Update({**workload, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
-
-    def _delete_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        outcome = _delete_workloads(old_workloads)
-        keys = [meta.key_of(workload) for workload in old_workloads if "deletionTimestamp" not in workload["metadata"]]
-        outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
-        return outcome if outcome.writes else None
 
     def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
         if self._integration.completion(job_pass.job) is not None or self._integration.is_active(job_pass.job):
@@ -343,31 +335,12 @@ class JobReconciler:
         if "deletionTimestamp" in workload["metadata"]:
             return self._stop_job(job_pass, workload, "Workload is deleted") or _release_workload_finalizer(workload)
         return (
-            self._finish_workload(job_pass, workload)
-            or self._sync_reclaimable_pods(job_pass, workload)
-            or self._set_pods_ready_condition(job_pass, workload)
+            _finish_workload(self._integration, job_pass, workload)
+            or _sync_reclaimable_pods(self._integration, job_pass, workload)
+            or (_set_pods_ready_condition(self._integration, job_pass, workload) if self._wait_for_pods_ready else None)
             or self._stop_evicted_job(job_pass, workload)
             or self._start_or_stop_job(job_pass, workload)
         )
-
-    def _finish_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        completion = self._integration.completion(job_pass.job)
-        if completion is None:
-            return None
-        reason = lifecycle.SUCCEEDED if completion.succeeded else lifecycle.FAILED
-        finished_workload = lifecycle.finish(workload, reason, completion.message, job_pass.now)
-        message = f"Workload '{meta.key_of(workload)}' is declared finished"
-        return ReconcileResult([UpdateStatus(finished_workload)], [job_pass.event("FinishedWorkload", message)])
-
-    def _sync_reclaimable_pods(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        new_workload = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
-        return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
-
-    def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        if not self._wait_for_pods_ready:
-            return None
-        updated_workload = set_pods_ready(workload, self._integration.pods_ready(job_pass.job), job_pass.now)
-        return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Stop the job of an evicted Workload; release the quota when the job's pods are gone.
@@ -437,6 +410,35 @@ def _jobs_of_elastic_pod(event: WatchEvent) -> Iterable[meta.Key]:
     owner = meta.controller_of(event.obj)
     job = None if owner is None else meta.owner_key(owner, event.key.namespace)
     return (job,) if job is not None and job.kind == scheme.JOB else ()
+
+
+def _delete_unmatched(job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
+    outcome = _delete_workloads(old_workloads)
+    keys = [meta.key_of(workload) for workload in old_workloads if "deletionTimestamp" not in workload["metadata"]]
+    outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
+    return outcome if outcome.writes else None
+
+
+def _finish_workload(integration: GenericJob, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    completion = integration.completion(job_pass.job)
+    if completion is None:
+        return None
+    reason = lifecycle.SUCCEEDED if completion.succeeded else lifecycle.FAILED
+    finished_workload = lifecycle.finish(workload, reason, completion.message, job_pass.now)
+    message = f"Workload '{meta.key_of(workload)}' is declared finished"
+    return ReconcileResult([UpdateStatus(finished_workload)], [job_pass.event("FinishedWorkload", message)])
+
+
+def _sync_reclaimable_pods(integration: GenericJob, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    new_workload = _with_reclaimable_pods(workload, integration.reclaimable_pods(job_pass.job))
+    return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
+
+
+def _set_pods_ready_condition(
+    integration: GenericJob, job_pass: _JobPass, workload: meta.Obj
+) -> ReconcileResult | None:
+    updated_workload = set_pods_ready(workload, integration.pods_ready(job_pass.job), job_pass.now)
+    return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:

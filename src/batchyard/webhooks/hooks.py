@@ -190,7 +190,8 @@ def review_mutation(
     """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
     `namespaces` is `managedJobsNamespaceSelector`, which selects the Namespaces whose jobs Kueue manages. With
-    `elastic_jobs`, an elastic Job gets the scheduling gate of its pods. Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
+    `elastic_jobs`, an elastic Job gets the scheduling gate of its pods. Raises InvalidReview if the review is
+    malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
