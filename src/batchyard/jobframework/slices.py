@@ -10,6 +10,7 @@ These rules differ from Kueue's:
 - An evicted slice keeps its quota until the pods of its job have stopped, also if a replacement waits.
 - A replacement keeps the pod templates of the first slice. Therefore, an evicted job may get other flavors.
 - All unfinished slices of a finished job finish.
+- A slice keeps the quota of pods that run, even if the job has become smaller.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -200,9 +201,11 @@ def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileRe
         return elastic.actions.follow_workload(ending_slice)
     if roles.surplus:
         return ReconcileResult([UpdateStatus(each) for each in _finished_slices(slices, roles.surplus, elastic.now)])
-    new_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
-    if new_counts.keys() != counts.keys():
+    job_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
+    if job_counts.keys() != counts.keys():
         return None
+    running_counts = _running_counts(_pods_of(elastic))
+    new_counts = {name: max(pod_count, running_counts.get(name, 0)) for name, pod_count in job_counts.items()}
     if new_counts != counts:
         return _resize(elastic, roles.selected, counts, new_counts)
     for each in (roles.selected, roles.reserved):
@@ -259,10 +262,27 @@ def _follow_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult:
     outcome = elastic.actions.follow_workload(roles.selected)
     if outcome.writes or is_suspended or reserved is None or not lifecycle.is_admitted(reserved):
         return outcome
-    owned_objects = elastic.reader.owned_by(elastic.job["metadata"]["uid"], elastic.job["metadata"]["namespace"])
-    pods = [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
-    outcome.writes += [Update(pod) for pod in ungated_pods(pods, reserved)]
+    outcome.writes += [Update(pod) for pod in ungated_pods(_pods_of(elastic), reserved)]
     return outcome
+
+
+def _pods_of(elastic: ElasticJob) -> list[Obj]:
+    owned_objects = elastic.reader.owned_by(elastic.job["metadata"]["uid"], elastic.job["metadata"]["namespace"])
+    return [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
+
+
+def _running_counts(pods: Sequence[Obj]) -> Counts:
+    """Return, by pod set, the number of pods without the gate that neither have ended nor are being deleted.
+
+    A slice does not shrink below this number. The Job controller does not delete pods of a Job without completions once
+    one has succeeded.
+    """
+    counts: dict[str, int] = {}
+    for pod in pods:
+        if not (has_gate(pod) or is_terminal(pod) or "deletionTimestamp" in pod["metadata"]):
+            pod_set = meta.label(pod, well_known.POD_SET) or ""
+            counts[pod_set] = counts.get(pod_set, 0) + 1
+    return counts
 
 
 def _finished_slices(slices: Sequence[Obj], surplus: Sequence[Obj], now: Instant) -> Iterator[Obj]:
