@@ -93,6 +93,20 @@ def _difference_of_resource(
     return amount, ""
 
 
+def with_mismatches_as_obstacles(pod_set_request: PodSetRequest) -> PodSetRequest:
+    """Return the request with flavors that differ from those of the replaced slice as obstacles, for explanations."""
+    groups = []
+    for group_request in pod_set_request.groups:
+        obstacles = [
+            obstacle or next(filter(None, mismatches), "")
+            for obstacle, mismatches in zip(group_request.obstacles, group_request.mismatches, strict=True)
+        ]
+        group = ResourceGroupRequest(group_request.group, group_request.resource, (), tuple(obstacles))
+        group.resources, group.usages = group_request.resources, group_request.usages
+        groups.append(group)
+    return pod_set_request._replace(groups=tuple(groups))
+
+
 def reject_mismatches(
     qualities_by_flavor: Iterator[Sequence[GranularMode]],
     obstacles: Sequence[str],
