@@ -285,7 +285,9 @@ class Evicted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class Finished(WorkloadEvent):
-    """A Workload finished."""
+    """A Workload finished. `reason` is WorkloadSliceReplaced if another slice of its job replaced it, otherwise ''."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +335,7 @@ _EVENT_MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
     "Admitted": _workload_event_maker(Admitted, "clusterQueue"),
     "Preempted": _workload_event_maker(Preempted, "reason", "by"),
     "Evicted": _workload_event_maker(Evicted, "reason"),
-    "Finished": _workload_event_maker(Finished),
+    "Finished": lambda record: Finished(record["time"], record["workload"], record.get("reason", "")),
     "PreemptionLoop": lambda record: PreemptionLoopFound(record["time"], record["cohort"], record["message"]),
     "Final": lambda record: RunEnded(record["time"], tuple(record["pending"]), tuple(record["admitted"])),
 }
