@@ -7,13 +7,15 @@ import pytest
 
 import make
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, annotation, with_metadata, with_path
+from batchyard.interfaces.client import Update
 from batchyard.jobframework import slices
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.sim.invariants.checker import attach_invariants
+from batchyard.sim.invariants.quota import ElasticPodsAreGranted
 from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.world import World
 from stage import Stage, condition_state
@@ -269,3 +271,21 @@ def test_job_that_shrinks_releases_quota_and_pods() -> None:
     assert len(pods_of(world)) == 1
     (holder,) = world.platform.index.snapshot.queues["cq"].workloads.values()
     assert [amount for _, amount in holder.usage] == [1000]
+
+
+def test_why_names_the_slice_with_which_the_job_runs() -> None:
+    world = simulated((0, 2), (10, 9), (11, 9))
+    explanation = world.platform.explainer.why(Key(scheme.JOB, "team", "train"), world.kernel.now())
+    assert explanation is not None
+    assert explanation["summary"].startswith("it waits: 7 cpu of flavor spot requested, ")
+    assert explanation["summary"].endswith(" runs with 2 pods")
+
+
+def test_ungated_pod_without_quota_violates_the_invariant() -> None:
+    world = simulated((0, 2), (10, 9), (11, 9))
+    checker = attach_invariants(world, [ElasticPodsAreGranted])
+    gated = next(pod for pod in world.objects(scheme.POD) if slices.has_gate(pod))
+    world.client.submit([Update(with_path(gated, ("spec", "schedulingGates"), None))], lambda _: None)
+    world.run_until(12 * SECOND)
+    checker.finish()
+    assert "elastic_pods_are_granted" in [violation.invariant for violation in checker.violations]
