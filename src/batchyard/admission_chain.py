@@ -117,7 +117,8 @@ class AdmissionChain:
         return new_pod
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
-        return with_selector(self._prepare_job_set(job, reader))
+        queued_job = self._prepare_job_set(job, reader)
+        return with_selector(built_in.gate_elastic_job(queued_job) if self._rules.elastic_jobs else queued_job)
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
         new_job_set = built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)

@@ -41,7 +41,7 @@ _JOB_KINDS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, sche
 _CAPACITY_KINDS: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)
 #: The kinds that each group reads.
 _KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
-    ADMISSION: (*_QUEUE_KINDS, *_JOB_KINDS),
+    ADMISSION: (*_QUEUE_KINDS, *_JOB_KINDS, scheme.POD),
     PROVISIONING: (
         *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *_CAPACITY_KINDS,
@@ -84,6 +84,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         scheme.WORKLOAD: _ALL_VERBS,
         scheme.JOB: (PATCH, STATUS, DELETE, FINALIZERS),
         scheme.JOB_SET: (PATCH, DELETE, FINALIZERS),
+        scheme.POD: (PATCH,),
         scheme.CLUSTER_QUEUE: (PATCH, STATUS),
         **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (PATCH,)),
         **dict.fromkeys((scheme.LOCAL_QUEUE, scheme.COHORT), (STATUS,)),

@@ -45,7 +45,7 @@ def shared_cases() -> dict[str, RecordedCase]:
     """Return the cases beside this repository, if any."""
     paths = [
         path
-        for folder in (SHARED, SHARED / "extra", SHARED / "afs")
+        for folder in (SHARED, *(SHARED / family for family in ("extra", "afs", "slices")))
         for path in sorted(folder.glob("*"))
         if path.is_file()
     ]
@@ -99,7 +99,7 @@ def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
         case "Evicted":
             return kind, record["workload"], record["reason"]
         case "Finished":
-            return kind, record["workload"]
+            return kind, record["workload"], record.get("reason", "")
         case "Final":
             return kind, tuple(sorted(record["pending"])), tuple(sorted(record["admitted"]))
         case _:

@@ -23,6 +23,8 @@ STOPPING: Final = "kueue.x-k8s.io/stopping"
 # On Workloads.
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
+#: The name of the first slice; on pods too.
+SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
 # On ProvisioningRequests that Kueue created, and on the PodTemplates of these.
@@ -187,6 +189,8 @@ WORKLOAD_LEVEL_TIMEOUTS: Final = "WorkloadLevelWaitForPodsReady"
 ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
 #: The feature gate of Kueue 0.20 with which usage counts from the quota reservation, not from the admission.
 ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
+#: The feature gate of Jobs that are scaled while they run, which is on by default.
+ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"

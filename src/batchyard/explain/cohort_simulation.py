@@ -84,6 +84,7 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
         quota_holder.is_admitted,
         quota_holder.local_queue,
         quota_holder.boost,
+        quota_holder.pod_sets,
     )
 
 
@@ -328,6 +329,9 @@ class _Trial:
         view = decision.head.workload
         self._queue_manager.pending[decision.queue.name].remove(view.key)
         self._snapshot.add_holder(holder_from_admission(decision, self._simulation._now, admitted=True))
+        if decision.replaced is not None:
+            self._release_quota(decision.replaced.key)
+            self._queue_manager.mark_queue_for_retry(decision.queue.name)
         self._admitted_views[view.key] = view
         self._outcome.is_admitted |= view.key == self._explained_view.key
 

@@ -4,15 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, label
+from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, is_true, label
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
+from batchyard.jobframework.slices import has_gate, slice_order
 from batchyard.jobframework.workloads import prebuilt_key
 from batchyard.jobs.kinds import INTEGRATIONS
-from batchyard.scheduling import quota
+from batchyard.scheduling import quota, slices
 from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupRequest, mismatch_rule
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.flavor_assigner import FlavorAssigner
@@ -133,6 +134,8 @@ def assess_flavors(
         policy.fair_sharing,
         (),
     )
+    if workload.replaced_slice and policy.rules.elastic_jobs:
+        assigner.replaced = slices.find_replaced_slice(workload, queue)
     assignment = assigner.assign(workload.counts)
     usage_by_pod_set = {each.name: each.assigned_flavors.usage for each in assignment.pod_sets}
     assumed_usage: quota.Usage = ()
@@ -141,6 +144,9 @@ def assess_flavors(
         pod_set_request = queue.coverage.split_pod_requests(
             pod_set.template, workload.counts[index], snapshot.obstacles
         )
+        if assigner.replaced is not None:
+            pod_set_request = slices.request_difference(pod_set_request, assigner.replaced.pod_sets, (index,))
+            pod_set_request = slices.with_mismatches_as_obstacles(pod_set_request)
         outcomes = [
             outcome for group in pod_set_request.groups for outcome in _group_outcomes(assigner, group, assumed_usage)
         ]
@@ -379,8 +385,21 @@ def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
         prebuilt_workload = reader.get(prebuilt_workload_key)
         owned_workloads = [] if prebuilt_workload is None else [prebuilt_workload]
     if owned_workloads:
-        return WorkloadLookup(owned_workloads[0], job)
+        return WorkloadLookup(_current_workload(owned_workloads, obj), job)
     return WorkloadLookup(None, job, _unmanaged_reason(job, prebuilt_workload_key, reader))
+
+
+def _current_workload(workloads: Sequence[Obj], obj: Obj) -> Obj:
+    """Return the Workload that explains a job or pod: of several slices of an elastic job, the newest unfinished one.
+
+    A pod that may be scheduled belongs to the slice with quota.
+    """
+    if len(workloads) == 1:
+        return workloads[0]
+    slices_in_order = slice_order([each for each in workloads if not is_true(each, "Finished")] or workloads)
+    reserved_slices = [each for each in slices_in_order if is_true(each, "QuotaReserved")]
+    is_scheduled_pod = obj["kind"] == "Pod" and not has_gate(obj)
+    return (reserved_slices if is_scheduled_pod and reserved_slices else slices_in_order)[-1]
 
 
 def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:

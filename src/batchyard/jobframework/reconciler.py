@@ -7,6 +7,7 @@ not depend on the controller that runs the pods.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from batchyard.admission_plugins import built_in
@@ -15,7 +16,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.jobframework import workloads
+from batchyard.jobframework import slices, workloads
 from batchyard.jobframework.workloads import (
     GenericJob,
     InvalidPodSetInfo,
@@ -138,7 +139,7 @@ class JobReconciler:
     """Controller that manages the Workloads of one kind of job; a job runs only while its Workload is admitted."""
 
     rank = 0
-    kinds = (
+    kinds: Sequence[str] = (
         *(*meta.JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
         scheme.RESOURCE_FLAVOR,
     )
@@ -165,9 +166,19 @@ class JobReconciler:
         self._managed_jobs = managed_jobs
         #: How long jobs are kept after Kueue deactivated their Workload; None for ever.
         self._after_deactivated = None if retention is None else retention.after_deactivated
+        #: Whether jobs can be scaled while they run, by slices.
+        self._elastic_jobs = rules.elastic_jobs and integration.kind == scheme.JOB
+        if self._elastic_jobs:
+            self.kinds = (*JobReconciler.kinds, scheme.POD)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Update the index from an event of a job, Workload, priority class or flavor; return the jobs to reconcile."""
+        """Update the index from an event of a job, Workload, priority class or flavor; return the jobs to reconcile.
+
+        Events of the pods of elastic jobs count, too.
+        """
+        if event.key.kind == scheme.POD:
+            annotations = event.obj["metadata"].get("annotations")
+            return _jobs_of_elastic_pod(event) if annotations and well_known.SLICE_NAME in annotations else ()
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -214,8 +225,13 @@ class JobReconciler:
         workload_key = workloads.prebuilt_key(job_pass.job)
         if workload_key is not None:
             return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
+        job_workloads = self._relations.workloads_of(job_pass.key, job_pass.reader)
+        if self._elastic_jobs and meta.is_elastic(job_pass.job):
+            slice_result = slices.reconcile_elastic_job(self._elastic_job(job_pass, job_workloads))
+            if slice_result is not None:
+                return slice_result
         matching_workload, old_workloads = None, []
-        for workload in self._relations.workloads_of(job_pass.key, job_pass.reader):
+        for workload in job_workloads:
             if matching_workload is None and workloads.workload_matches_job(
                 workload, job_pass.job, job_pass.pod_sets, job_pass.suspended
             ):
@@ -225,10 +241,18 @@ class JobReconciler:
         if matching_workload is None:
             stop_result = self._stop_unmatched_job(job_pass, old_workloads)
             return stop_result or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
-        stop_result = self._delete_unmatched(job_pass, old_workloads) or self._sync_workload(
-            job_pass, matching_workload
-        )
+        stop_result = _delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, matching_workload)
         return stop_result or self._sync_job(job_pass, matching_workload)
+
+    def _elastic_job(self, job_pass: _JobPass, job_workloads: Sequence[meta.Obj]) -> slices.ElasticJob:
+        actions = slices.SliceActions(
+            partial(self._sync_workload, job_pass),
+            partial(self._sync_job, job_pass),
+            partial(self._write_new_workload, job_pass),
+            _delete_workloads,
+        )
+        job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
+        return slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.
@@ -266,9 +290,9 @@ class JobReconciler:
             and not lifecycle.has_quota_reservation(workload)
         )
         if not can_be_updated or lifecycle.is_finished(workload) or "deletionTimestamp" in workload["metadata"]:
-            return self._delete_unmatched(job_pass, old_workloads)
+            return _delete_unmatched(job_pass, old_workloads)
         if len(old_workloads) > 1:
-            return self._delete_unmatched(job_pass, old_workloads[1:])
+            return _delete_unmatched(job_pass, old_workloads[1:])
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
@@ -277,21 +301,22 @@ class JobReconciler:
         message = f"Updated not matching Workload for suspended job: {meta.key_of(workload)}"
         return ReconcileResult([Update({**workload, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
 
-    def _delete_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        outcome = _delete_workloads(old_workloads)
-        keys = [meta.key_of(workload) for workload in old_workloads if "deletionTimestamp" not in workload["metadata"]]
-        outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
-        return outcome if outcome.writes else None
-
     def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
         if self._integration.completion(job_pass.job) is not None or self._integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
+        return self._write_new_workload(job_pass, job_pass.pod_sets)
+
+    def _write_new_workload(
+        self, job_pass: _JobPass, pod_sets: workloads.PodSets, complete: Callable[[meta.Obj], meta.Obj] | None = None
+    ) -> ReconcileResult:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
-        workload: meta.Obj = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
+        workload: meta.Obj = workloads.make_workload(job_pass.job, pod_sets, priority, self._copied_labels)
         if self._copies_timeouts:
             workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
+        if complete is not None:
+            workload = complete(workload)
         message = f"Created Workload: {meta.key_of(workload)}"
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
@@ -328,25 +353,12 @@ class JobReconciler:
         if "deletionTimestamp" in workload["metadata"]:
             return self._stop_job(job_pass, workload, "Workload is deleted") or _release_workload_finalizer(workload)
         return (
-            self._finish_workload(job_pass, workload)
-            or self._sync_reclaimable_pods(job_pass, workload)
+            _finish_workload(self._integration, job_pass, workload)
+            or _sync_reclaimable_pods(self._integration, job_pass, workload)
             or self._set_pods_ready_condition(job_pass, workload)
             or self._stop_evicted_job(job_pass, workload)
             or self._start_or_stop_job(job_pass, workload)
         )
-
-    def _finish_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        completion = self._integration.completion(job_pass.job)
-        if completion is None:
-            return None
-        reason = lifecycle.SUCCEEDED if completion.succeeded else lifecycle.FAILED
-        finished_workload = lifecycle.finish(workload, reason, completion.message, job_pass.now)
-        message = f"Workload '{meta.key_of(workload)}' is declared finished"
-        return ReconcileResult([UpdateStatus(finished_workload)], [job_pass.event("FinishedWorkload", message)])
-
-    def _sync_reclaimable_pods(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        new_workload = _with_reclaimable_pods(workload, self._integration.reclaimable_pods(job_pass.job))
-        return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
     def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if self._pods_ready is None:
@@ -375,9 +387,11 @@ class JobReconciler:
     def _start_or_stop_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
         is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
+            # The pods of a waiting slice have scheduling gates, so the job need not stop.
+            is_kept = is_admitted or (self._elastic_jobs and meta.is_elastic(job_pass.job))
             return (
                 ReconcileResult()
-                if is_admitted
+                if is_kept
                 else self._stop_job(job_pass, workload, "Not admitted by cluster queue") or ReconcileResult()
             )
         if is_admitted:
@@ -455,6 +469,34 @@ def _sync_timeouts(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | 
         return None
     message = f"Updated workload annotation {well_known.WAIT_FOR_PODS_READY}: {meta.key_of(workload)}"
     return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
+
+
+def _jobs_of_elastic_pod(event: WatchEvent) -> Iterable[meta.Key]:
+    owner = meta.controller_of(event.obj)
+    job = None if owner is None else meta.owner_key(owner, event.key.namespace)
+    return (job,) if job is not None and job.kind == scheme.JOB else ()
+
+
+def _delete_unmatched(job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
+    outcome = _delete_workloads(old_workloads)
+    keys = [meta.key_of(workload) for workload in old_workloads if "deletionTimestamp" not in workload["metadata"]]
+    outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
+    return outcome if outcome.writes else None
+
+
+def _finish_workload(integration: GenericJob, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    completion = integration.completion(job_pass.job)
+    if completion is None:
+        return None
+    reason = lifecycle.SUCCEEDED if completion.succeeded else lifecycle.FAILED
+    finished_workload = lifecycle.finish(workload, reason, completion.message, job_pass.now)
+    message = f"Workload '{meta.key_of(workload)}' is declared finished"
+    return ReconcileResult([UpdateStatus(finished_workload)], [job_pass.event("FinishedWorkload", message)])
+
+
+def _sync_reclaimable_pods(integration: GenericJob, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    new_workload = _with_reclaimable_pods(workload, integration.reclaimable_pods(job_pass.job))
+    return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
 
 def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:

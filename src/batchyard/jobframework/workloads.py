@@ -64,7 +64,12 @@ def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[Pod
         if injection is None:
             return None
         labels = {well_known.POD_SET: assignment["name"], **_queue_labels(workload)}
-        injection = replace(injection, labels=labels, annotations={well_known.WORKLOAD: workload["metadata"]["name"]})
+        annotations = {well_known.WORKLOAD: workload["metadata"]["name"]}
+        if meta.is_elastic(workload):
+            annotations[well_known.SLICE_NAME] = (
+                meta.annotation(workload, well_known.SLICE_NAME) or annotations[well_known.WORKLOAD]
+            )
+        injection = replace(injection, labels=labels, annotations=annotations)
         injections.append(_with_check_updates(injection, workload))
     return injections
 
@@ -150,7 +155,13 @@ def _pod_set_info_from_template(name: str, count: int, template: PodTemplate) ->
 
 def inject_pod_set_info(template: PodTemplate, injection: PodSetInfo) -> dict[str, Any]:
     """Return the pod template with scheduling fields added; raise InvalidPodSetInfo if the fields conflict."""
-    return restore_pod_set_info(template, _merge_pod_set_infos(_pod_set_info_from_template("", 0, template), injection))
+    base_info = _pod_set_info_from_template("", 0, template)
+    if well_known.SLICE_NAME in injection.annotations:
+        # The values of an earlier chain of slices are outdated. Source: overrideableAnnotations in pkg/podset of Kueue.
+        outdated_names = (well_known.SLICE_NAME, well_known.WORKLOAD)
+        annotations = {name: value for name, value in base_info.annotations.items() if name not in outdated_names}
+        base_info = replace(base_info, annotations=annotations)
+    return restore_pod_set_info(template, _merge_pod_set_infos(base_info, injection))
 
 
 def restore_pod_set_info(template: PodTemplate, pod_set_info: PodSetInfo) -> dict[str, Any]:
@@ -287,10 +298,14 @@ _WORKLOAD_NAME_LENGTH_MAX: Final = 253
 _NAME_HASH_LENGTH: Final = 5
 
 
-def workload_name(kind: str, api_group: str, owner_name: str, uid: str) -> str:
-    """Return the name of a job's Workload, `<kind>-<owner>-<hash>`; the hash avoids name collisions."""
+def workload_name(kind: str, api_group: str, owner_name: str, uid: str, extra: str = "") -> str:
+    """Return the name of a job's Workload, `<kind>-<owner>-<hash>`; the hash avoids name collisions.
+
+    `extra` distinguishes the slices of an elastic job.
+    """
     prefix = f"{kind.lower()}-{owner_name}"[: _WORKLOAD_NAME_LENGTH_MAX - 1 - _NAME_HASH_LENGTH]
-    hashed_text = "\n".join((kind, api_group, owner_name, uid)).encode()
+    hashed_parts = (kind, api_group, owner_name, uid, extra) if extra else (kind, api_group, owner_name, uid)
+    hashed_text = "\n".join(hashed_parts).encode()
     digest = hashlib.sha1(hashed_text, usedforsecurity=False).hexdigest()
     return f"{prefix}-{digest[:_NAME_HASH_LENGTH]}"
 

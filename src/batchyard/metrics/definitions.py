@@ -178,6 +178,12 @@ _KUEUE_METRICS: Final = (
         ("job_kind", _ROLE_LABEL),
         _geometric_buckets(0.01, 2, 11),
     ),
+    Metric(
+        "replaced_workload_slices_total",
+        COUNTER,
+        "Workload slices of elastic jobs that other slices replaced",
+        ("cluster_queue", _ROLE_LABEL),
+    ),
     # evictions
     Metric(
         "evicted_workloads_total",

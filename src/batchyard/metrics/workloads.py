@@ -21,6 +21,7 @@ from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.slices import SLICE_REPLACED
 from batchyard.scheduling.workload import lifecycle
 
 _DELETED: Final = EventType.DELETED
@@ -35,6 +36,7 @@ _CQ_METRIC_NAMES: Final = (
 _OTHER_METRIC_NAMES: Final = (
     *("evicted_workloads_total", "evicted_workloads_once_total", "local_queue_evicted_workloads_total"),
     *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
+    "replaced_workload_slices_total",
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
 _LQ_METRIC_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_METRIC_NAMES)
@@ -182,6 +184,8 @@ class WorkloadMetrics:
 
     def _observe_end(self, obj: Obj, view: WorkloadView) -> None:
         self._end.count(obj, view)
+        if view.elastic and _is_replaced_slice(obj):
+            self._group.add("kueue_replaced_workload_slices_total", (view.cluster_queue,))
         admission, end = (find_condition(obj, lifecycle.ADMITTED), find_condition(obj, lifecycle.FINISHED))
         if view.admitted and admission is not None and end is not None:
             past_execution_time = obj["status"].get("accumulatedPastExecutionTimeSeconds", 0) * SECOND
@@ -226,6 +230,11 @@ class WorkloadMetrics:
                 ready_condition["lastTransitionTime"]
             )
             self._group.observe("kueue_pods_ready_to_evicted_time_seconds", (queue, *reasons), ready_time / SECOND)
+
+
+def _is_replaced_slice(obj: Obj) -> bool:
+    condition = find_condition(obj, lifecycle.FINISHED)
+    return condition is not None and condition["reason"] == SLICE_REPLACED and "admission" in obj["status"]
 
 
 def _unadmitted_reason(obj: Obj, view: WorkloadView) -> tuple[str, str, str] | None:

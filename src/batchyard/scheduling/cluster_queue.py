@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.node import PodTemplate, Requests, sort_requests
-from batchyard.api.views.workload import ClusterQueueView, FlavorFungibility, FlavorView
+from batchyard.api.views.workload import AdmittedPodSet, ClusterQueueView, FlavorFungibility, FlavorView
 from batchyard.base.instant import Instant
 from batchyard.scheduling import messages
 from batchyard.scheduling.quota import (
@@ -159,7 +159,7 @@ NO_FLAVOR_ASSIGNMENT: Final = make_flavor_assignment({}, (), {})
 class ResourceGroupRequest:
     """The resources that a pod set requests from one resource group, with the quota usage for each flavor."""
 
-    __slots__ = ("_assignment_cache", "group", "obstacles", "resource", "resources", "usages")
+    __slots__ = ("_assignment_cache", "group", "mismatches", "obstacles", "resource", "resources", "usages")
 
     def __init__(self, group: FlavorGroup, resource: str, requests: Requests, obstacles: tuple[str, ...]) -> None:
         group_requests = [(r, amount, group.ids[r]) for r, amount in requests if r in group.ids]
@@ -173,6 +173,8 @@ class ResourceGroupRequest:
         )
         #: For each flavor of the group, why the pods cannot use it; '' if they can use it.
         self.obstacles = obstacles
+        #: For a slice, by flavor and resource: the rejection if the replaced slice has another flavor, else ''.
+        self.mismatches: tuple[tuple[str, ...], ...] = ()
         self._assignment_cache: dict[tuple[int, ...], FlavorAssignment] = {}
 
     def assignment_for(self, flavor_index: int, last_tried: int, qualities: Sequence[GranularMode]) -> FlavorAssignment:
@@ -331,13 +333,18 @@ class FlavorScan(NamedTuple):
             preemption_possibility_of(worst_quality(qualities, self.fungibility)),
             max(map(borrowing_height_of, qualities)),
         )
-        main_reason = messages.NO_MATCHING_FLAVOR if self.obstacles[index] else _no_fit_reason(qualities, reasons)
+        is_excluded = self.obstacles[index] or (
+            self.group_request.mismatches and any(self.group_request.mismatches[index])
+        )
+        main_reason = messages.NO_MATCHING_FLAVOR if is_excluded else _no_fit_reason(qualities, reasons)
         return FlavorAttempt(group.flavors[index], group.number, possibility, borrow, tuple(reasons), main_reason)
 
     def _rejection_reasons(self, index: int, qualities: Sequence[GranularMode]) -> list[messages.RejectionReason]:
         if self.obstacles[index]:
             return [self.obstacles[index]]
         group_request = self.group_request
+        if group_request.mismatches:
+            return self._slice_rejection_reasons(index)
         resource_requests = zip(group_request.resources, group_request.usages[index], qualities, strict=True)
         flavor = group_request.group.flavors[index]
         return [
@@ -345,6 +352,21 @@ class FlavorScan(NamedTuple):
             for resource, request, quality in resource_requests
             if preemption_possibility_of(quality) is not _FIT
         ]
+
+    def _slice_rejection_reasons(self, index: int) -> list[messages.RejectionReason]:
+        """Return the reasons against a flavor for a slice: another flavor of the replaced slice, and missing quota."""
+        group_request = self.group_request
+        flavor = group_request.group.flavors[index]
+        reasons: list[messages.RejectionReason] = []
+        for resource, request, mismatch in zip(
+            group_request.resources, group_request.usages[index], group_request.mismatches[index], strict=True
+        ):
+            if mismatch:
+                reasons.append(mismatch)
+            fr, amount = request
+            if self.assumed_usage.get(fr, 0) + amount > max(0, self.available_amounts[fr]):
+                reasons.append(self._rejection_reason(resource, flavor, request))
+        return reasons
 
     def _rejection_reason(
         self, resource: str, flavor: str, request: tuple[int, int]
@@ -391,6 +413,8 @@ class AdmittedWorkload:
     local_queue: str = ""
     #: The part of the priority that a Budget added.
     boost: int = 0
+    #: The admitted pod sets of a slice of an elastic job; () for other Workloads.
+    pod_sets: tuple[AdmittedPodSet, ...] = ()
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     preemption_rank: tuple[int, int, str] = field(init=False)
 

@@ -20,7 +20,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.scheduling import decision_details, gated_cycles
+from batchyard.scheduling import decision_details, gated_cycles, slices
 from batchyard.scheduling.blocked_cycle import BlockedCycle, PodsReadyGate, workload_key_of
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, FlavorAttempt
 from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDetector, SchedulingPolicy
@@ -265,6 +265,9 @@ class Scheduler:
         self._reports_due: Instant = 0
         #: Bypassed Workloads, each with the reason why an equivalent Workload did not fit.
         self._bypassed: dict[str, str] = {}
+        #: Admissions of slices that replace another slice: by Workload while the write is in flight, then confirmed.
+        self._unconfirmed_replacements: dict[str, Admit] = {}
+        self._due_replacements: list[Admit] = []
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Process a watch event; return (CYCLE_KEY,) if the scheduler must be reconciled because of it, else ().
@@ -290,6 +293,8 @@ class Scheduler:
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Run a scheduling cycle or the rest of an interrupted one; if neither is due, write due pending reasons."""
         self._cache.resync(reader, now)
+        if self._due_replacements:
+            return self._finish_replaced_slices(reader, now)
         heads = self._in_flight.select_heads(self._cache.heads(now), self._tree_of)
         outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
@@ -326,6 +331,11 @@ class Scheduler:
         if error is not None:
             self._cache.workload_cache.revert_assumption(key)
         is_awaited = self._in_flight.complete(key)
+        if self._unconfirmed_replacements and key in self._unconfirmed_replacements:
+            replacement = self._unconfirmed_replacements.pop(key)
+            if error is None:
+                self._due_replacements.append(replacement)
+                is_awaited = True
         quota_holder = self._cache.snapshot.holder(key)
         if is_awaited and quota_holder is not None:
             self._cache.queue_manager.record_tree_change(quota_holder.queue)
@@ -381,7 +391,27 @@ class Scheduler:
         reserved_event, *other_events = _admission_events(key, view, decision, now, admitted=is_admitted)
         get_admission_details = partial(decision_details.admission_details, decision, self._number)
         events = [reserved_event._replace(details=get_admission_details), *other_events]
+        if decision.replaced is not None:
+            self._unconfirmed_replacements[view.key] = decision
         self._write(outcome, reserve_quota(obj, admission, now, is_admitted, checks), events)
+
+    def _finish_replaced_slices(self, reader: Reader, now: Instant) -> ReconcileResult:
+        """Finish the slices whose replacements are admitted; no cycle runs before their quota is free.
+
+        If a write fails, the job reconciler finishes the slice. Source: replaceOldWorkloadSlice in Kueue's scheduler.
+        """
+        outcome = self._new_result(requeue_at=now)
+        replacements, self._due_replacements = self._due_replacements, []
+        for decision in replacements:
+            assert decision.replaced is not None
+            key, new_slice = _workload_key(decision.replaced.key), decision.head.workload
+            obj = reader.get(key)
+            if obj is None or lifecycle.is_finished(obj):
+                continue
+            message = slices.replacement_message(new_slice.uid, new_slice.job_uid)
+            finished_slice = lifecycle.finish(obj, slices.SLICE_REPLACED, message, now)
+            self._write(outcome, finished_slice, [EventRecord(key, "Normal", slices.SLICE_REPLACED, message)])
+        return outcome
 
     def _preempt_targets(self, decision: Preempt, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         alternatives = NO_SPARED_WORKLOADS

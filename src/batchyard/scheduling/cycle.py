@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.scheduling import flavor_assigner, messages, quota
+from batchyard.scheduling import flavor_assigner, messages, quota, slices
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import (
     DEFAULT_RULES,
@@ -56,6 +56,13 @@ class OrderableEntry(Protocol):
 
 
 EntryT = TypeVar("EntryT", bound=OrderableEntry)
+
+
+def _add_entry_usage(snapshot: Snapshot, entry: OrderableEntry) -> None:
+    if entry.workload.replaced_slice:
+        snapshot.add_difference(entry.queue, entry.usage)
+    else:
+        snapshot.add_usage(entry.queue, entry.usage)
 
 
 def classical_order(entries: Sequence[EntryT], preemptors: Collection[str] = ()) -> Iterator[EntryT]:
@@ -120,7 +127,7 @@ class _Tournament(Generic[EntryT]):
         """Return the weighted shares from root Cohort to ClusterQueue as if the entry's Workload were admitted."""
         snapshot = self._snapshot
         with snapshot.what_if():
-            snapshot.add_usage(entry.queue, entry.usage)
+            _add_entry_usage(snapshot, entry)
             return tuple(quota.weighted_share(node, snapshot.flavor_resource_names) for node in entry.queue.node.path)
 
     def _forget_shares_in_branch(self, node: quota.QuotaNode) -> None:
@@ -316,8 +323,11 @@ class Cycle:
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
-
+        if workload.replaced_slice and self.policy.rules.elastic_jobs:
+            assigner.replaced = slices.find_replaced_slice(workload, queue)
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)
+        if assigner.replaced is not None:
+            return full_result[0], slices.with_replaced_slice(full_result[0].mode, full_result[1], assigner.replaced)
         may_shrink = workload.can_be_partially_admitted and self.policy.partial_admission
         if not may_shrink or _fits_or_has_targets(full_result):
             return full_result
@@ -352,18 +362,19 @@ class Cycle:
             why = InadmissibleReason(messages.WAITING_FOR_QUOTA, assignment)
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._last_assignment(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
-            self.snapshot.add_usage(entry.queue, entry.usage)
+            _add_entry_usage(self.snapshot, entry)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
         if not claimed_victims.leaves_room_for(entry):
             return self._skip_entry(entry)
         claimed_victims.claim_targets(entry)
-        self.snapshot.add_usage(entry.queue, entry.usage)
+        _add_entry_usage(self.snapshot, entry)
+        targets, replaced = (entry.targets, None) if not entry.targets else slices.split_targets(entry.targets)
         if assignment.mode is _MODE_PREEMPT:
-            message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
+            message_suffix = f". Pending the preemption of {len(targets)} workload(s)"
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, assignment, suffix=message_suffix)
-            return Preempt(head, entry.queue, tuple(entry.targets), why)
-        return Admit(head, entry.queue, assignment)
+            return Preempt(head, entry.queue, tuple(targets), why)
+        return Admit(head, entry.queue, assignment, replaced)
 
     def _skip_entry(self, entry: NominatedEntry) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
@@ -427,6 +438,9 @@ def _assign_with_counts(
     assignment = assigner.assign(pod_counts)
     if preemptor is None or assignment.mode is not _MODE_PREEMPT:
         return assignment, []
+    if assigner.replaced is not None:
+        usage = slices.requested_difference(assigner.workload, assignment.pod_sets, assigner.replaced.pod_sets)
+        return assignment, preemptor.targets_for_usage(usage, assignment.preempting_frs)
     return assignment, preemptor.targets_for(assignment)
 
 

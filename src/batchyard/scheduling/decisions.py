@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
-from batchyard.api.well_known import ANCHOR_AT_QUOTA_RESERVATION
-from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.api.well_known import ANCHOR_AT_QUOTA_RESERVATION, ELASTIC_JOBS_GATE
+from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
 from batchyard.scheduling.preemption.context import PreemptionTarget
@@ -46,6 +46,8 @@ class DecisionRules:
     anchors_usage_at_reservation: bool = False
     #: Gate WorkloadPriorityClassDefaulting: jobs without a priority class get the class `default`, if it exists.
     defaults_priority_class: bool = True
+    #: Gate ElasticJobsViaWorkloadSlices: a slice of an elastic job replaces an earlier one.
+    elastic_jobs: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
     finishes_orphans: bool = True
     #: The feature gates of these rules that the Configuration sets, sorted by name.
@@ -82,6 +84,7 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     ANCHOR_AT_QUOTA_RESERVATION: "anchors_usage_at_reservation",
     "WorkloadPriorityClassDefaulting": "defaults_priority_class",
     "FinishOrphanedWorkloads": "finishes_orphans",
+    ELASTIC_JOBS_GATE: "elastic_jobs",
 }
 #: The gates that are enabled by default since Kueue 0.20.
 _ENABLED_IN_0_20: Final = (
@@ -139,6 +142,8 @@ class Admit(NamedTuple):
     head: Head
     queue: ClusterQueue
     assignment: Assignment
+    #: The slice of the same elastic job that the head replaces, and that finishes once the admission is written.
+    replaced: AdmittedWorkload | None = None
 
 
 class Preempt(NamedTuple):

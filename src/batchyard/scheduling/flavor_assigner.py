@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from batchyard.api.views.node import Requests, sort_requests
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
-from batchyard.scheduling import cluster_queue
+from batchyard.scheduling import cluster_queue, slices
 from batchyard.scheduling.messages import (
     NO_MATCHING_FLAVOR,
     PodSetReasons,
@@ -176,6 +176,8 @@ class FlavorAssigner:
     last_assignment: LastAssignment | None
     fair_sharing: bool = False
     nominated_flavors: NominatedFlavors = ()
+    #: The slice that the Workload replaces: only the difference to its usage is requested, in the same flavors.
+    replaced: cluster_queue.AdmittedWorkload | None = None
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
         """Return the flavor assignment for the given pod counts, one per pod set.
@@ -230,6 +232,8 @@ class FlavorAssigner:
     def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
         pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
         pod_set_request = self.queue.coverage.split_pod_requests(pod_set.template, pod_count, self.snapshot.obstacles)
+        if self.replaced is not None:
+            pod_set_request = slices.request_difference(pod_set_request, self.replaced.pod_sets, (pod_set_index,))
         flavor_scans = self._scan_groups(pod_set_request, (pod_set_index,), usage)
         assignment = _merge_assignments(pod_set_request, flavor_scans)
         return PodSetAssignment(
@@ -256,6 +260,8 @@ class FlavorAssigner:
             [p.template for p in pod_sets],
         )
         pod_set_group_request = coverage.split_requests(total_requests, templates, obstacles)
+        if self.replaced is not None:
+            pod_set_group_request = slices.request_difference(pod_set_group_request, self.replaced.pod_sets, indexes)
         flavor_scans = self._scan_groups(pod_set_group_request, indexes, usage)
         assignment = _merge_assignments(pod_set_group_request, flavor_scans)
         return [
@@ -263,12 +269,23 @@ class FlavorAssigner:
                 p.name,
                 pod_counts[i],
                 pod_set_request.requests,
-                _restrict_assignment(assignment, pod_set_request.requests),
+                self._restrict_assignment(assignment, pod_set_request.requests, i),
                 flavor_scans,
                 pod_set_group_request.unavailable_resource,
             )
             for i, p, pod_set_request in zip(indexes, pod_sets, requests, strict=True)
         ]
+
+    def _restrict_assignment(
+        self, merged: cluster_queue.FlavorAssignment, requests: Requests, pod_set_index: int
+    ) -> cluster_queue.FlavorAssignment:
+        """Return the part of a pod set group's flavor assignment that concerns one of its pod sets."""
+        choices = {r: merged.choices[r] for r, _ in requests if r in merged.choices}
+        replaced_usage = {} if self.replaced is None else dict(self.replaced.pod_sets[pod_set_index].usage)
+        usage = tuple([(choices[r].fr, amount - replaced_usage.get(r, 0)) for r, amount in requests if r in choices])
+        tried_indexes = {r: merged.tried[r] for r in choices}
+        mode = _MODE_FIT if merged.mode is _MODE_FIT else _MODE_NO_FIT
+        return cluster_queue.make_flavor_assignment(choices, usage, tried_indexes, mode)
 
     def _scan_groups(
         self, pod_set_request: cluster_queue.PodSetRequest, pod_set_indexes: Sequence[int], usage: Usage
@@ -304,7 +321,10 @@ class FlavorAssigner:
         best: Sequence[GranularMode] = ()
         previous_qualities: Sequence[GranularMode] = ()
         best_quality, best_index = NO_FIT, -1
-        for index, qualities in enumerate(self._iterate_qualities(total_usages, obstacles, start, available), start):
+        flavor_qualities = self._iterate_qualities(total_usages, obstacles, start, available)
+        if group_request.mismatches:
+            flavor_qualities = slices.reject_mismatches(flavor_qualities, obstacles, group_request.mismatches, start)
+        for index, qualities in enumerate(flavor_qualities, start):
             if qualities == previous_qualities:  # no better than the previous flavor; stored once
                 qualities_by_flavor.append(previous_qualities)
                 continue
@@ -360,7 +380,7 @@ class FlavorAssigner:
                     available_amount = available_amounts[fr]
                 except KeyError:
                     available_amount = available_amounts[fr] = available(node, fr)
-                if total <= available_amount or not total:
+                if total <= available_amount or total <= 0:
                     qualities.append(FIT - height)
                 elif total <= quota[fr] or (total <= potential_quota[fr] and (may_reclaim or may_preempt_borrowing)):
                     qualities.append(HOPELESS - height if oracle is None else oracle(fr, total, height))
@@ -403,14 +423,6 @@ def _merge_assignments(
     return cluster_queue.make_flavor_assignment(
         choices, tuple([used for assignment in assignments for used in assignment.usage]), tried_indexes, _MODE_FIT
     )
-
-
-def _restrict_assignment(merged: cluster_queue.FlavorAssignment, requests: Requests) -> cluster_queue.FlavorAssignment:
-    choices = {r: merged.choices[r] for r, _ in requests if r in merged.choices}
-    usage = tuple([(choices[r].fr, amount) for r, amount in requests if r in choices])
-    tried_indexes = {r: merged.tried[r] for r in choices}
-    mode = _MODE_FIT if merged.mode is _MODE_FIT else _MODE_NO_FIT
-    return cluster_queue.make_flavor_assignment(choices, usage, tried_indexes, mode)
 
 
 def _add_assumed(assumed_usage: Mapping[int, int], usage: Usage) -> Usage:

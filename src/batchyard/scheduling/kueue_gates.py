@@ -11,6 +11,7 @@ from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     ANCHOR_AT_QUOTA_RESERVATION,
     DISABLE_WAIT_FOR_PODS_READY,
+    ELASTIC_JOBS_GATE,
     GATES,
     UNSCHEDULED_TIMEOUT,
     WORKLOAD_LEVEL_TIMEOUTS,
@@ -85,6 +86,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_obeyed(
         "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
     ),
+    **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     # Gates of the scheduler.
     **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),
@@ -136,9 +138,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         *("KueueDRAIntegrationExtendedResource", "KueueDRAIntegrationPartitionableDevices"),
         *("KueueDRAIntegrationConsumableCapacity", "KueueDRARejectWorkloadsWhenDRADisabled"),
     ),
-    **_without_effect(
-        "elastic jobs are not supported", *("ElasticJobsViaWorkloadSlices", "ElasticJobsViaWorkloadSlicesWithTAS")
-    ),
+    **_without_effect("topologies of elastic jobs are not supported", "ElasticJobsViaWorkloadSlicesWithTAS"),
     **_without_effect(
         "topology-aware scheduling is not supported",
         *("SchedulerLibraryIntegration", "TASAssignmentsEncodingByHostnamePrefix", "TASBalancedPlacement"),

@@ -25,6 +25,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.scheduling import slices
 from batchyard.scheduling.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
@@ -205,17 +206,17 @@ class WorkloadCache:
                 fr = self.snapshot.flavor_resource_id(flavor, resource)
                 assigned_frs[fr] = None
                 usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
-        reserved_at = view.reserved_at or 0
-        self._add_holder(
-            _make_holder(
-                view,
-                queue,
-                tuple(usage.items()),
-                frozenset(assigned_frs),
-                reserved_at=reserved_at,
-                is_admitted=view.admitted,
-            )
+        holder = _make_holder(
+            view,
+            queue,
+            tuple(usage.items()),
+            frozenset(assigned_frs),
+            reserved_at=view.reserved_at or 0,
+            is_admitted=view.admitted,
         )
+        if view.elastic:
+            holder.pod_sets = view.admitted_pod_sets
+        self._add_holder(holder)
         if old is not None:
             old_view = self._view_of(old)
             if old_view.quota_reserved and (old_view.counts != view.counts or old_view.priority != view.priority):
@@ -298,8 +299,13 @@ def make_pending_queue(queue: ClusterQueue, snapshot: Snapshot, rules: DecisionR
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
-    usage, queue = decision.assignment.usage, decision.queue
-    return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    view, usage, pod_sets = decision.head.workload, decision.assignment.usage, decision.assignment.pod_sets
+    if decision.replaced is not None:
+        usage = slices.full_usage(pod_sets)
+    holder = _make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    if view.elastic:
+        holder.pod_sets = slices.admitted_pod_sets(pod_sets)
+    return holder
 
 
 def _make_holder(

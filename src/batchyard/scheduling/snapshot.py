@@ -126,8 +126,16 @@ class CohortForest:
         return existing_node or new_nodes[0]
 
 
+#: The sign of usage that was added to a ClusterQueue, but not to its Cohorts.
+_QUEUE_ONLY: Final = 0
 #: A tentative change: the queue, the removed Workload if any, the usage, and its sign (1 added, -1 removed).
 TentativeChange: TypeAlias = tuple[cluster_queue.ClusterQueue, cluster_queue.AdmittedWorkload | None, Usage, int]
+
+
+def _change_usage_of_queue(node: QuotaNode, usage: Usage, sign: int) -> None:
+    node.path[0].available_by_gate = {}
+    for fr, amount in usage:
+        node.usage[fr] += sign * amount
 
 
 class TentativeChangeScope:
@@ -329,7 +337,10 @@ class Snapshot:
         tentative_changes = self._tentative_changes
         while len(tentative_changes) > change_count:
             queue, workload, usage, sign = tentative_changes.pop()
-            change_usage(queue.node, usage, -sign)
+            if sign == _QUEUE_ONLY:
+                _change_usage_of_queue(queue.node, usage, -1)
+            else:
+                change_usage(queue.node, usage, -sign)
             if workload is not None:
                 queue.put(workload)
         self._depth -= 1
@@ -337,6 +348,17 @@ class Snapshot:
     def add_usage(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
         """Tentatively add usage to a ClusterQueue, without a Workload; only inside `what_if()`."""
         self._apply_tentatively(queue, None, usage, 1)
+
+    def add_difference(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
+        """Tentatively add the usage by which a slice differs from the slice that it replaces; only in `what_if()`.
+
+        As in Kueue (addUsage), a negative amount counts in the ClusterQueue, but not in its Cohorts.
+        """
+        self.add_usage(queue, tuple([(fr, amount) for fr, amount in usage if amount > 0]))
+        released_usage = tuple([(fr, amount) for fr, amount in usage if amount < 0])
+        if released_usage:
+            self._tentative_changes.append((queue, None, released_usage, _QUEUE_ONLY))
+            _change_usage_of_queue(queue.node, released_usage, 1)
 
     def remove_usage(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
         """Tentatively subtract usage from a ClusterQueue; only inside `what_if()`."""

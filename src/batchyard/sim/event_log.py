@@ -17,6 +17,7 @@ from batchyard.cloud.catalog.instances import CRASHED, FAILED, phase_of
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.messages import parse_preemptor_uid
+from batchyard.scheduling.slices import SLICE_REPLACED
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 
 # The records of nodes, pods, machines and provisioned capacity.
@@ -182,7 +183,7 @@ class EventLog:
         if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
             self._emit_eviction(event.obj, view)
         if view.finished and not (old_view and old_view.finished):
-            self._emit_record("Finished", {"workload": view.key})
+            self._emit_record("Finished", _finish_fields(event.obj, view))
 
     def _emit_eviction(self, obj: Obj, view: WorkloadView) -> None:
         status = obj["status"]
@@ -199,6 +200,13 @@ class EventLog:
     def _emit_record(self, event: str, record_fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last_record_at = self._now() if at is None else at
         self._sink({"time": duration_seconds(self.last_record_at - self._start), "event": event, **record_fields})
+
+
+def _finish_fields(obj: Obj, view: WorkloadView) -> dict[str, Any]:
+    """Return the fields of the record that a Workload finished; `reason` is given only for a replaced slice."""
+    condition = find_condition(obj, "Finished") if view.elastic else None
+    is_replaced = condition is not None and condition["reason"] == SLICE_REPLACED
+    return {"workload": view.key, **({"reason": SLICE_REPLACED} if is_replaced else {})}
 
 
 def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
@@ -277,7 +285,9 @@ class Evicted(WorkloadEvent):
 
 @dataclass(frozen=True, slots=True)
 class Finished(WorkloadEvent):
-    """A Workload finished."""
+    """A Workload finished. `reason` is WorkloadSliceReplaced if another slice of its job replaced it, otherwise ''."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +335,7 @@ _EVENT_MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
     "Admitted": _workload_event_maker(Admitted, "clusterQueue"),
     "Preempted": _workload_event_maker(Preempted, "reason", "by"),
     "Evicted": _workload_event_maker(Evicted, "reason"),
-    "Finished": _workload_event_maker(Finished),
+    "Finished": lambda record: Finished(record["time"], record["workload"], record.get("reason", "")),
     "PreemptionLoop": lambda record: PreemptionLoopFound(record["time"], record["cohort"], record["message"]),
     "Final": lambda record: RunEnded(record["time"], tuple(record["pending"]), tuple(record["admitted"])),
 }

@@ -13,7 +13,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs, check_queue_removal, queue_job
+from batchyard.admission_plugins.built_in import (
+    ALL_QUEUED_JOBS,
+    ManagedJobs,
+    check_queue_removal,
+    gate_elastic_job,
+    queue_job,
+)
 from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
@@ -188,10 +194,13 @@ def review_mutation(
     groups: Sequence[str],
     fetched: FetchedObjects,
     managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+    *,
+    rules: DecisionRules = DEFAULT_RULES,
 ) -> Obj:
     """Return the AdmissionReview response of the mutating webhook: a denial, or a JSON patch if the object changes.
 
-    Raises InvalidReview if the review is malformed, and ObjectNotFetched if the response requires another object.
+    If the `rules` support elastic jobs, an elastic Job gets the scheduling gate of its pods. Raises InvalidReview if
+    the review is malformed, and ObjectNotFetched if the response requires another object.
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
@@ -199,6 +208,8 @@ def review_mutation(
         complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, managed_jobs)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
+    if rules.elastic_jobs and ADMISSION in groups and group_kind(obj) == scheme.JOB:
+        complete_object = gate_elastic_job(complete_object)
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
     if not patch:
         return _admission_response(request)

@@ -105,6 +105,9 @@ class WorkloadView:
     limit_range_violation: str
     #: Whether a pod set may run with fewer pods than its count.
     can_be_partially_admitted: bool
+    #: Whether the Workload is a slice of an elastic job; and the key of the slice that it replaces, '' if none.
+    elastic: bool
+    replaced_slice: str
 
     _shared: "_SharedPodSets"
 
@@ -113,7 +116,10 @@ class WorkloadView:
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
-        self.boost = _priority_boost(metadata)
+        annotations = metadata.get("annotations")
+        self.elastic = bool(annotations) and annotations.get(well_known.ELASTIC_JOB) == "true"
+        self.replaced_slice = annotations.get(well_known.REPLACEMENT_FOR, "") if annotations else ""
+        self.boost = _priority_boost(annotations)
         self.priority = (spec.get("priority") or 0) + self.boost
         self.active = spec.get("active", True) is not False
         if old_view is None:
@@ -215,8 +221,7 @@ def _has_pods_ready_timeout(obj: Obj) -> bool:
     return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])
 
 
-def _priority_boost(metadata: Mapping[str, Any]) -> int:
-    annotations = metadata.get("annotations")
+def _priority_boost(annotations: Mapping[str, str] | None) -> int:
     text = annotations.get(well_known.PRIORITY_BOOST) if annotations else None
     if not text or len(text) > _PRIORITY_BOOST_LENGTH_MAX or not text.removeprefix("-").isdecimal():
         return 0

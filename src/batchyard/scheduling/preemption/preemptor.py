@@ -230,6 +230,10 @@ class Preemptor:
         ]
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
+    def targets_for_usage(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
+        """Return the Workloads to preempt for requested amounts, given the flavor-resources with too little quota."""
+        return self._find_targets_cached(usage, contested_frs)
+
     def simulate_preemption(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:
         """Return how preemption could free an amount: in the preemptor's queue, in other queues, or not at all.
 

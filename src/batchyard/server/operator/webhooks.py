@@ -491,7 +491,9 @@ class Webhooks:
         return counting_handler
 
     async def _mutate(self, request: web.Request) -> web.Response:
-        return await self._answer_review(request, partial(review_mutation, managed_jobs=self._options.managed_jobs))
+        options = self._options
+        review = partial(review_mutation, managed_jobs=options.managed_jobs, rules=options.rules)
+        return await self._answer_review(request, review)
 
     async def _validate(self, request: web.Request) -> web.Response:
         options = self._options

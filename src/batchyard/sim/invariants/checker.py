@@ -37,6 +37,7 @@ from batchyard.sim.invariants.object_states import is_new_preemption
 from batchyard.sim.invariants.quota import (
     AdmittedHasAssignment,
     AssumedEqualsConfirmed,
+    ElasticPodsAreGranted,
     FinishedHoldsNothing,
     JobsCountRight,
     NoJobRunsWithoutAdmission,
@@ -355,6 +356,7 @@ INVARIANTS: Final[tuple[type[Invariant], ...]] = (
     WatchHasNoGap,
     NothingMutated,
     AssumedEqualsConfirmed,
+    ElasticPodsAreGranted,
     # In worlds with nodes:
     NoPodWithoutAdmission,
     HotswapRespectsPriority,

@@ -18,6 +18,7 @@ from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.catalog.nodes import node_template
 from batchyard.cloud.catalog.pool_properties import is_autoscaled, slice_host_count, zones_of
 from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.jobframework.slices import has_gate
 from batchyard.jobs.job.spec import parse_indexes, spans_contain
 from batchyard.scheduling.cluster_queue import flavor_mismatch
 from batchyard.sim.invariants.cluster import binding_obstacle, pods_by_node, sum_requests
@@ -39,16 +40,18 @@ class NothingHangs(Invariant):
     def finish(self) -> None:
         """If no more events are scheduled, report each unfinished job and pod that can no longer make progress."""
         if self.is_at_rest:
+            # The gated pods of an elastic Job wait for a Workload.
             pods = [obj for obj in self.world_view.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
             self._check_jobs(pods)
-            self._check_pods([pod_view(obj) for obj in pods])
+            self._check_pods([pod_view(obj) for obj in pods if not has_gate(obj)])
 
     def _check_jobs(self, pods: Sequence[Obj]) -> None:
         world = self.world_view.world
         jobs = [obj for kind in (scheme.JOB, scheme.JOB_SET) for obj in world.objects(kind) if not _has_ended(obj)]
         owner_uids = [owner["uid"] for obj in (*pods, *jobs) if (owner := controller_of(obj)) is not None]
         for job in jobs:
-            may_job_run = not job["spec"].get("suspend") and not _must_follow_ended_pod(job)
+            has_pods = job["spec"].get("parallelism") != 0  # a user may scale a Job to zero
+            may_job_run = has_pods and not job["spec"].get("suspend") and not _must_follow_ended_pod(job)
             if may_job_run and job["metadata"]["uid"] not in owner_uids:
                 self.violate(f"job {key_of(job)} may run, but has no waiting pods", key_of(job))
 
@@ -188,7 +191,8 @@ class NothingIsStuck(Invariant):
 
         In StrictFIFO queues, and in queues with a quota for pods, only the first Workload is checked. Cohort trees in a
         preemption loop, or with another StrictFIFO queue that has pending Workloads, are skipped. So are StrictFIFO
-        queues with admission fair sharing, where the usage of LocalQueues selects the first Workload.
+        queues with admission fair sharing, where the usage of LocalQueues selects the first Workload, and slices of
+        elastic jobs that replace a slice with quota, because they need the flavors of that slice.
         """
         if self.world_view.world.kernel.pending_count():
             return
@@ -203,9 +207,13 @@ class NothingIsStuck(Invariant):
             if root.partition("/")[2] in looping_roots or has_strict_queue or is_order_unknown:
                 continue
             for view in views[:1] if spec.strict_fifo or _counts_pods(spec) else views:
-                if self._has_room(view, spec):
+                if not self._replaces_slice(view) and self._has_room(view, spec):
                     description = f"Workload {view.key} is pending in {queue}, but fits its free quota"
                     self.violate(description, Key(scheme.WORKLOAD, view.namespace, view.name))
+
+    def _replaces_slice(self, view: WorkloadView) -> bool:
+        replaced_slice = self.states.workloads.get(view.replaced_slice) if view.replaced_slice else None
+        return replaced_slice is not None and replaced_slice.quota_reserved and not replaced_slice.finished
 
     def _waiting_workloads(self) -> dict[str, list[WorkloadView]]:
         views_by_queue: dict[str, list[WorkloadView]] = {}

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from batchyard.admission_plugins.built_in import is_managed_namespace
-from batchyard.api import meta, scheme
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of
-from batchyard.api.views.pods import FAILED, RUNNING, SUCCEEDED, phase, pod_view
+from batchyard.api.views.pods import FAILED, RUNNING, SUCCEEDED, is_terminal, phase, pod_view
 from batchyard.api.views.workload import (
     AdmittedPodSet,
     ClusterQueueView,
@@ -17,6 +17,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.jobframework.slices import has_gate
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, flavor_mismatch
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -55,8 +56,10 @@ class QuotaNeverOversubscribed(Invariant):
             return
         view = workload_view(event.obj)
         node = f"queue/{view.cluster_queue}"
+        replaced_slice = self.states.workloads.get(view.replaced_slice)  # it finishes at the same instant
+        released_workloads = [*self._preempted_workloads, *([] if replaced_slice is None else [replaced_slice])]
         for quota_key, amount in object_states.held_amounts_of(view).items():
-            available = self._available_without(self._preempted_workloads, node, quota_key)
+            available = self._available_without(released_workloads, node, quota_key)
             if amount > max(0, available):
                 name = "/".join(quota_key)
                 description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
@@ -355,7 +358,8 @@ class JobsCountRight(Invariant):
             yield f"status.failed is {failures}, but {failed_pods} pods failed or were deleted"
         if successes > spec.get("completions", successes):
             yield f"status.succeeded is {successes}, above spec.completions {spec['completions']}"
-        if active_count > spec.get("parallelism", 1):
+        # A Job without completions keeps its pods once one has succeeded, even if its parallelism is reduced.
+        if active_count > spec.get("parallelism", 1) and (successes == 0 or "completions" in spec):
             yield f"status.active is {active_count}, above spec.parallelism {spec.get('parallelism', 1)}"
         completed_count = _count_indexes(status.get("completedIndexes") or "")
         if spec.get("completionMode") == "Indexed" and successes != completed_count:
@@ -478,6 +482,68 @@ class NoPodWithoutAdmission(Invariant):
         metadata = root["metadata"]
         owned_objects = self.world_view.world.client.owned_by(metadata["uid"], metadata["namespace"])
         return any(workload_view(obj).quota_reserved for obj in owned_objects if obj["kind"] == "Workload")
+
+
+# No more pods of an elastic Job may be scheduled than its Workload has.
+
+
+class ElasticPodsAreGranted(Invariant):
+    """Invariant: at most as many pods of an elastic Job are without the scheduling gate as its slice with quota has.
+
+    Terminating pods do not count: a Job that shrinks releases quota before its pods have stopped, as in Kueue.
+    """
+
+    name = "elastic_pods_are_granted"
+
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
+        #: The keys of the elastic Jobs that changed at this instant, by whether a pod lost its gate in this batch.
+        self._changed_jobs: dict[Key, None] = {}
+        self._ungated_jobs: dict[Key, None] = {}
+
+    def check_event(self, event: WatchEvent) -> None:
+        """Record the elastic Jobs of changed pods and Workloads."""
+        owner = controller_of(event.obj) if event.key.kind in {scheme.POD, scheme.WORKLOAD} else None
+        if owner is None or owner["kind"] != "Job" or not _is_elastic_dependent(event.obj):
+            return
+        job = Key(scheme.JOB, event.key.namespace, owner["name"])
+        self._changed_jobs[job] = None
+        if event.key.kind == scheme.POD and event.old is not None and has_gate(event.old) and not has_gate(event.obj):
+            self._ungated_jobs[job] = None
+
+    def after_batch(self, batch: Sequence[WatchEvent]) -> None:
+        """Check the Jobs of which pods lost their gate."""
+        self._check_jobs(self._ungated_jobs)
+
+    def end_instant(self) -> None:
+        """Check the elastic Jobs that changed."""
+        self._check_jobs(self._changed_jobs)
+
+    def _check_jobs(self, jobs: dict[Key, None]) -> None:
+        for key in jobs:
+            job = self.world_view.world.client.get(key)
+            if job is None:
+                continue
+            dependents = self.world_view.world.client.owned_by(job["metadata"]["uid"], key.namespace)
+            slices = [workload_view(obj) for obj in dependents if obj["kind"] == "Workload"]
+            granted = max([sum(p.count for p in each.pod_sets) for each in slices if _holds_quota(each)], default=0)
+            ungated_count = sum(obj["kind"] == "Pod" and _may_be_scheduled(obj) for obj in dependents)
+            if ungated_count > granted:
+                self.violate(f"{ungated_count} pods of {key} may be scheduled, but {granted} have quota", key)
+        jobs.clear()
+
+
+def _is_elastic_dependent(obj: Obj) -> bool:
+    annotations = obj["metadata"].get("annotations") or {}
+    return well_known.SLICE_NAME in annotations or well_known.ELASTIC_JOB in annotations
+
+
+def _holds_quota(view: WorkloadView) -> bool:
+    return view.quota_reserved and not view.finished
+
+
+def _may_be_scheduled(pod: Obj) -> bool:
+    return not has_gate(pod) and not is_terminal(pod) and "deletionTimestamp" not in pod["metadata"]
 
 
 # The scheduler removes finished Workloads from its quota and its queues.

@@ -1,0 +1,370 @@
+"""Slices of elastic jobs: the Workloads of a job that is scaled while it runs, and the pods that may be scheduled.
+
+A job has at most two unfinished slices. The reserved slice holds the quota of the pods that run. Its replacement waits
+until the quota of a larger job is free. A slice without quota is edited in place. A slice with quota is edited in place
+if the job only shrinks. All pods of the job start with a scheduling gate, which is removed from as many pods as the
+reserved slice has. Sources: Kueue's pkg/workloadslicing, pkg/controller/elasticjobs and
+pkg/controller/jobframework/reconciler.go.
+
+These rules differ from Kueue's:
+- An evicted slice keeps its quota until the pods of its job have stopped, also if a replacement waits.
+- A replacement keeps the pod templates of the first slice. Therefore, an evicted job may get other flavors.
+- All unfinished slices of a finished job finish.
+- A slice keeps the quota of pods that run, even if the job has become smaller.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from batchyard.api import meta, scheme, well_known
+from batchyard.api.meta import Obj
+from batchyard.api.views.pods import is_terminal
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import Reader, Update, UpdateStatus
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.jobframework.workloads import GenericJob, PodSets, is_created_for, workload_name
+from batchyard.scheduling.slices import SLICE_REPLACED
+from batchyard.scheduling.workload import lifecycle
+
+_REPLACED_MESSAGE: Final = "Replaced to accommodate a new workload slice"
+_OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
+#: The annotations of admission checks that are copied to pods whose gate is removed.
+_CHECK_ANNOTATIONS: Final = (well_known.CONSUME_PROVISIONING_REQUEST, well_known.PROVISIONING_CLASS)
+
+Counts: TypeAlias = Mapping[str, int]
+
+
+class SliceActions(NamedTuple):
+    """The actions of the job reconciler that slices have in common with other Workloads, for one job."""
+
+    #: Updates the priority and the admission gate of a Workload.
+    sync_workload: Callable[[Obj], ReconcileResult | None]
+    #: Makes the job and a Workload follow each other.
+    follow_workload: Callable[[Obj], ReconcileResult]
+    #: Creates a Workload with these pod sets; the function completes its manifest.
+    create_workload: Callable[[PodSets, Callable[[Obj], Obj]], ReconcileResult]
+    delete_workloads: Callable[[Sequence[Obj]], ReconcileResult]
+
+
+class SliceRoles(NamedTuple):
+    """The roles of a job's unfinished slices."""
+
+    #: The slice that must match the job: the replacement of the reserved slice, or else the reserved slice.
+    selected: Obj
+    #: The latest slice with quota that is not evicted; its pod counts are granted to the job.
+    reserved: Obj | None
+    #: The other slices, which must finish.
+    surplus: Sequence[Obj]
+
+
+def assign_roles(slices: Sequence[Obj]) -> SliceRoles:
+    """Return the roles of a job's unfinished slices (at least one), which must be in the order of `slice_order()`.
+
+    Without a reserved slice, the newest slice that is not evicted is selected, or else the newest.
+    """
+    replacements = _replacements(slices)
+    live_slices = [each for each in slices if _is_live(each)]
+    reserved = next((each for each in reversed(live_slices) if _is_chain_head(each, replacements)), None)
+    selected = (live_slices or slices)[-1]
+    if reserved is not None:
+        replacement = replacements.get(_name_key(reserved))
+        selected = reserved if replacement is None or lifecycle.has_quota_reservation(replacement) else replacement
+    return SliceRoles(selected, reserved, [each for each in slices if each is not selected and each is not reserved])
+
+
+def _is_live(workload: Obj) -> bool:
+    return not lifecycle.is_evicted(workload) and "deletionTimestamp" not in workload["metadata"]
+
+
+def _is_chain_head(workload: Obj, replacements: Mapping[str, Obj]) -> bool:
+    replacement = replacements.get(_name_key(workload))
+    is_replaced = replacement is not None and lifecycle.has_quota_reservation(replacement)
+    return lifecycle.has_quota_reservation(workload) and not is_replaced
+
+
+def _replacements(slices: Sequence[Obj]) -> dict[str, Obj]:
+    """Return, by the key of the replaced slice, its replacement; of two replacements, the one with quota."""
+    replacements: dict[str, Obj] = {}
+    for workload in slices:
+        key = _replaced_key(workload)
+        if key is None or not _is_live(workload):
+            continue
+        other = replacements.get(key)
+        has_quota = lifecycle.has_quota_reservation(workload)
+        if other is None or (has_quota and not lifecycle.has_quota_reservation(other)):
+            replacements[key] = workload
+    return replacements
+
+
+def slice_order(workloads: Sequence[Obj]) -> list[Obj]:
+    """Return slices oldest first: by creation time, then by their position in the chain of replacements, then by uid.
+
+    Creation times have a resolution of one second, so a slice and its replacement may have equal ones.
+    """
+    replaced_key_of = {_name_key(each): _replaced_key(each) for each in workloads}
+
+    def depth(workload: Obj) -> int:
+        seen_keys: dict[str, None] = {}
+        key: str | None = _name_key(workload)
+        while key is not None and key not in seen_keys:
+            seen_keys[key] = None
+            key = replaced_key_of.get(key)
+        return len(seen_keys)
+
+    return sorted(
+        workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), depth(w), w["metadata"].get("uid", ""))
+    )
+
+
+def _name_key(workload: Obj) -> str:
+    return f"{workload['metadata'].get('namespace', '')}/{workload['metadata']['name']}"
+
+
+def _replaced_key(workload: Obj) -> str | None:
+    key = meta.annotation(workload, well_known.REPLACEMENT_FOR)
+    return key if key and key.startswith(f"{workload['metadata'].get('namespace', '')}/") else None
+
+
+def slice_annotations(replaced: Obj | None, name: str) -> dict[str, str]:
+    """Return the annotations of a new slice, given the slice that it replaces and its own name."""
+    annotations = {well_known.ELASTIC_JOB: "true", well_known.SLICE_NAME: name}
+    if replaced is not None:
+        annotations |= {well_known.SLICE_NAME: slice_name(replaced), well_known.REPLACEMENT_FOR: _name_key(replaced)}
+    return annotations
+
+
+def slice_name(workload: Obj) -> str:
+    """Return the name of the first slice in the chain of a slice; all pods of the job carry it as an annotation."""
+    return meta.annotation(workload, well_known.SLICE_NAME) or str(workload["metadata"]["name"])
+
+
+def counts_of(pod_sets: PodSets) -> Counts:
+    """Return the number of pods of each pod set, by name."""
+    return {pod_set["name"]: pod_set["count"] for pod_set in pod_sets}
+
+
+def has_shrunk(old_counts: Counts, new_counts: Counts) -> bool:
+    """Return whether at least one pod set has fewer pods than before, and none has more."""
+    changes = [new_counts[name] - count for name, count in old_counts.items()]
+    return min(changes, default=0) < 0 and max(changes, default=0) <= 0
+
+
+def with_counts(pod_sets: PodSets, counts: Counts) -> list[Mapping[str, Any]]:
+    """Return the pod sets with other numbers of pods."""
+    return [{**pod_set, "count": counts[pod_set["name"]]} for pod_set in pod_sets]
+
+
+# The reconcile of an elastic job.
+
+
+class ElasticJob(NamedTuple):
+    """An elastic job that is reconciled: the job, its pod sets and Workloads, and the actions of the reconciler."""
+
+    job: Obj
+    pod_sets: PodSets
+    workloads: Sequence[Obj]
+    integration: GenericJob
+    reader: Reader
+    now: Instant
+    actions: SliceActions
+
+
+def reconcile_elastic_job(elastic: ElasticJob) -> ReconcileResult | None:
+    """Return the writes of the first action that an elastic job needs; None if its slices have other pod sets.
+
+    Such a job is reconciled like a job that is not elastic. Source: EnsureWorkloadSlices in pkg/workloadslicing.
+    """
+    own_workloads = [each for each in elastic.workloads if is_created_for(each, elastic.job)]
+    foreign_workloads = [each for each in elastic.workloads if not is_created_for(each, elastic.job)]
+    outcome = elastic.actions.delete_workloads(foreign_workloads)
+    outcome.writes += _finalizer_writes(own_workloads)
+    if outcome.writes:
+        return outcome
+    slices = slice_order([each for each in own_workloads if not lifecycle.is_finished(each)])
+    completion = elastic.integration.completion(elastic.job)
+    if completion is not None:
+        for each in slices:
+            followed = elastic.actions.follow_workload(each)
+            outcome.writes += followed.writes
+            outcome.events += followed.events
+        return outcome
+    if not slices:
+        return outcome if _has_failed(own_workloads) else _create_slice(elastic, elastic.pod_sets, None)
+    return _reconcile_slices(elastic, slices)
+
+
+def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileResult | None:
+    roles = assign_roles(slices)
+    ending_slice = next((each for each in slices if _is_ending(each, roles)), None)
+    if ending_slice is not None:
+        return elastic.actions.follow_workload(ending_slice)
+    if roles.surplus:
+        return ReconcileResult([UpdateStatus(each) for each in _finished_slices(slices, roles.surplus, elastic.now)])
+    job_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
+    if job_counts.keys() != counts.keys():
+        return None
+    running_counts = _running_counts(_pods_of(elastic))
+    new_counts = {name: max(pod_count, running_counts.get(name, 0)) for name, pod_count in job_counts.items()}
+    if new_counts != counts:
+        return _resize(elastic, roles.selected, counts, new_counts)
+    for each in (roles.selected, roles.reserved):
+        outcome = None if each is None else elastic.actions.sync_workload(each)
+        if outcome is not None:
+            return outcome
+    return _follow_slices(elastic, roles)
+
+
+def _is_ending(workload: Obj, roles: SliceRoles) -> bool:
+    """Return whether the job must stop because a slice is deleted, or is evicted while no other slice holds quota."""
+    if roles.reserved is not None:
+        return False
+    is_deleted = "deletionTimestamp" in workload["metadata"]
+    return is_deleted or (lifecycle.is_evicted(workload) and lifecycle.has_quota_reservation(workload))
+
+
+def _resize(elastic: ElasticJob, workload: Obj, counts: Counts, new_counts: Counts) -> ReconcileResult:
+    pod_sets = with_counts(workload["spec"]["podSets"], new_counts)
+    if not lifecycle.has_quota_reservation(workload) or has_shrunk(counts, new_counts):
+        return ReconcileResult([Update(meta.with_path(workload, ("spec", "podSets"), pod_sets))])
+    return _create_slice(elastic, pod_sets, workload)
+
+
+def _create_slice(elastic: ElasticJob, pod_sets: PodSets, replaced: Obj | None) -> ReconcileResult:
+    def complete(workload: Obj) -> Obj:
+        name = _unused_name(elastic.job, elastic.workloads)
+        annotations = {**(workload["metadata"].get("annotations") or {}), **slice_annotations(replaced, name)}
+        return meta.with_metadata(workload, name=name, annotations=annotations)
+
+    return elastic.actions.create_workload(pod_sets, complete)
+
+
+def _unused_name(job: Obj, workloads: Sequence[Obj]) -> str:
+    """Return Kueue's name for a new slice, which depends on the job's generation; another one if the name is in use."""
+    metadata, used_names = job["metadata"], [each["metadata"]["name"] for each in workloads]
+    api_group, _, _ = job["apiVersion"].rpartition("/")
+    generation = str(metadata.get("generation", 1))
+    for extra in chain((generation,), (f"{generation}-{number}" for number in count(1))):
+        name = workload_name(job["kind"], api_group, metadata["name"], metadata.get("uid", ""), extra)
+        if name not in used_names:
+            break
+    return name
+
+
+def _follow_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult:
+    """Return the writes by which the job follows its slices; a job that runs gets its pods ungated.
+
+    A suspended job starts with the pods of the reserved slice, even if a replacement waits.
+    """
+    is_suspended, reserved = elastic.integration.is_suspended(elastic.job), roles.reserved
+    if is_suspended and reserved is not None and lifecycle.is_admitted(reserved):
+        return elastic.actions.follow_workload(reserved)
+    outcome = elastic.actions.follow_workload(roles.selected)
+    if outcome.writes or is_suspended or reserved is None or not lifecycle.is_admitted(reserved):
+        return outcome
+    outcome.writes += [Update(pod) for pod in ungated_pods(_pods_of(elastic), reserved)]
+    return outcome
+
+
+def _pods_of(elastic: ElasticJob) -> list[Obj]:
+    owned_objects = elastic.reader.owned_by(elastic.job["metadata"]["uid"], elastic.job["metadata"]["namespace"])
+    return [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
+
+
+def _running_counts(pods: Sequence[Obj]) -> Counts:
+    """Return, by pod set, the number of pods without the gate that neither have ended nor are being deleted.
+
+    A slice does not shrink below this number. The Job controller does not delete pods of a Job without completions once
+    one has succeeded.
+    """
+    counts: dict[str, int] = {}
+    for pod in pods:
+        if not (has_gate(pod) or is_terminal(pod) or "deletionTimestamp" in pod["metadata"]):
+            pod_set = meta.label(pod, well_known.POD_SET) or ""
+            counts[pod_set] = counts.get(pod_set, 0) + 1
+    return counts
+
+
+def _finished_slices(slices: Sequence[Obj], surplus: Sequence[Obj], now: Instant) -> Iterator[Obj]:
+    replacements = _replacements(slices)
+    for workload in surplus:
+        if _name_key(workload) in replacements:
+            yield lifecycle.finish(workload, SLICE_REPLACED, _REPLACED_MESSAGE, now)
+        else:
+            yield lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, _OUT_OF_SYNC_MESSAGE, now)
+
+
+def _finalizer_writes(workloads: Sequence[Obj]) -> Iterator[Update]:
+    for workload in workloads:
+        if lifecycle.is_finished(workload) and well_known.RESOURCE_IN_USE in meta.finalizers_of(workload):
+            yield Update(meta.without_finalizer(workload, well_known.RESOURCE_IN_USE))
+
+
+def _has_failed(finished_workloads: Sequence[Obj]) -> bool:
+    """Return whether the job could not start, so that a new slice would fail in the same way."""
+    conditions = [meta.find_condition(each, lifecycle.FINISHED) for each in finished_workloads]
+    return any(c is not None and c["reason"] == lifecycle.FAILED_TO_START for c in conditions)
+
+
+# The scheduling gates of an elastic job's pods.
+
+
+def ungated_pods(pods: Sequence[Obj], workload: Obj) -> list[Obj]:
+    """Return the pods whose gate must be removed, without it; no more per pod set than the Workload has.
+
+    The lowest completion indexes come first, then the lowest names. Pods without the gate count until they end. Source:
+    podsToUngate in Kueue's pkg/controller/elasticjobs.
+    """
+    granted_counts = counts_of(workload["spec"]["podSets"])
+    free_counts = dict(granted_counts)
+    gated_pods = []
+    for pod in pods:
+        if is_terminal(pod):
+            continue
+        if has_gate(pod):
+            gated_pods.append(pod)
+        else:
+            pod_set = meta.label(pod, well_known.POD_SET) or ""
+            free_counts[pod_set] = free_counts.get(pod_set, 0) - 1
+    selected_pods = []
+    for pod in sorted(gated_pods, key=_ungating_order):
+        pod_set = meta.label(pod, well_known.POD_SET) or ""
+        ungated_pod = _ungate(pod, workload, pod_set)
+        if "deletionTimestamp" in pod["metadata"] or free_counts.get(pod_set, 0) <= 0 or ungated_pod is None:
+            continue
+        free_counts[pod_set] -= 1
+        selected_pods.append(ungated_pod)
+    return selected_pods
+
+
+def has_gate(pod: Obj) -> bool:
+    """Return whether a pod has the scheduling gate of elastic jobs."""
+    return any(gate["name"] == well_known.ELASTIC_JOB for gate in pod["spec"].get("schedulingGates") or ())
+
+
+def _ungating_order(pod: Obj) -> tuple[bool, int, str]:
+    index = meta.parse_integer(meta.annotation(pod, well_known.COMPLETION_INDEX) or "")
+    return index is None, index or 0, pod["metadata"]["name"]
+
+
+def _ungate(pod: Obj, workload: Obj, pod_set: str) -> Obj | None:
+    """Return the pod without the gate, with the updates of admission checks; None if these conflict with the pod."""
+    gates = [gate for gate in pod["spec"]["schedulingGates"] if gate["name"] != well_known.ELASTIC_JOB]
+    new_pod = meta.with_path(pod, ("spec", "schedulingGates"), gates or None)
+    for update in _check_updates(workload, pod_set):
+        added_annotations = {k: v for k, v in (update.get("annotations") or {}).items() if k in _CHECK_ANNOTATIONS}
+        for path, added in (
+            (("metadata", "annotations"), added_annotations),
+            (("spec", "nodeSelector"), update.get("nodeSelector") or {}),
+        ):
+            old = new_pod[path[0]].get(path[1]) or {}
+            if any(old.get(key, value) != value for key, value in added.items()):
+                return None
+            if added:
+                new_pod = meta.with_path(new_pod, path, {**old, **added})
+    return new_pod
+
+
+def _check_updates(workload: Obj, pod_set: str) -> Iterator[Mapping[str, Any]]:
+    for check in lifecycle.checks_of(workload):
+        yield from (update for update in check.get("podSetUpdates") or () if update["name"] == pod_set)

@@ -1,0 +1,142 @@
+"""A slice of an elastic job replaces the job's earlier slice in the scheduling cycle."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import make
+from batchyard.api import well_known
+from batchyard.api.meta import Obj, with_metadata
+from batchyard.api.views.workload import workload_view
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, StayPending
+from batchyard.scheduling.scheduler_cache import holder_from_admission
+from batchyard.scheduling.slices import replacement_message
+from yard import SchedulerBench, group, line, preemption, queue, quota, workload
+
+
+def slice_of(name: str, *counts: int, replaces: str = "", cpu: int = 1, **fields: Any) -> Obj:
+    """A slice of an elastic job, with a pod set for each count; `replaces` is the name of the replaced slice."""
+    annotations = {well_known.ELASTIC_JOB: "true"}
+    if replaces:
+        annotations[well_known.REPLACEMENT_FOR] = replaces if "/" in replaces else f"team/{replaces}"
+    pod_sets = [make.pod_set(f"ps{i}", count, requests={"cpu": str(cpu)}) for i, count in enumerate(counts)]
+    return with_metadata(workload(name, pod_sets=pod_sets, **fields), annotations=annotations)
+
+
+def bench_with(*objects: Obj, first: Sequence[int] = (2,), **fields: Any) -> SchedulerBench:
+    """A bench in which the slice `old` holds quota."""
+    bench = SchedulerBench(*objects)
+    hold(bench, slice_of("old", *first, **fields))
+    return bench
+
+
+def hold(bench: SchedulerBench, obj: Obj) -> None:
+    bench.snapshot.add_holder(holder_from_admission(bench.admission(obj), make.at(1), admitted=True))
+
+
+def test_replacement_requests_only_the_difference() -> None:
+    bench = bench_with(queue("cq", 5), first=(4,))
+    decision = bench.admission(slice_of("new", 5, replaces="old"))
+    assert (line(decision), [amount for _, amount in decision.assignment.usage]) == ("new: ps0 5 cpu=spot", [1000])
+    assert decision.replaced is not None
+    assert decision.replaced.key == "team/old"
+
+
+def test_admitted_replacement_holds_its_full_count() -> None:
+    bench = bench_with(queue("cq", 5), first=(4,))
+    hold(bench, slice_of("new", 5, replaces="old"))
+    assert bench.used("cq") == 9000  # until the replaced slice finishes
+    bench.snapshot.remove_holder("team/old")
+    assert bench.used("cq") == 5000
+
+
+def test_waiting_replacement_leaves_the_old_slice_running() -> None:
+    bench = bench_with(queue("cq", 5), first=(4,))
+    decision = bench.wait(slice_of("new", 7, replaces="old"))
+    assert decision.why.message.endswith("insufficient unused quota for cpu in flavor spot, 2 more needed")
+    assert bench.snapshot.holder("team/old") is not None
+
+
+def test_replacement_keeps_the_flavor_of_the_old_slice() -> None:
+    bench = bench_with(queue("cq", groups=[group(spot={"cpu": 2}, reserved={"cpu": 9})]))
+    decision = bench.wait(slice_of("new", 4, replaces="old"))
+    assert decision.why.message == (
+        "couldn't assign flavors to pod set ps0: "
+        "could not assign reserved flavor since the original workload is assigned: spot, "
+        "insufficient unused quota for cpu in flavor spot, 2 more needed"
+    )
+
+
+def test_mismatched_flavor_without_quota_has_both_reasons() -> None:
+    bench = bench_with(queue("cq", groups=[group(spot={"cpu": 2}, reserved={"cpu": 1})]))
+    message = bench.wait(slice_of("new", 6, replaces="old")).why.message
+    assert "could not assign reserved flavor since the original workload is assigned: spot" in message
+    assert "insufficient quota for cpu in flavor reserved" in message
+
+
+@pytest.mark.parametrize("replaces", ["gone", "other/old"])
+def test_replacement_of_absent_or_foreign_slice_requests_everything(replaces: str) -> None:
+    bench = bench_with(queue("cq", 5), first=(4,))
+    assert isinstance(bench.cycle(slice_of("new", 5, replaces=replaces))[0], StayPending)
+
+
+def test_gate_off_makes_the_replacement_an_ordinary_workload() -> None:
+    bench = bench_with(queue("cq", 5), first=(4,))
+    bench.policy = SchedulingPolicy(rules=replace(DEFAULT_RULES, elastic_jobs=False))
+    assert isinstance(bench.cycle(slice_of("new", 5, replaces="old"))[0], StayPending)
+
+
+def test_preemption_for_the_difference_spares_the_old_slice() -> None:
+    bench = bench_with(queue("cq", 6, preemption=preemption("LowerPriority")), first=(4,))
+    bench.hold("low", 2, priority=-1)
+    decision = bench.preemption(slice_of("new", 6, replaces="old"))
+    assert [target.workload.key for target in decision.targets] == ["team/low"]
+    assert decision.why.message.endswith("Pending the preemption of 1 workload(s)")
+
+
+def test_old_slice_of_lower_priority_may_be_preempted() -> None:
+    bench = bench_with(queue("cq", 4, preemption=preemption("LowerPriority")), first=(4,), priority=0)
+    (decision,) = bench.cycle(slice_of("new", 5, replaces="old", priority=1))
+    assert not isinstance(decision, Admit)
+
+
+def test_growing_and_shrinking_pod_sets_are_balanced() -> None:
+    bench = bench_with(queue("cq", 5), first=(4, 1))
+    decision = bench.admission(slice_of("new", 1, 4, replaces="old"))
+    assert [amount for _, amount in decision.assignment.usage] == [0]
+
+
+def test_released_usage_counts_in_the_queue_but_not_in_its_cohort() -> None:
+    groups = [group(spot={"cpu": quota(4)}, other={"cpu": quota(4)})]
+    bench = SchedulerBench(queue("cq", groups=groups, cohort="all"), queue("b", 0, cohort="all"))
+    spot = bench.snapshot.flavor_resource_id("spot", "cpu")
+    with bench.snapshot.what_if():
+        bench.snapshot.add_usage(bench.snapshot.queues["cq"], ((spot, 3000),))
+        bench.snapshot.add_difference(bench.snapshot.queues["cq"], ((spot, -2000),))
+        assert (bench.used("cq"), bench.used("all")) == (1000, 3000)
+    assert (bench.used("cq"), bench.used("all")) == (0, 0)
+
+
+def test_fit_check_after_another_admission_excludes_the_old_slice() -> None:
+    """Kueue adds the difference and removes the old slice's usage, so the check is looser than the sum."""
+    bench = SchedulerBench(queue("cq", 4, cohort="all"), queue("b", 1, cohort="all"))
+    hold(bench, slice_of("old", 4))
+    assert bench.decide(slice_of("new", 5, replaces="old"), workload("b1", 1, queue="b")) == [
+        "b1: main 1 cpu=spot",
+        "new: ps0 5 cpu=spot",
+    ]
+
+
+def test_scaled_down_slice_uses_its_share_of_the_admission() -> None:
+    obj = slice_of("old", 2)
+    obj = {**obj, "status": {"admission": make.admission("cq", ps0=4), "conditions": [make.condition("QuotaReserved")]}}
+    assert [p.pods for p in workload_view(obj).admitted_pod_sets] == [2]
+
+
+def test_message_names_workload_and_job() -> None:
+    assert replacement_message("u-2", "j-1") == (
+        "Replaced to accommodate a workload (UID: u-2, JobUID: j-1) due to workload slice aggregation"
+    )
