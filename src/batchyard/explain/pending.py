@@ -333,9 +333,7 @@ class PendingExplainer:
             view.key for view in pending_queue.first_not_held_back(min(position, AHEAD_SHOWN) + 1) if view.key != key
         ]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
-        strategy = _queueing_strategy(queue)
-        if isinstance(pending_queue, UsageOrderedQueue):
-            strategy += ", LocalQueues with less usage first"
+        strategy = _queueing_strategy(queue, pending_queue)
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
     def _fair_shares_part(
@@ -381,8 +379,10 @@ def _usage_order_text(pending_queue: PendingQueue, workload: str) -> str:
     return f" (admission fair sharing: the usage of its LocalQueue is {first_usage}, that of this one is {own_usage})"
 
 
-def _queueing_strategy(queue: ClusterQueue) -> str:
-    return "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
+def _queueing_strategy(queue: ClusterQueue, pending_queue: PendingQueue) -> str:
+    strategy = "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
+    is_usage_based = isinstance(pending_queue, UsageOrderedQueue)
+    return f"{strategy}, LocalQueues with less usage first" if is_usage_based else strategy
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:

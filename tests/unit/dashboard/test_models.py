@@ -7,7 +7,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.dashboard.data_source import FullAccess
-from batchyard.dashboard.models.queues import _past_usage
+from batchyard.dashboard.models.queues import past_usage
 from batchyard.dashboard.static_report import VIEWS
 from unit.dashboard.simulated_dashboard import Model, dashboard
 
@@ -148,5 +148,5 @@ def test_every_model_is_json_serializable() -> None:
 def test_local_queue_row_has_past_usage() -> None:
     consumed = {"cpu": "3171572875n", "memory": "4294967296123456789n", "pods": "0"}
     fair_sharing = {"weightedShare": 0, "admissionFairSharingStatus": {"consumedResources": consumed}}
-    assert _past_usage(fair_sharing) == {"pastUsage": "3.172 cpu, 4Gi memory, 0 pods"}
-    assert _past_usage({}) == {}
+    assert past_usage(fair_sharing) == {"pastUsage": "3.172 cpu, 4Gi memory, 0 pods"}
+    assert past_usage({}) == {}

@@ -62,11 +62,11 @@ def _local_queue_row(obj: Obj) -> ViewJson:
         "active": is_active,
         "why": "" if is_active or active_condition is None else active_condition.get("message", ""),
         "usage": [line for flavor in status.get("flavorsReservation") or () for line in _local_usage_rows(flavor)],
-        **_past_usage(status.get("fairSharing") or {}),
+        **past_usage(status.get("fairSharing") or {}),
     }
 
 
-def _past_usage(fair_sharing_status: dict[str, Any]) -> ViewJson:
+def past_usage(fair_sharing_status: dict[str, Any]) -> ViewJson:
     """Return the field `pastUsage` (the consumed resources, as text) if admission fair sharing is enabled, else {}."""
     consumed = (fair_sharing_status.get("admissionFairSharingStatus") or {}).get("consumedResources")
     if consumed is None:
