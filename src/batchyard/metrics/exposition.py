@@ -158,6 +158,7 @@ class MetricGroup:
 UNTRACKED_VALUE: Final = "kueue.x-k8s.io/_UNTRACKED_VALUE_"
 _LABEL_PATTERN: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _LOCAL_QUEUE_PREFIX, _COHORT_PREFIX = "kueue_local_queue_", "kueue_cohort_"
+_INFO_METRICS: Final = ("kueue_cohort_info", "kueue_cluster_queue_info")
 _CREATION_LATENCY: Final = "kueue_workload_creation_latency_seconds"
 _RESOURCE_METRICS: Final = tuple(
     f"kueue_cluster_queue_{name}" for name in ("nominal_quota", "borrowing_limit", "lending_limit", "resource_")
@@ -173,7 +174,7 @@ class MetricSelection:
         self._is_default = settings == MetricsSettings()
         prefixes = {
             _LOCAL_QUEUE_PREFIX: settings.has_local_queues,
-            _COHORT_PREFIX: settings.has_cohorts,
+            **dict.fromkeys(_INFO_METRICS, settings.has_cohort_info),
             _CREATION_LATENCY: settings.has_creation_latency,
             **dict.fromkeys(_RESOURCE_METRICS, settings.has_cluster_queue_resources),
         }

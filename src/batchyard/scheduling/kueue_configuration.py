@@ -96,7 +96,8 @@ class MetricsSettings:
     local_queue_selector: Selector | None = None
     #: Whether ClusterQueues have metrics of their quotas and of used resources.
     has_cluster_queue_resources: bool = True
-    has_cohorts: bool = True
+    #: Whether the metrics with the parents of queues and Cohorts are served.
+    has_cohort_info: bool = True
     has_creation_latency: bool = True
     custom_labels: tuple[CustomMetricLabel, ...] = ()
 
@@ -115,7 +116,7 @@ def parse_metrics_settings(configuration: Mapping[str, Any]) -> MetricsSettings:
         has_local_queues=is_enabled and is_gate_enabled(configuration, "LocalQueueMetrics"),
         local_queue_selector=None if selector is None else parse_selector(selector),
         has_cluster_queue_resources=metrics.get("enableClusterQueueResources") is not False,
-        has_cohorts=is_gate_enabled(configuration, "MetricsForCohorts"),
+        has_cohort_info=is_gate_enabled(configuration, "MetricsForCohorts"),
         has_creation_latency=is_gate_enabled(configuration, "MetricForWorkloadCreationLatency"),
         custom_labels=tuple(map(_parse_custom_label, metrics.get("customLabels") or ())) if has_custom_labels else (),
     )

@@ -61,7 +61,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     ),
     **_obeyed("disabled, `multiKueue` has no effect; enabled, it is refused", MULTI_KUEUE),
     **_obeyed("disabled, LocalQueues have no metrics", "LocalQueueMetrics"),
-    **_obeyed("disabled, Cohorts have no metrics", "MetricsForCohorts"),
+    **_obeyed("disabled, `kueue_cohort_info` and `kueue_cluster_queue_info` are not served", "MetricsForCohorts"),
     **_obeyed(
         "disabled, the metric `kueue_workload_creation_latency_seconds` is not served",
         "MetricForWorkloadCreationLatency",

@@ -66,6 +66,8 @@ kueue_local_queue_pending_workloads{name="other",namespace="team",status="active
 kueue_admission_wait_time_seconds_bucket{cluster_queue="cq",replica_role="r",le="1"} 0
 # HELP kueue_cohort_info Cohorts
 kueue_cohort_info{cohort="co",parent_cohort="",root_cohort="co",replica_role="r"} 1
+# HELP kueue_cluster_queue_info Queues
+kueue_cluster_queue_info{cluster_queue="cq",parent_cohort="",root_cohort="",replica_role="r"} 1
 """
 
 
@@ -98,7 +100,7 @@ COHORT, QUOTA, LOCAL = "cohort_info", "cluster_queue_nominal_quota", "local_queu
         ("metrics: {localQueueMetrics: {enable: false}}", {LOCAL}),
         ("metrics: {localQueueMetrics: {enable: true}}", set()),
         ("featureGates: {LocalQueueMetrics: false}", {LOCAL}),
-        ("featureGates: {MetricsForCohorts: false}", {COHORT}),
+        ("featureGates: {MetricsForCohorts: false}", {COHORT, "cluster_queue_info"}),
     ],
 )
 def test_configuration_selects_metrics(line: str, omitted: set[str]) -> None:

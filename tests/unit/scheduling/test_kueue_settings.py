@@ -123,6 +123,9 @@ def test_resource_rules_are_parsed() -> None:
     line = f"resources: {{excludeResourcePrefixes: [a/], transformations: [{transformation}]}}"
     transformations = (ResourceTransformation("gpu", (("credits", 500_000_000),), False, "cpu"),)
     assert parse_kueue_settings(configuration(line)).resources == ResourceRules(("a/",), transformations)
+    allowance = configuration("resources: {transformations: [{input: gpu, outputs: {free: '-2', bytes: 5Ki}}]}")
+    (negative,) = parse_kueue_settings(allowance).resources.transformations
+    assert negative == ResourceTransformation("gpu", (("free", -2 * 10**9), ("bytes", 5120 * 10**9)))
     ignoring = "resources: {quotaCheckStrategy: IgnoreUndeclared}"
     assert parse_kueue_settings(configuration(ignoring)).resources.ignores_undeclared
     off = "featureGates: {QuotaCheckStrategy: false}"
