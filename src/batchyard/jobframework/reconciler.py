@@ -278,7 +278,7 @@ class JobReconciler:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
-        workload = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
+        workload: meta.Obj = workloads.make_workload(job_pass.job, job_pass.pod_sets, priority, self._copied_labels)
         if self._copies_timeouts:
             workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
         message = f"Created Workload: {meta.key_of(workload)}"

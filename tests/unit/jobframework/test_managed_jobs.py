@@ -74,7 +74,7 @@ def test_owner_of_unknown_kind_or_other_version_ends_search() -> None:
 
 def chain(length: int) -> list[Obj]:
     """Return Jobs, each owned by the previous one; the first has a queue name."""
-    jobs = [make.job("job-0", suspend=False)]
+    jobs: list[Obj] = [make.job("job-0", suspend=False)]
     for number in range(1, length):
         jobs.append(owned_by(jobs[-1], make.job(f"job-{number}", queue=None, suspend=False)))
     return jobs
@@ -94,8 +94,7 @@ def test_search_fails_at_eleventh_owner() -> None:
 
 def test_search_fails_if_job_owns_itself() -> None:
     first, second = make.job("first"), make.job("second")
-    first, second = owned_by(second, first), owned_by(first, second)
-    assert search_chain([second, first]).problem == "cyclic ownership"
+    assert search_chain([owned_by(first, second), owned_by(second, first)]).problem == "cyclic ownership"
 
 
 def test_search_fails_if_owner_is_missing() -> None:

@@ -31,8 +31,9 @@ OWN_TIMEOUTS = PodsReadyPolicy(timeout=10 * MINUTE, timeout_on_workload_max=2 * 
 def job_stage(policy: PodsReadyPolicy) -> Stage:
     """The controllers of Jobs and Workloads with a queue of four cpus."""
     trackers = [UnscheduledPodsTracker()] if policy.unscheduled_timeout else []
-    controllers = (WorkloadLifecycle(policy), *trackers, JobReconciler(JobIntegration(), pods_ready=policy))
-    stage = Stage(Scheduler(SchedulerCache(), SchedulingPolicy()), *controllers)
+    scheduler = Scheduler(SchedulerCache(), SchedulingPolicy())
+    reconciler = JobReconciler(JobIntegration(), pods_ready=policy)
+    stage = Stage(scheduler, WorkloadLifecycle(policy), *trackers, reconciler)
     stage.put(make.namespace(), make.flavor("spot"), queue("cq", 4), make.local_queue("lq", cluster_queue="cq"))
     return stage
 
