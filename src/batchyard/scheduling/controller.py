@@ -255,6 +255,7 @@ class Scheduler:
         self._on_preemption_loop = on_preemption_loop
         self._observer = watch or NoCycleObserver()
         self._blocked = BlockedCycle(scheduler_cache, gate)
+        self._has_cycle_gates = policy.rules.has_cycle_gates
         #: With `blockAdmission`, Kueue refills no cycles.
         self._may_refill = gate is None
         self._number = 0
@@ -305,7 +306,7 @@ class Scheduler:
         self._number += 1
         self._observer.begin()
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
-        if self._policy.rules.has_cycle_gates:
+        if self._has_cycle_gates:
             cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, may_refill=self._may_refill)
         decisions = cycle.run(self._blocked.first_heads(heads))
         self._observer.end_decisions()

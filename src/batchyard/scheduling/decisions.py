@@ -32,6 +32,8 @@ class DecisionRules:
     """The decision rules that a version or a feature gate of Kueue selects; the defaults are those of Kueue 0.19."""
 
     version: KueueVersion = DEFAULT_VERSION
+    #: Whether the rules that Kueue 0.20 introduced apply.
+    is_current: bool = False
     #: Gate SchedulingEquivalenceHashingIgnorePodSetName: names of pod sets do not make Workloads different.
     ignores_pod_set_names: bool = False
     #: Gate PrioritizePreemptorWorkloads: Workloads that wait for their victims come first in a cycle.
@@ -65,11 +67,6 @@ class DecisionRules:
         """Whether a gate that changes scheduling cycles is enabled."""
         return self.prioritizes_preemptors or self.refills_heads
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the rules that Kueue 0.20 introduced apply."""
-        return self.version is not KueueVersion.V0_19
-
 
 #: The rules of Kueue 0.19 with its default feature gates.
 DEFAULT_RULES: Final = DecisionRules()
@@ -100,7 +97,8 @@ def decision_rules(version: KueueVersion, gates: Mapping[str, bool]) -> Decision
     effective_gates = {name: is_on for name, is_on in {**defaults, **gates}.items() if name in RULE_BY_GATE}
     fields: dict[str, Any] = {RULE_BY_GATE[name]: is_on for name, is_on in effective_gates.items()}
     set_gates = tuple(sorted((name, is_on) for name, is_on in gates.items() if name in RULE_BY_GATE))
-    return replace(DecisionRules(version, set_gates=set_gates), **fields)
+    is_current = version is not KueueVersion.V0_19
+    return replace(DecisionRules(version, is_current, set_gates=set_gates), **fields)
 
 
 # Decisions.
