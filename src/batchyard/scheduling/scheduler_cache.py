@@ -30,16 +30,14 @@ from batchyard.scheduling.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
     AdmittedWorkload,
-    ClusterQueue,
     QueueActiveStatus,
     compute_active_status,
 )
 from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
-from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
-from batchyard.scheduling.quota import Usage
+from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.resource_charging import ResourceRules
-from batchyard.scheduling.snapshot import QueueCounters, Snapshot
-from batchyard.scheduling.usage_order import UsageOrderedQueue
+from batchyard.scheduling.snapshot import QueueCounters, Snapshot, make_holder
+from batchyard.scheduling.usage_order import UsageOrderedQueue, make_pending_queue
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
@@ -206,7 +204,7 @@ class WorkloadCache:
                 fr = self.snapshot.flavor_resource_id(flavor, resource)
                 assigned_frs[fr] = None
                 usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
-        holder = _make_holder(
+        holder = make_holder(
             view,
             queue,
             tuple(usage.items()),
@@ -290,47 +288,16 @@ class WorkloadCache:
         return view is not None and view.stop_policy == "None"
 
 
-def make_pending_queue(queue: ClusterQueue, snapshot: Snapshot, rules: DecisionRules = DEFAULT_RULES) -> PendingQueue:
-    """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
-    usage_of = snapshot.usage_of if queue.view.is_usage_based else None
-    return PendingQueue(queue.name, rules) if usage_of is None else UsageOrderedQueue(queue.name, usage_of, rules)
-
-
 def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
     """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     view, usage, pod_sets = decision.head.workload, decision.assignment.usage, decision.assignment.pod_sets
     if decision.replaced is not None:
         usage = slices.full_usage(pod_sets)
-    holder = _make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    holder = make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
     if view.elastic:
         holder.pod_sets = slices.admitted_pod_sets(pod_sets)
     return holder
-
-
-def _make_holder(
-    view: WorkloadView,
-    queue: ClusterQueue,
-    usage: Usage,
-    assigned_frs: frozenset[int],
-    *,
-    reserved_at: Instant,
-    is_admitted: bool,
-) -> AdmittedWorkload:
-    return AdmittedWorkload(
-        view.key,
-        view.uid,
-        queue,
-        tuple(sorted(usage)),  # a fixed order
-        assigned_frs,
-        view.priority,
-        view.queued,
-        reserved_at,
-        view.evicted and view.quota_reserved,
-        is_admitted,
-        view.queue,
-        view.boost,
-    )  # positional arguments, because keyword arguments dominate the cost here
 
 
 WATCHED_KINDS: Final = (

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, ResourceGroup
+from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, ResourceGroup, WorkloadView
+from batchyard.base.instant import Instant
 from batchyard.base.primitives import invariant
 from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
@@ -460,3 +461,29 @@ class QueueCounters:
         for fr, amount in quota_holder.usage:
             for table in usage_tables:
                 table[fr] = table.get(fr, 0) + sign * amount
+
+
+def make_holder(
+    view: WorkloadView,
+    queue: cluster_queue.ClusterQueue,
+    usage: Usage,
+    assigned_frs: frozenset[int],
+    *,
+    reserved_at: Instant,
+    is_admitted: bool,
+) -> cluster_queue.AdmittedWorkload:
+    """Return the AdmittedWorkload for a Workload with quota; `usage` are its amounts by flavor-resource."""
+    return cluster_queue.AdmittedWorkload(
+        view.key,
+        view.uid,
+        queue,
+        tuple(sorted(usage)),  # a fixed order
+        assigned_frs,
+        view.priority,
+        view.queued,
+        reserved_at,
+        view.evicted and view.quota_reserved,
+        is_admitted,
+        view.queue,
+        view.boost,
+    )  # positional arguments, because keyword arguments dominate the cost here

@@ -11,9 +11,11 @@ from typing import TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
+from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.pending_heap import PendingEntry, QueueOrder
 from batchyard.scheduling.queue_manager import PendingQueue
+from batchyard.scheduling.snapshot import Snapshot
 
 UsageOrder: TypeAlias = tuple[float, bool, QueueOrder]
 
@@ -104,3 +106,9 @@ class UsageOrderedQueue(PendingQueue):
 
     def _order(self, entry: PendingEntry, usages: dict[str, float]) -> UsageOrder:
         return usages[entry.view.queue], entry.view.key != self._preemptor, entry.order
+
+
+def make_pending_queue(queue: ClusterQueue, snapshot: Snapshot, rules: DecisionRules = DEFAULT_RULES) -> PendingQueue:
+    """Return an empty queue for a ClusterQueue's pending Workloads, in the order that its spec selects."""
+    usage_of = snapshot.usage_of if queue.view.is_usage_based else None
+    return PendingQueue(queue.name, rules) if usage_of is None else UsageOrderedQueue(queue.name, usage_of, rules)
