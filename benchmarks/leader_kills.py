@@ -62,7 +62,7 @@ class RevisionChecker:
                     self.faults += self._faults_of(event["type"], event["object"])
                 watch.wait()
                 Event().wait(0.1)
-        except Exception as error:
+        except (KeyError, OSError, RuntimeError, ValueError) as error:
             self.faults.append(f"the check failed: {error!r}")
             raise
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Final
 
 from batchyard.admission_plugins import built_in
+from batchyard.admission_plugins.job_annotations import check_ready_timeouts, gate_elastic_job
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
-from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, is_elastic
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
@@ -118,7 +118,8 @@ class AdmissionChain:
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
         queued_job = self._prepare_job_set(job, reader)
-        return with_selector(built_in.gate_elastic_job(queued_job) if self._rules.elastic_jobs else queued_job)
+        is_gated = self._rules.elastic_jobs and is_elastic(queued_job)
+        return with_selector(gate_elastic_job(queued_job) if is_gated else queued_job)
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
         new_job_set = built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)

@@ -518,21 +518,6 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
     return meta.with_path(job, ("metadata", "labels", name), default_key.name)
 
 
-def gate_elastic_job(job: meta.Obj) -> meta.Obj:
-    """Return an elastic Job with the scheduling gate of elastic jobs in its pod template; other jobs are unchanged.
-
-    The pods of the Job then wait until its Workload has quota for them. Source: applyWorkloadSliceSchedulingGate in
-    Kueue's pkg/controller/jobs/job/job_webhook.go.
-    """
-    if job["kind"] != "Job" or not meta.is_elastic(job):
-        return job
-    gates = (job["spec"]["template"].get("spec") or {}).get("schedulingGates") or ()
-    if any(gate.get("name") == well_known.ELASTIC_JOB for gate in gates):
-        return job
-    path = ("spec", "template", "spec", "schedulingGates")
-    return meta.with_path(job, path, [*gates, {"name": well_known.ELASTIC_JOB}])
-
-
 # The validating part of Kueue's job webhooks for updates.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).

@@ -172,10 +172,7 @@ class JobReconciler:
             self.kinds = (*JobReconciler.kinds, scheme.POD)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
-        """Update the index from an event of a job, Workload, priority class or flavor; return the jobs to reconcile.
-
-        Events of the pods of elastic jobs count, too.
-        """
+        """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
         if event.key.kind == scheme.POD:
             annotations = event.obj["metadata"].get("annotations")
             return _jobs_of_elastic_pod(event) if annotations and well_known.SLICE_NAME in annotations else ()
@@ -195,7 +192,7 @@ class JobReconciler:
             return ReconcileResult()
         job_ancestry = built_in.find_managed_ancestor(job, reader.get, self._managed_jobs)
         if job_ancestry.managed_key is not None:
-            return self._sync_child_job(key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
+            return _sync_child_job(self._integration, key, job, _unfinished_workloads(job_ancestry.managed_key, reader))
         if job_ancestry.is_too_deep:
             return ReconcileResult([], [_nesting_event(key)])
         if job_ancestry.problem or not self._managed_jobs.names(job):
@@ -210,16 +207,6 @@ class JobReconciler:
         job_pass = job_pass._replace(suspended=self._integration.is_suspended(job_pass.job))
         stop_result = self._stop_job(job_pass, deleted[0], "Workload is deleted") if deleted else ReconcileResult()
         return stop_result or _release_workload_finalizer(deleted[0])
-
-    def _sync_child_job(self, key: meta.Key, job: meta.Obj, ancestor_workloads: Sequence[meta.Obj]) -> ReconcileResult:
-        """Suspend a job that a managed job owns, unless a Workload of that owner is admitted."""
-        integration = self._integration
-        if integration.completion(job) is not None or integration.is_suspended(job):
-            return ReconcileResult()
-        if any(lifecycle.is_admitted(workload) for workload in ancestor_workloads):
-            return ReconcileResult()
-        event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
-        return ReconcileResult([Update(meta.with_path(job, ("spec", "suspend"), True))], [event])
 
     def _manage_workloads(self, job_pass: _JobPass) -> ReconcileResult:
         workload_key = workloads.prebuilt_key(job_pass.job)
@@ -355,18 +342,10 @@ class JobReconciler:
         return (
             _finish_workload(self._integration, job_pass, workload)
             or _sync_reclaimable_pods(self._integration, job_pass, workload)
-            or self._set_pods_ready_condition(job_pass, workload)
+            or (_set_pods_ready(self._integration, job_pass, workload, self._pods_ready) if self._pods_ready else None)
             or self._stop_evicted_job(job_pass, workload)
             or self._start_or_stop_job(job_pass, workload)
         )
-
-    def _set_pods_ready_condition(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
-        if self._pods_ready is None:
-            return None
-        are_ready = self._integration.pods_ready(job_pass.job)
-        tracks_scheduling = self._pods_ready.unscheduled_timeout > 0
-        updated_workload = set_pods_ready(workload, are_ready, job_pass.now, tracks_scheduling)
-        return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
     def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Stop the job of an evicted Workload; release the quota when the job's pods are gone.
@@ -430,6 +409,26 @@ class JobReconciler:
             return None
         is_first_write = job_pass.job["spec"].get("suspend") is not True
         return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
+
+
+def _sync_child_job(
+    integration: GenericJob, key: meta.Key, job: meta.Obj, ancestor_workloads: Sequence[meta.Obj]
+) -> ReconcileResult:
+    """Suspend a job that a managed job owns, unless a Workload of that owner is admitted."""
+    if integration.completion(job) is not None or integration.is_suspended(job):
+        return ReconcileResult()
+    if any(lifecycle.is_admitted(workload) for workload in ancestor_workloads):
+        return ReconcileResult()
+    event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
+    return ReconcileResult([Update(meta.with_path(job, ("spec", "suspend"), True))], [event])
+
+
+def _set_pods_ready(
+    integration: GenericJob, job_pass: _JobPass, workload: meta.Obj, policy: PodsReadyPolicy
+) -> ReconcileResult | None:
+    are_ready, tracks_scheduling = integration.pods_ready(job_pass.job), policy.unscheduled_timeout > 0
+    updated_workload = set_pods_ready(workload, are_ready, job_pass.now, tracks_scheduling)
+    return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 
 
 def _delete_after_deactivation(

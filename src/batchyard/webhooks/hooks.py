@@ -13,18 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from batchyard import controller_groups
-from batchyard.admission_plugins.built_in import (
-    ALL_QUEUED_JOBS,
-    ManagedJobs,
-    check_queue_removal,
-    gate_elastic_job,
-    queue_job,
-)
-from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
+from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs, check_queue_removal, queue_job
+from batchyard.admission_plugins.job_annotations import check_ready_timeouts, gate_elastic_job
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
-from batchyard.api.meta import Key, Obj, group_kind
+from batchyard.api.meta import Key, Obj, group_kind, is_elastic
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.base.instant import Duration
@@ -208,7 +202,7 @@ def review_mutation(
         complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, managed_jobs)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
-    if rules.elastic_jobs and ADMISSION in groups and group_kind(obj) == scheme.JOB:
+    if rules.elastic_jobs and ADMISSION in groups and group_kind(obj) == scheme.JOB and is_elastic(complete_object):
         complete_object = gate_elastic_job(complete_object)
     patch = json_patch_between(obj, _without_added_namespace(complete_object, obj))
     if not patch:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from batchyard.admission_plugins.ready_timeouts import parse_timeout_seconds
+from batchyard.admission_plugins.job_annotations import parse_timeout_seconds
 from batchyard.api import well_known
 from batchyard.api.meta import Condition, Obj, StatusDraft, annotation, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time

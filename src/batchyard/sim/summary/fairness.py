@@ -75,9 +75,9 @@ def _due_fractions(
 
     If any team has no nominal quota, the fractions follow the weights of the ClusterQueues instead.
     """
-    team_queues = dict.fromkeys((record.view.namespace, record.cluster_queue) for record in run.workload_records)
+    namespace_queues = dict.fromkeys((record.view.namespace, record.cluster_queue) for record in run.workload_records)
     teams_by_queue: dict[str, list[str]] = {}
-    for name, queue in team_queues:
+    for name, queue in namespace_queues:
         if name in teams:
             teams_by_queue.setdefault(queue, []).append(name)
     queue_views = {obj["metadata"]["name"]: cluster_queue_view(obj) for obj in run.result.objects[scheme.CLUSTER_QUEUE]}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.admission_plugins.ready_timeouts import check_ready_timeouts
+from batchyard.admission_plugins.job_annotations import check_ready_timeouts
 from batchyard.api import scheme
 from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, with_path

@@ -1,7 +1,4 @@
-"""Validation of a job's own timeouts for ready pods: the annotation `kueue.x-k8s.io/wait-for-pods-ready`.
-
-Source: the job webhooks of Kueue 0.20 (KEP-4803), which run with the feature gate WorkloadLevelWaitForPodsReady.
-"""
+"""Annotations of jobs that Kueue's webhooks read: for elastic Jobs, and for own timeouts until pods are ready."""
 
 import json
 from collections.abc import Iterator
@@ -12,6 +9,27 @@ from batchyard.api import meta, well_known
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.validation import rules
 from batchyard.base.instant import SECOND, Duration, format_duration
+
+# Elastic Jobs.
+
+
+def gate_elastic_job(job: meta.Obj) -> meta.Obj:
+    """Return an elastic Job with the scheduling gate of elastic jobs in its pod template.
+
+    The pods of the Job then wait until its Workload has quota for them. Source: applyWorkloadSliceSchedulingGate in
+    Kueue's pkg/controller/jobs/job/job_webhook.go.
+    """
+    gates = (job["spec"]["template"].get("spec") or {}).get("schedulingGates") or ()
+    if any(gate.get("name") == well_known.ELASTIC_JOB for gate in gates):
+        return job
+    path = ("spec", "template", "spec", "schedulingGates")
+    return meta.with_path(job, path, [*gates, {"name": well_known.ELASTIC_JOB}])
+
+
+# The annotation `kueue.x-k8s.io/wait-for-pods-ready`.
+#
+# Source: the job webhooks of Kueue 0.20 (KEP-4803), which run with the feature gate WorkloadLevelWaitForPodsReady.
+
 
 _PATH: Final = f"metadata.annotations[{well_known.WAIT_FOR_PODS_READY}]"
 _REMEDY: Final = 'set the annotation to JSON such as {"timeoutSeconds": 600}'
