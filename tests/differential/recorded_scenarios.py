@@ -18,6 +18,8 @@ from batchyard.sim.world import World
 
 ARCHIVES = sorted(Path(__file__).parent.glob("cases*.tar.xz"))
 SHARED = Path(__file__).parents[3] / "shared" / "oracle"
+#: The folders of SHARED with further cases.
+SHARED_FOLDERS = ("extra", "afs", "slices")
 
 Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
 
@@ -43,12 +45,8 @@ def packed_cases() -> dict[str, RecordedCase]:
 
 def shared_cases() -> dict[str, RecordedCase]:
     """Return the cases beside this repository, if any."""
-    paths = [
-        path
-        for folder in (SHARED, *(SHARED / family for family in ("extra", "afs", "slices")))
-        for path in sorted(folder.glob("*"))
-        if path.is_file()
-    ]
+    folders = (SHARED, *(SHARED / name for name in SHARED_FOLDERS))
+    paths = [path for folder in folders for path in sorted(folder.glob("*")) if path.is_file()]
     return _cases({path.name: path.read_text("utf-8") for path in paths})
 
 

@@ -320,7 +320,7 @@ class PendingExplainer:
             view.key for view in pending_queue.first_not_held_back(min(position, AHEAD_SHOWN) + 1) if view.key != key
         ]
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
-        strategy = _queueing_strategy(queue, pending_queue)
+        strategy = _queueing_strategy(queue, pending_queue, key)
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
 
@@ -372,21 +372,29 @@ def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> d
     return {"facts": {"condition": text}}
 
 
+def _usages_ahead(pending_queue: PendingQueue, workload: str) -> tuple[str, str] | None:
+    """Return the usage of the first LocalQueue and of a Workload's LocalQueue; None if the first is not less."""
+    if not isinstance(pending_queue, UsageOrderedQueue) or pending_queue.get(workload) is None:
+        return None
+    usages = pending_queue.usages_ahead_of(workload)
+    return None if usages is None else (f"{usages[0]:.4g}", f"{usages[1]:.4g}")
+
+
 def _usage_order_text(pending_queue: PendingQueue, workload: str) -> str:
     """Return a note that a Workload is behind because its LocalQueue has used more; '' if that is not the reason."""
-    if not isinstance(pending_queue, UsageOrderedQueue) or pending_queue.get(workload) is None:
-        return ""
-    usages = pending_queue.usages_ahead_of(workload)
+    usages = _usages_ahead(pending_queue, workload)
     if usages is None:
         return ""
-    first_usage, own_usage = (f"{usage:.4g}" for usage in usages)
-    return f" (admission fair sharing: the usage of its LocalQueue is {first_usage}, that of this one is {own_usage})"
+    return f" (admission fair sharing: the usage of its LocalQueue is {usages[0]}, that of this one is {usages[1]})"
 
 
-def _queueing_strategy(queue: ClusterQueue, pending_queue: PendingQueue) -> str:
+def _queueing_strategy(queue: ClusterQueue, pending_queue: PendingQueue, workload: str) -> str:
     strategy = "StrictFIFO" if queue.view.strict_fifo else "BestEffortFIFO"
-    is_usage_based = isinstance(pending_queue, UsageOrderedQueue)
-    return f"{strategy}, LocalQueues with less usage first" if is_usage_based else strategy
+    if not isinstance(pending_queue, UsageOrderedQueue):
+        return strategy
+    usages = _usages_ahead(pending_queue, workload)
+    usage_text = "" if usages is None else f" ({usages[0]} before {usages[1]})"
+    return f"{strategy}, LocalQueues with less usage first{usage_text}"
 
 
 def _join_obstacles(analysis: PendingAnalysis) -> str:

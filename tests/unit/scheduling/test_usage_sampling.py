@@ -140,7 +140,7 @@ def test_why_names_usages_of_local_queues() -> None:
         "position": 2,
         "of": 2,
         "ahead": None,
-        "strategy": "StrictFIFO, LocalQueues with less usage first",
+        "strategy": "StrictFIFO, LocalQueues with less usage first (0.5 before 1.134)",
     }
 
 
