@@ -270,7 +270,7 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: Decis
         return
     errors = validation.validate(new) if old is None else validation.validate_update(new, old)
     if old is not None and kind == scheme.CLUSTER_QUEUE and rules.rejects_unknown_on_flavors:
-        errors = dict.fromkeys([*errors, *on_flavors_errors(new)])  # without duplicates
+        errors = list(dict.fromkeys([*errors, *on_flavors_errors(new)]))  # without duplicates
     # The API server validates names itself; a name that is still to be generated is empty.
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)

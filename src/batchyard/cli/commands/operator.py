@@ -349,5 +349,5 @@ def operator(
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     webhooks = WebhookOptions(webhook_port, webhook_service, webhook_certificates, webhook_lifetime)
     options = options._replace(logs=logs, traces_to=otlp, beside_upstream=beside_upstream, webhooks=webhooks)
-    options = options._replace(**dict(zip(("config", "fair_sharing", "kueue_version"), kueue, strict=True)))
+    options = options._replace(config=kueue[0], fair_sharing=kueue[1], kueue_version=kueue[2])
     start(options._replace(installs_definitions=install_crds, address=listen, port=port))
