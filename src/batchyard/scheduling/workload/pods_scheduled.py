@@ -62,7 +62,9 @@ def observe_scheduling(workload: Obj, workload_pods: Sequence[Obj], now: Instant
 
 
 def _count_pods(workload_pods: Sequence[Obj]) -> _PodCounts:
-    live, scheduled, succeeded = 0, dict[str, int](), dict[str, int]()
+    live = 0
+    scheduled: dict[str, int] = {}
+    succeeded: dict[str, int] = {}
     for pod in workload_pods:
         phase, pod_set = pods.phase(pod), meta.label(pod, well_known.POD_SET) or ""
         if phase == pods.SUCCEEDED:
