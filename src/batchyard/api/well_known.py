@@ -24,8 +24,6 @@ JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 #: The name of the first slice; on pods too.
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
-#: The name of the first slice; on pods too.
-SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
 # On ProvisioningRequests that Kueue created, and on the PodTemplates of these.
@@ -182,7 +180,6 @@ PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 
 #: The feature gate that disables waitForPodsReady, which has no `enable` field in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
-ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 
 #: The preemption strategies of fair sharing.

@@ -354,7 +354,8 @@ class FlavorScan(NamedTuple):
     def _slice_rejection_reasons(self, index: int) -> list[messages.RejectionReason]:
         """Return the reasons against a flavor for a slice: another flavor of the replaced slice, and missing quota."""
         group_request = self.group_request
-        flavor, reasons = group_request.group.flavors[index], []
+        flavor = group_request.group.flavors[index]
+        reasons: list[messages.RejectionReason] = []
         for resource, request, mismatch in zip(
             group_request.resources, group_request.usages[index], group_request.mismatches[index], strict=True
         ):

@@ -366,7 +366,9 @@ class Cycle:
         reserved_usage = []
         for fr, amount in entry.usage:
             borrowing_limit = node.borrowing_limit.get(fr)
-            if entry.assignment.borrowing_height == 0:
+            if amount < 0 and entry.assignment.borrowing_height:
+                reserved_usage.append((fr, amount))  # of a slice that releases quota
+            elif entry.assignment.borrowing_height == 0:
                 reserved_usage.append((fr, max(0, min(amount, node.subtree_quota[fr] - node.usage[fr]))))
             elif borrowing_limit is None:
                 reserved_usage.append((fr, amount))
@@ -374,7 +376,10 @@ class Cycle:
                 reserved_usage.append(
                     (fr, max(0, min(amount, node.subtree_quota[fr] + borrowing_limit - node.usage[fr])))
                 )
-        self.snapshot.add_usage(queue, tuple(reserved_usage))
+        if entry.workload.replaced_slice:
+            self.snapshot.add_difference(queue, tuple(reserved_usage))
+        else:
+            self.snapshot.add_usage(queue, tuple(reserved_usage))
 
 
 def _assign_with_counts(
