@@ -128,7 +128,7 @@ class PendingExplainer:
         limit = limit or blockers.pods_ready_limit(workload, self._cache, self._reader, user)
         if limit is not None:
             blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
-            binding_part = self._with_previous_slice(limit, analysis, user).document()
+            binding_part = _with_previous_slice(limit, analysis, self._policy, user).document()
             return {**part, "binding": binding_part, **self._changes.fixes_part(blocked_workload, user)}
         simulation = CohortSimulation(self._cache, self._policy, view, queue)
         try:
@@ -151,7 +151,7 @@ class PendingExplainer:
         binding = binding or self._shortage_binding_limit(analysis, user)
         binding = binding or self._queue_order_binding_limit(analysis, baseline, user)
         document_part: document.DocumentPart = {
-            "binding": self._with_previous_slice(binding, analysis, user).document(),
+            "binding": _with_previous_slice(binding, analysis, self._policy, user).document(),
             **self._holders_part(analysis, binding, user),
             **_outdated_condition_part(analysis.workload, binding),
         }
@@ -179,20 +179,6 @@ class PendingExplainer:
             scope_node = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
             holders = ranked_quota_holders(scheduler_cache.snapshot, scope_node, queue, contested_frs)
         return PendingAnalysis(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
-
-    def _with_previous_slice(
-        self, binding: document.BindingLimit, analysis: PendingAnalysis, user: document.ExplanationUser
-    ) -> document.BindingLimit:
-        """Return the binding limit; for a slice of an elastic job, it names the slice with which the job runs now."""
-        if not analysis.view.replaced_slice or not self._policy.elastic_jobs:
-            return binding
-        previous_slice = find_replaced_slice(analysis.view, analysis.queue)
-        if previous_slice is None:
-            return binding
-        pod_count = sum(pod_set.pods for pod_set in previous_slice.pod_sets)
-        pods_text = f"{pod_count} {select_verb(pod_count, 'pod', 'pods')}"
-        text = f"its previous slice {user.name_of(previous_slice.key)} runs with {pods_text}"
-        return binding._replace(message=f"{binding.message}; {text}")
 
     # --- binding limits ---
 
@@ -342,6 +328,21 @@ class PendingExplainer:
             share_fields = {"weight": share.weight, "share": share.rounded_value, "resource": share.resource}
             share_parts.append(document.nonempty_fields(clusterQueue=each.name, **share_fields))
         return share_parts
+
+
+def _with_previous_slice(
+    binding: document.BindingLimit, analysis: PendingAnalysis, policy: SchedulingPolicy, user: document.ExplanationUser
+) -> document.BindingLimit:
+    """Return the binding limit; for a slice of an elastic job, it names the slice with which the job runs now."""
+    if not analysis.view.replaced_slice or not policy.elastic_jobs:
+        return binding
+    previous_slice = find_replaced_slice(analysis.view, analysis.queue)
+    if previous_slice is None:
+        return binding
+    pod_count = sum(pod_set.pods for pod_set in previous_slice.pod_sets)
+    pods_text = f"{pod_count} {select_verb(pod_count, 'pod', 'pods')}"
+    text = f"its previous slice {user.name_of(previous_slice.key)} runs with {pods_text}"
+    return binding._replace(message=f"{binding.message}; {text}")
 
 
 def _outdated_condition_part(workload: Obj, binding: document.BindingLimit) -> document.DocumentPart:

@@ -69,7 +69,7 @@ from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.health import LEASE_NAMESPACE
-from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings, parse_kueue_settings
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import MachineClock
@@ -316,12 +316,7 @@ class EmbeddedPlatform:
         self._is_fair_sharing = kueue.policy.fair_sharing
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(
-            with_nodes=has_nodes,
-            with_api=True,
-            managed_namespaces=kueue.managed_namespaces,
-            elastic_jobs=kueue.policy.elastic_jobs,
-        )
+        admission = _create_admission_chain(kueue, with_nodes=has_nodes)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
@@ -543,6 +538,13 @@ class EmbeddedPlatform:
         for obj in objects:
             if self._client.get(key_of(obj)) is None:
                 self._client.submit([Create(obj)], _check_success)
+
+
+def _create_admission_chain(kueue: KueueSettings, *, with_nodes: bool) -> AdmissionChain:
+    namespaces, elastic_jobs = kueue.managed_namespaces, kueue.policy.elastic_jobs
+    return AdmissionChain(
+        with_nodes=with_nodes, with_api=True, managed_namespaces=namespaces, elastic_jobs=elastic_jobs
+    )
 
 
 def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
