@@ -123,3 +123,10 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
 def test_excluded_framework_is_listed_as_ignored() -> None:
     (reported,) = ignored_settings(configuration("integrations: {frameworks: [batch/job]}"))
     assert reported.startswith("omitting jobset.x-k8s.io/jobset from integrations.frameworks")
+
+
+def test_gate_turns_slices_of_elastic_jobs_off() -> None:
+    assert parse_kueue_settings(configuration()).policy.elastic_jobs
+    off = configuration("featureGates: {ElasticJobsViaWorkloadSlices: false}")
+    assert not parse_kueue_settings(off).policy.elastic_jobs
+    assert list(ignored_settings(off)) == []
