@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.views.pods import is_terminal
-from batchyard.base.instant import Instant
+from batchyard.api.views.workload import workload_view
+from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Reader, Update, UpdateStatus
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.jobframework.workloads import GenericJob, PodSets, is_created_for, workload_name
@@ -31,6 +32,9 @@ _REPLACED_MESSAGE: Final = "Replaced to accommodate a new workload slice"
 _OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
 #: The annotations of admission checks that are copied to pods whose gate is removed.
 _CHECK_ANNOTATIONS: Final = (well_known.CONSUME_PROVISIONING_REQUEST, well_known.PROVISIONING_CLASS)
+
+#: How long after the admission of a replacement the scheduler may take to finish the replaced slice.
+_HANDOVER_PERIOD: Final = 5 * SECOND
 
 Counts: TypeAlias = Mapping[str, int]
 
@@ -199,8 +203,17 @@ def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileRe
     ending_slice = next((each for each in slices if _is_ending(each, roles)), None)
     if ending_slice is not None:
         return elastic.actions.follow_workload(ending_slice)
-    if roles.surplus:
-        return ReconcileResult([UpdateStatus(each) for each in _finished_slices(slices, roles.surplus, elastic.now)])
+    finish_at = _handover_end(slices, elastic.now)
+    surplus = roles.surplus if finish_at is None else [each for each in roles.surplus if not _holds_quota(each)]
+    if surplus:
+        return ReconcileResult([UpdateStatus(each) for each in _finished_slices(slices, surplus, elastic.now)])
+    outcome = _sync_slices(elastic, roles)
+    if outcome is not None and finish_at is not None:
+        outcome.requeue_at = finish_at
+    return outcome
+
+
+def _sync_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult | None:
     job_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
     if job_counts.keys() != counts.keys():
         return None
@@ -213,6 +226,25 @@ def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileRe
         if outcome is not None:
             return outcome
     return _follow_slices(elastic, roles)
+
+
+def _handover_end(slices: Sequence[Obj], now: Instant) -> Instant | None:
+    """Return until when the scheduler may finish a slice whose replacement has quota; None if there is no such slice.
+
+    The scheduler reports the replacement. If it restarts in between, the job reconciler finishes the slice later.
+    """
+    reserved_views = {_name_key(each): workload_view(each) for each in slices if _holds_quota(each)}
+    ends = [
+        view.reserved_at + _HANDOVER_PERIOD
+        for view in reserved_views.values()
+        if view.reserved_at is not None and view.replaced_slice in reserved_views
+    ]
+    latest_end = max(ends, default=now)
+    return latest_end if latest_end > now else None
+
+
+def _holds_quota(workload: Obj) -> bool:
+    return lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload)
 
 
 def _is_ending(workload: Obj, roles: SliceRoles) -> bool:

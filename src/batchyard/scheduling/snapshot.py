@@ -350,6 +350,13 @@ class Snapshot:
         """Tentatively add usage to a ClusterQueue, without a Workload; only inside `what_if()`."""
         self._apply_tentatively(queue, None, usage, 1)
 
+    def add_usage_of(self, workload: WorkloadView, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
+        """Tentatively add the usage of a Workload, or the difference to the slice that it replaces."""
+        if workload.replaced_slice:
+            self.add_difference(queue, usage)
+        else:
+            self.add_usage(queue, usage)
+
     def add_difference(self, queue: cluster_queue.ClusterQueue, usage: Usage) -> None:
         """Tentatively add the usage by which a slice differs from the slice that it replaces; only in `what_if()`.
 

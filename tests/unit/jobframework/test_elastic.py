@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admission_plugins.job_annotations import gate_elastic_job
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, with_metadata, with_path
 from batchyard.interfaces.client import Update
@@ -121,6 +122,8 @@ def test_old_slice_is_kept_until_the_replacement_has_quota() -> None:
     scale(stage, 5)
     assert finished_reasons(stage) == []
     admit(stage, newest(stage))
+    assert finished_reasons(stage) == []  # the scheduler finishes it
+    stage.run(10)  # unless the scheduler has restarted
     assert (counts(stage), finished_reasons(stage)) == ([5], ["WorkloadSliceReplaced"])
 
 
@@ -291,3 +294,19 @@ def test_ungated_pod_without_quota_violates_the_invariant() -> None:
     world.run_until(12 * SECOND)
     checker.finish()
     assert "elastic_pods_are_granted" in [violation.invariant for violation in checker.violations]
+
+
+def test_scheduler_finishes_the_replaced_slice() -> None:
+    world = simulated((0, 2), (10, 5), (11, 5))
+    (message,) = [
+        condition_state(each, lifecycle.FINISHED)[2]
+        for each in world.objects(scheme.WORKLOAD)
+        if lifecycle.is_finished(each)
+    ]
+    assert message.endswith("due to workload slice aggregation")
+
+
+def test_new_elastic_job_gets_the_scheduling_gate() -> None:
+    gated = gate_elastic_job(elastic_job())
+    assert gated["spec"]["template"]["spec"]["schedulingGates"] == [{"name": well_known.ELASTIC_JOB}]
+    assert gate_elastic_job(gated) is gated

@@ -405,3 +405,9 @@ def test_field_is_obeyed_refused_or_of_the_deployment(path: str, field_type: str
         "of the deployment": any(f"{path}.".startswith(f"{field}.") for field in deployment_fields(other)),
     }
     assert sum(effects.values()) == 1, effects
+
+
+def test_gate_turns_slices_of_elastic_jobs_off() -> None:
+    assert parse_kueue_settings(configuration()).policy.rules.elastic_jobs
+    off = configuration("featureGates: {ElasticJobsViaWorkloadSlices: false}")
+    assert not parse_kueue_settings(off).policy.rules.elastic_jobs

@@ -14,8 +14,9 @@ from batchyard.api.views.workload import workload_view
 from batchyard.interfaces.client import Update
 from batchyard.metrics.queues import to_metric_unit
 from batchyard.scheduling.controller import Scheduler
-from batchyard.scheduling.cycle import ClaimedVictims, Cycle, SchedulingPolicy, classical_order, fair_order
+from batchyard.scheduling.cycle import ClaimedVictims, Cycle, SchedulingPolicy, classical_order
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVersion, decision_rules
+from batchyard.scheduling.fair_order import fair_order
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.queue_manager import PendingQueue

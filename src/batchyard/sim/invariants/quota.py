@@ -66,7 +66,12 @@ class QuotaNeverOversubscribed(Invariant):
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
 
     def end_instant(self) -> None:
-        """Check that no ClusterQueue or Cohort exceeds its quota more than before, unless a quota changed."""
+        """Check that no ClusterQueue or Cohort exceeds its quota more than before, unless a quota changed.
+
+        After a crash, a slice and its replacement may both hold quota for some seconds.
+        """
+        if any(self._is_being_replaced(view) for view in self.states.workloads.values() if view.replaced_slice):
+            return
         deficits = dict(self._deficits())
         for (node, quota_key), amount in deficits.items():
             known_deficit = self._known_deficits.get((node, quota_key), 0)
@@ -77,6 +82,10 @@ class QuotaNeverOversubscribed(Invariant):
                 )
                 self.violate(description, *holders)
         self._known_deficits, self._has_quota_changed = deficits, False
+
+    def _is_being_replaced(self, view: WorkloadView) -> bool:
+        replaced_slice = self.states.workloads.get(view.replaced_slice)
+        return replaced_slice is not None and _holds_quota(view) and _holds_quota(replaced_slice)
 
     def _available_without(self, victims: Iterable[WorkloadView], node: str, quota_key: object_states.QuotaKey) -> int:
         quota = self.states.quota
