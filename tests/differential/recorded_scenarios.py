@@ -45,7 +45,7 @@ def shared_cases() -> dict[str, RecordedCase]:
     """Return the cases beside this repository, if any."""
     paths = [
         path
-        for folder in (SHARED, *(SHARED / family for family in ("extra", "afs", "slices")))
+        for folder in (SHARED, *(SHARED / family for family in ("extra", "afs", "slices", "checks", "podsready")))
         for path in sorted(folder.glob("*"))
         if path.is_file()
     ]
