@@ -37,6 +37,8 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "RUNTIME": ("Jobs, JobSets, pods", "how long a simulated pod runs: `30m`"),
     "EXIT_CODE": ("pods", "the exit code of a simulated container; 0 by default"),
     "CHECKPOINT_EVERY": ("Jobs, JobSets, pods", "the interval at which simulated pods save their work"),
+    "CHECKS": ("Workloads without a Job", "the states that admission checks get in a simulation, as JSON"),
+    "PODS_READY": ("Workloads without a Job", "when the pods are ready in a simulation, as JSON"),
     "WORK_DONE": ("Jobs, JobSets", "the saved work of simulated pods; written by the simulator"),
     "WORK_FINALIZER": ("pods", "a finalizer that keeps a simulated pod until its work is saved"),
     "GPU_MILLI": ("resource name", "thousandths of a GPU, for pods that share a GPU"),

@@ -19,7 +19,7 @@ from batchyard.sim.world import World
 ARCHIVES = sorted(Path(__file__).parent.glob("cases*.tar.xz"))
 SHARED = Path(__file__).parents[3] / "shared" / "oracle"
 #: The folders of SHARED with further cases.
-SHARED_FOLDERS = ("extra", "afs", "slices")
+SHARED_FOLDERS = ("extra", "afs", "slices", "checks", "podsready")
 
 Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
 

@@ -116,4 +116,4 @@ def test_eviction_without_reason_is_detected() -> None:
 
 
 def _with_evictions() -> str:
-    return next(name for name in packed_cases() if any(record["event"] == "Evicted" for record in case(name)[1]))
+    return next(name for name in CASES if any(record["event"] == "Evicted" for record in case(name)[1]))

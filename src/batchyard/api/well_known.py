@@ -162,6 +162,9 @@ DELETE_AT: Final = "batchyard.dev/delete-at"
 RUNTIME: Final = "batchyard.dev/runtime"
 EXIT_CODE: Final = "batchyard.dev/exit-code"
 CHECKPOINT_EVERY: Final = "batchyard.dev/checkpoint-every"
+# On Workloads without owner: the planned states of admission checks, and when the pods are ready.
+CHECKS: Final = "batchyard.dev/checks"
+PODS_READY: Final = "batchyard.dev/pods-ready"
 # On Jobs and JobSets: the saved work of their pods. On such pods: the finalizer until their work is saved.
 WORK_DONE: Final = "batchyard.dev/work-done"
 WORK_FINALIZER: Final = "batchyard.dev/work"

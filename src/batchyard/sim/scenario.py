@@ -26,6 +26,7 @@ from batchyard.api.validation.queues import resource_weight_errors
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
 from batchyard.cloud.catalog.machine_types import catalog_of
 from batchyard.cloud.cluster_objects import catalog_errors, initial_objects, pool_errors
+from batchyard.kubelet.simulated import external_controllers
 from batchyard.placement.gpu_policies import GpuPlacement
 from batchyard.scheduling import kueue_configuration
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -57,7 +58,7 @@ _EXIT_CODE_MAX: Final = 255
 
 
 def annotation_errors(obj: Obj) -> Iterator[FieldError]:
-    """Yield the errors in the annotations of an object and its pod templates: run time, exit code, checkpoints."""
+    """Yield the errors in the annotations of an object and its pod templates that control the simulation."""
     for path, metadata in _metadata_with_paths(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
             field_path = f"{path}metadata.annotations[{name}]"
@@ -66,6 +67,8 @@ def annotation_errors(obj: Obj) -> Iterator[FieldError]:
             elif name == well_known.EXIT_CODE and not 0 <= _parse_number(text) <= _EXIT_CODE_MAX:
                 remedy = f"use a number from 0 to {_EXIT_CODE_MAX}"
                 yield FieldError(field_path, f"{text!r} is not a valid exit code", remedy)
+            elif name in {well_known.CHECKS, well_known.PODS_READY}:
+                yield from external_controllers.plan_errors(obj, field_path, name, text)
 
 
 def _metadata_with_paths(obj: Obj, path: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -320,13 +323,18 @@ def make_scenario(
         raise InvalidScenario([*source_errors, *faults])
     initial_machines = [] if cluster is None or existing_cluster is not None else initial_objects(cluster)
     objects_by_time[0] = [*initial_machines, *objects_by_time.get(0, [])]
-    steps = _make_steps(objects_by_time, deleted_keys_by_time)
+    steps = _make_steps(objects_by_time, deleted_keys_by_time, has_checks="AdmissionCheck" in count_by_kind)
     return Scenario(steps, counts=count_by_kind, cluster=cluster, **scenario_fields)
 
 
 def _make_steps(
-    objects_by_time: Mapping[Duration, Sequence[Obj]], deleted_keys_by_time: Mapping[Duration, Sequence[Key]]
+    objects_by_time: Mapping[Duration, Sequence[Obj]],
+    deleted_keys_by_time: Mapping[Duration, Sequence[Key]],
+    *,
+    has_checks: bool,
 ) -> list[ScenarioStep]:
+    if has_checks:
+        objects_by_time = external_controllers.with_active_checks(objects_by_time)
     return [
         ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_is_not_namespace), deleted_keys_by_time.get(at, ()))
         for at in sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})

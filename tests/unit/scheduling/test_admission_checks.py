@@ -122,19 +122,44 @@ def test_retry_evicts_and_requeues_workload() -> None:
     assert condition_state(wl, "Evicted") == ("False", "QuotaReserved", f"Previously: {message}")
 
 
-def test_retry_with_delay_frees_quota_until_requeue() -> None:
+def test_retry_with_delay_keeps_quota_until_retry() -> None:
     stage = open_stage({"name": "a"})
     stage.put(make.job())
     set_check(stage, "a", "Retry", requeueAfterSeconds=60)
     wl = stage.only_workload()
-    assert (lifecycle.status(wl).value, wl["status"]["requeueState"]) == ("pending", {"requeueAt": make.stamp(60)})
-    assert condition_state(wl, "Requeued")[:2] == ("False", "AdmissionCheck")
-    assert condition_state(wl, "QuotaReserved")[:2] == ("False", "PendingEvaluation")
+    assert (lifecycle.status(wl).value, wl["status"]["requeueState"]) == (
+        "quotaReserved",
+        {"requeueAt": make.stamp(60)},
+    )
+    stage.run(59)
+    assert "EvictedDueToAdmissionCheck" not in stage.reasons()
+    stage.run(60)
+    wl = stage.only_workload()
+    assert stage.reasons().count("EvictedDueToAdmissionCheck") == 1
+    assert condition_state(wl, "Requeued")[:2] == ("True", "BackoffFinished")
+    assert (lifecycle.status(wl).value, "requeueState" in wl["status"]) == ("quotaReserved", False)
+
+
+def test_rejection_waits_for_retry_of_other_check() -> None:
+    stage = open_stage(*RULES)
+    stage.put(make.job())
+    set_check(stage, "a", "Retry", requeueAfterSeconds=60)
+    set_check(stage, "b", "Rejected")
+    stage.run(59)
+    assert lifecycle.is_active(stage.only_workload())
+    stage.run(60)
+    assert not lifecycle.is_active(stage.only_workload())
+
+
+def test_workload_preempted_before_retry_is_requeued_at_retry() -> None:
+    stage = open_stage({"name": "a"})
+    stage.put(make.job())
+    set_check(stage, "a", "Retry", requeueAfterSeconds=60)
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="", now=make.NOW))
     stage.run(59)
     assert lifecycle.status(stage.only_workload()).value == "pending"
     stage.run(60)
-    wl = stage.only_workload()
-    assert (lifecycle.status(wl).value, "requeueState" in wl["status"]) == ("quotaReserved", False)
+    assert lifecycle.status(stage.only_workload()).value == "quotaReserved"
 
 
 def test_retry_never_shortens_existing_backoff() -> None:
@@ -144,6 +169,8 @@ def test_retry_never_shortens_existing_backoff() -> None:
     stage.put(wl)
     set_check(stage, "a", "Retry", requeueAfterSeconds=60)
     assert stage.only_workload()["status"]["requeueState"] == {"count": 1, "requeueAt": make.stamp(90)}
+    stage.run(89)
+    assert "EvictedDueToAdmissionCheck" not in stage.reasons()
 
 
 def test_later_retry_extends_delay() -> None:

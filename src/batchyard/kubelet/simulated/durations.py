@@ -26,12 +26,14 @@ from batchyard.api.times import parse_time
 from batchyard.api.views import pods
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.base.primitives import CACHED_TEXT_LENGTH_MAX
-from batchyard.interfaces.client import Reader, Update, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.kubelet.simulated import external_controllers
 from batchyard.scheduling.workload import evictions, lifecycle
 
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE
+_MODIFIED: Final = EventType.MODIFIED
 #: A duration longer than any simulation, for `sleep infinity`.
 UNLIMITED_RUNTIME: Final = 1 << 62
 
@@ -360,20 +362,31 @@ def _job_update_if_changed(old_job: meta.Obj, new_job: meta.Obj) -> list[Write]:
 
 
 class BareWorkloads:
-    """The controller that finishes Workloads without owner after their run time, and releases quota after evictions."""
+    """The controller that finishes Workloads without owner after their run time, and releases quota after evictions.
+
+    It also sets their admission checks and PodsReady if annotations plan them (`external_controllers.py`).
+    """
 
     name = "bare-workloads"
     rank = 0
     kinds = (scheme.WORKLOAD,)
 
+    def __init__(self) -> None:
+        self._external_controllers = external_controllers.ExternalControllers()
+
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a changed Workload that holds quota, has no owner and is not finished."""
         obj = event.obj
+        if event.type is not _MODIFIED and has_external_plan(obj):
+            self._external_controllers.observe(event)
         holds_quota = "admission" in (obj.get("status") or ()) and meta.controller_of(obj) is None
         return (event.key,) if holds_quota and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Release the quota of an evicted Workload without owner, or finish an admitted one after its run time."""
+        """Release the quota of an evicted Workload without owner, or finish an admitted one after its run time.
+
+        If the Workload runs on, update the status that its annotations plan.
+        """
         workload = reader.get(key)
         if workload is None or lifecycle.is_finished(workload) or meta.controller_of(workload) is not None:
             return ReconcileResult()
@@ -381,13 +394,28 @@ class BareWorkloads:
         if released_workload is not workload:
             return ReconcileResult([UpdateStatus(released_workload)])
         admitted_condition, runtime = meta.find_condition(workload, lifecycle.ADMITTED), annotated_runtime(workload)
-        if admitted_condition is None or admitted_condition["status"] != "True" or runtime is None:
-            return ReconcileResult()
-        finish_at = parse_time(admitted_condition["lastTransitionTime"]) + runtime
-        if finish_at > now:
+        finish_at: Instant | None = None
+        if admitted_condition is not None and admitted_condition["status"] == "True" and runtime is not None:
+            finish_at = parse_time(admitted_condition["lastTransitionTime"]) + runtime
+            if finish_at <= now:
+                finished_workload = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
+                return ReconcileResult([UpdateStatus(finished_workload)])
+        if not has_external_plan(workload):
             return ReconcileResult(requeue_at=finish_at)
-        finished_workload = lifecycle.finish(workload, lifecycle.SUCCEEDED, "Job finished successfully", now)
-        return ReconcileResult([UpdateStatus(finished_workload)])
+        return self._set_planned_status(workload, finish_at, now)
+
+    def _set_planned_status(self, workload: meta.Obj, finish_at: Instant | None, now: Instant) -> ReconcileResult:
+        new_workload, next_change = self._external_controllers.planned_status(workload, now)
+        if new_workload is not workload:
+            return ReconcileResult([UpdateStatus(new_workload)])
+        times = [time for time in (finish_at, next_change) if time is not None]
+        return ReconcileResult(requeue_at=min(times, default=None))
+
+
+def has_external_plan(workload: meta.Obj) -> bool:
+    """Return whether annotations of a Workload plan its admission checks or the readiness of its pods."""
+    annotations = workload["metadata"].get("annotations")
+    return bool(annotations) and (well_known.CHECKS in annotations or well_known.PODS_READY in annotations)
 
 
 def named_runtime(cluster: meta.Obj | None, names: Sequence[str]) -> Duration | None:

@@ -21,9 +21,8 @@ from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 #
 # They cover deactivation, admission checks, backoff after an eviction, stopped and restarted queues, gates, pending
 # reasons that do not depend on the scheduler, and time limits. Each step returns None if nothing is due, or its
-# outcome. Source: pkg/controller/core/workload_controller.go of Kueue. Three upstream defects are fixed:
+# outcome. Source: pkg/controller/core/workload_controller.go of Kueue. Two upstream defects are fixed:
 #
-# - A Workload with a check in Retry releases its quota at once (KEP-3258), not at the retry time.
 # - The retry count of a flavor's check is kept until the next try.
 # - A Workload deactivated for a cause, such as after its last try, is queued again when a user activates it.
 
@@ -83,22 +82,27 @@ def _handle_failed_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     """Return the writes that evict a Workload with quota if one of its admission checks is in state Retry.
 
     If a check is in state Rejected, request the deactivation of the Workload instead. The time of the next retry is
-    stored in `requeueState`, also for a Workload without quota. Return None if nothing must be written.
+    stored in `requeueState`, also for a Workload without quota. Until this time, the Workload keeps its quota, also if
+    another check is Rejected. Return None if nothing must be written.
     """
     workload, now = context.workload, context.now
     if not lifecycle.is_active(workload):
         return None
     retry_at = lifecycle.retry_at(workload)
-    held_workload = (
-        workload if retry_at is None or retry_at <= now else evictions.hold_back(workload, retry_at, is_counted=False)
-    )
+    if retry_at is not None and retry_at > now:
+        held_workload = evictions.hold_back(workload, retry_at, is_counted=False)
+        if held_workload is not workload:
+            return _write_outcome(UpdateStatus(held_workload))
+    requeue_at = _requeue_time(workload)
+    if requeue_at is not None and requeue_at > now:
+        return None
     if lifecycle.has_quota_reservation(workload) and not lifecycle.is_evicted(workload):
         if rejected := lifecycle.checks_in_state(workload, lifecycle.REJECTED):
             return _request_deactivation(context, lifecycle.describe_checks(rejected, lifecycle.REJECTED))
         if retrying := lifecycle.checks_in_state(workload, lifecycle.RETRY):
             message = f"Evicted due to {lifecycle.describe_checks(retrying, lifecycle.RETRY)}"
-            return _evict(context, held_workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
-    return None if held_workload is workload else _write_outcome(UpdateStatus(held_workload))
+            return _evict(context, workload, lifecycle.Eviction(lifecycle.EVICTED_BY_ADMISSION_CHECK, message))
+    return None
 
 
 def _request_deactivation(context: WorkloadReconcile, message: str) -> ReconcileResult:
@@ -115,15 +119,19 @@ def _wait_for_backoff(context: WorkloadReconcile) -> ReconcileResult | None:
 
 def _wait_for_requeue_time(context: WorkloadReconcile) -> ReconcileResult | None:
     workload = context.workload
-    requeue_at = ((workload.get("status") or {}).get("requeueState") or {}).get("requeueAt")
+    requeue_at = _requeue_time(workload)
     if requeue_at is None:
         return None
-    due = parse_time(requeue_at)
-    if due > context.now:
-        return ReconcileResult(requeue_at=due)
+    if requeue_at > context.now:
+        return ReconcileResult(requeue_at=requeue_at)
     if lifecycle.status(workload) is not lifecycle.Status.PENDING:
         return None
     return _write_outcome(UpdateStatus(evictions.clear_requeue_at(workload)))
+
+
+def _requeue_time(workload: Obj) -> Instant | None:
+    requeue_at = ((workload.get("status") or _NO_STATUS).get("requeueState") or _NO_STATUS).get("requeueAt")
+    return None if requeue_at is None else parse_time(requeue_at)
 
 
 def _requeue_after_backoff(context: WorkloadReconcile) -> ReconcileResult | None:

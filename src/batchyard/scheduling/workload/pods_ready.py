@@ -4,10 +4,10 @@ All pods of an admitted Workload must be ready within a timeout, and again withi
 An annotation of the job can set other timeouts. Pods without a node may have a shorter timeout, `unscheduledTimeout`:
 then the condition PodsScheduled records whether all pods were scheduled (`pods_scheduled.py`). If a timeout passes, the
 Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload without a Job or
-JobSet has no pods in batchyard, so it has no timeout. The setting `without_job` applies the timeout to such Workloads
-too: their own controllers must then set PodsReady, as with Kueue. Sources: Kueue's jobframework
-(generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout), the defaults of its configuration, and
-KEP-13502 and KEP-4803 of Kueue 0.20.
+JobSet has no pods in batchyard, so it has no timeout, unless an annotation plans when simulated pods are ready. The
+setting `without_job` applies the timeout to such Workloads too: their own controllers must then set PodsReady, as with
+Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout),
+the defaults of its configuration, and KEP-13502 and KEP-4803 of Kueue 0.20.
 """
 
 from dataclasses import dataclass
@@ -79,8 +79,11 @@ class PodsReadyPolicy:
         return PodsReadyTimeouts(timeout, default_recovery if recovery_seconds is None else recovery_seconds * SECOND)
 
     def covers(self, workload: Obj) -> bool:
-        """Return whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set."""
-        return self.without_job or has_pods(workload)
+        """Return whether a Workload's PodsReady timeout applies: it has a Job or JobSet, or `without_job` is set.
+
+        The timeout also applies to a Workload whose annotation plans when its simulated pods are ready.
+        """
+        return self.without_job or has_pods(workload) or annotation(workload, well_known.PODS_READY) is not None
 
 
 class PodsReadyTimeouts(NamedTuple):
