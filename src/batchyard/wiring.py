@@ -59,6 +59,7 @@ from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
+from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
@@ -94,6 +95,8 @@ class PlatformSettings:
     kueue: KueueSettings = SIMULATION_SETTINGS
     #: Whether pods are scheduled to nodes; otherwise pods run without a node.
     with_nodes: bool = False
+    #: Whether Workloads may request topology-aware scheduling; this needs nodes.
+    with_topology: bool = False
     #: The scoring profile of nodes.
     profile: NodeScoring = AutoscalingProfile.BALANCED
     #: Whether a gang that lost a machine takes over the machines of a whole gang of lower priority.
@@ -211,8 +214,9 @@ def _admission_controllers(
         ports.on_preemption_loop,
         pods_ready_gate,
         ports.cycle_observer,
-        SchedulerSettings(settings.with_api, ports.pacing),
+        SchedulerSettings(settings.with_api, ports.pacing, watches_nodes=settings.with_topology),
     )
+    index.snapshot.topology.set_gates(kueue.feature_gates)
     job_reconciler = partial(
         JobReconciler,
         copied_labels=kueue.copied_labels,
@@ -223,6 +227,7 @@ def _admission_controllers(
         scheduler,  # first, because it updates the cache that the others read
         WorkloadLifecycle(pods_ready_settings),
         PriorityClassValues(),
+        *((NodeFailures(),) if settings.with_topology else ()),
         *map(job_reconciler, INTEGRATIONS.values()),
     )
 

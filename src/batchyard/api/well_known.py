@@ -178,6 +178,8 @@ PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 
 #: The feature gate that disables waitForPodsReady, which has no `enable` field in v1beta2.
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
+TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
+TAS_PROFILE_MIXED: Final = "TASProfileMixed"
 
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"

@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.scheduling import flavor_assigner, messages, quota
+from batchyard.scheduling import flavor_assigner, messages, quota, topology_nomination
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.preemption.context import PreemptionTarget
@@ -142,6 +142,7 @@ _WILL_FIT_MESSAGE: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
 _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
+_OVERLAPPING_TARGETS: Final = "Workload has overlapping preemption targets with another workload"
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
@@ -201,13 +202,18 @@ class Cycle:
     renominated_workloads: dict[str, None] = field(default_factory=dict)
     #: By ClusterQueue, the number of preemptions skipped in favor of other Workloads in this cycle.
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
+    #: The results for Workloads with quota whose topology assignment contains a failed node.
+    replacements: list[topology_nomination.NodeReplacement] = field(default_factory=list)
 
-    def run(self, heads: Sequence[Head]) -> list[Decision]:
+    def run(self, heads: Sequence[Head], with_failed_nodes: Sequence[Head] = ()) -> list[Decision]:
         """Return a decision for each head (first pending Workload of a ClusterQueue).
 
-        Heads that cannot be nominated come first, then the others in scheduling order.
+        Heads that cannot be nominated come first, then the others in scheduling order. Before, `replacements` is set to
+        the results for `with_failed_nodes`, Workloads with quota of which a failed node must be replaced.
         """
         self.snapshot.rebuild_if_changed()
+        if self.snapshot.topology.flavors:
+            self.snapshot.topology.build()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:
@@ -216,8 +222,11 @@ class Cycle:
                 entries.append(self._nominate_head(head))
             else:
                 decisions.append(pending_decision)
+        if with_failed_nodes:
+            self._nominate_replacements(with_failed_nodes, entries)
         with self.snapshot.what_if():
             claimed_victims = _ClaimedVictims(self.snapshot)
+            self.replacements = [self._decide_replacement(each) for each in self.replacements]
             decisions += [self._decide_entry(entry, claimed_victims) for entry in self._order_entries(entries)]
         return decisions
 
@@ -273,6 +282,10 @@ class Cycle:
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
+        if queue.topology_flavors or workload.requests_topology:
+            return topology_nomination.TopologyNominator(
+                workload, queue, self.snapshot, assigner, preemptor
+            ).nominate()
 
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)
         if _fits_or_has_targets(full_result) or not workload.can_be_partially_admitted:
@@ -287,6 +300,8 @@ class Cycle:
     def _decide_entry(self, entry: NominatedEntry, claimed_victims: "_ClaimedVictims") -> Decision:
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
+        elif entry.assignment.topology_usage and claimed_victims.leaves_too_few_domains(entry):
+            self._place_again(entry)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
             why = InadmissibleReason("", assignment)
@@ -296,23 +311,61 @@ class Cycle:
             why = InadmissibleReason(messages.WAITING_FOR_QUOTA, assignment)
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._last_assignment(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
-            self.snapshot.add_usage(entry.queue, entry.usage)
+            self._use(entry, entry.usage)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
+        if assignment.topology_usage and claimed_victims.has_claimed_target(entry):
+            return self._skip_entry(entry, _OVERLAPPING_TARGETS)
         if not claimed_victims.leaves_room_for(entry):
             return self._skip_entry(entry)
         claimed_victims.claim_targets(entry)
-        self.snapshot.add_usage(entry.queue, entry.usage)
+        self._use(entry, entry.usage)
         if assignment.mode is _MODE_PREEMPT:
             message_suffix = f". Pending the preemption of {len(entry.targets)} workload(s)"
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, assignment, suffix=message_suffix)
             return Preempt(head, entry.queue, tuple(entry.targets), why)
         return Admit(head, entry.queue, assignment)
 
-    def _skip_entry(self, entry: NominatedEntry) -> Decision:
+    def _use(self, entry: NominatedEntry, usage: quota.Usage) -> None:
+        self.snapshot.add_usage(entry.queue, usage)
+        if entry.assignment.topology_usage:
+            self.snapshot.use_topology(entry.assignment.topology_usage)
+
+    def _nominate_replacements(self, heads: Sequence[Head], entries: Sequence[NominatedEntry]) -> None:
+        """Nominate Workloads with quota of which a failed node must be replaced.
+
+        As in Kueue, fair sharing considers one Workload per ClusterQueue, a pending one first. The others are skipped.
+        """
+        snapshot, is_fair_sharing = self.snapshot, self.policy.fair_sharing
+        considered_queues = {entry.queue.name for entry in entries} if is_fair_sharing else set()
+        for head in reversed(heads):
+            queue = snapshot.queues[head.queue]
+            replacement = topology_nomination.nominate_replacement(head.workload, queue, snapshot)
+            replacement.is_skipped = is_fair_sharing and queue.name in considered_queues
+            considered_queues.add(queue.name)
+            self.replacements.insert(0, replacement)
+
+    def _decide_replacement(
+        self, replacement: topology_nomination.NodeReplacement
+    ) -> topology_nomination.NodeReplacement:
+        """Use the domains of a replacement; if an earlier one took them, search others first."""
+        topology = self.snapshot.topology
+        if replacement.is_skipped:
+            return replacement
+        if replacement.added_usage and not topology.fits(replacement.added_usage):
+            replacement = topology_nomination.nominate_replacement(
+                replacement.workload, replacement.queue, self.snapshot
+            )
+            replacement.is_skipped = not replacement.reason and not topology.fits(replacement.added_usage)
+        if not replacement.is_skipped and not replacement.reason:
+            self.snapshot.add_usage(replacement.queue, ())
+            self.snapshot.use_topology(replacement.added_usage)
+        return replacement
+
+    def _skip_entry(self, entry: NominatedEntry, message: str = _NO_LONGER_FITS) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
-        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
+        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=message)
         last_assignment = self._last_assignment(entry)
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, last_assignment)
 
@@ -332,13 +385,17 @@ class Cycle:
         The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
         """
         self.renominated_workloads[entry.workload.key] = None
-        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in claimed_victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
-            entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
+            self._place_again(entry)
         if entry.assignment.mode is _MODE_FIT:
             entry.assignment.mode = _MODE_DEFERRED_FIT
+
+    def _place_again(self, entry: NominatedEntry) -> None:
+        """Repeat a Workload's flavor assignment; the flavors may not change, but the topology domains may."""
+        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
+        entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
         """Add a pending Workload's usage to the snapshot, so that later Workloads of the cycle cannot take this quota.
@@ -361,7 +418,7 @@ class Cycle:
                 reserved_usage.append(
                     (fr, max(0, min(amount, node.subtree_quota[fr] + borrowing_limit - node.usage[fr])))
                 )
-        self.snapshot.add_usage(queue, tuple(reserved_usage))
+        self._use(entry, tuple(reserved_usage))
 
 
 def _assign_with_counts(
@@ -398,13 +455,27 @@ class _ClaimedVictims:
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
-        if not claimed_victims and not entry.targets:
+        topology_usage = entry.assignment.topology_usage
+        if not claimed_victims and not entry.targets and not topology_usage:
             return quota.has_room(node, entry.usage)
-        own_victims = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
-            for victim in {**claimed_victims, **own_victims}.values():
-                self._snapshot.remove_usage(victim.queue, victim.usage)
-            return quota.has_room(node, entry.usage)
+            self._release_victims(entry, claimed_victims)
+            return quota.has_room(node, entry.usage) and (
+                not topology_usage or self._snapshot.topology.fits(topology_usage)
+            )
+
+    def leaves_too_few_domains(self, entry: NominatedEntry) -> bool:
+        """Return whether an entry fits in the quota, but no longer in its topology domains."""
+        with self._snapshot.what_if():
+            self._release_victims(entry, self.claimed_in_tree(entry))
+            return quota.has_room(entry.queue.node, entry.usage) and not self._snapshot.topology.fits(
+                entry.assignment.topology_usage
+            )
+
+    def _release_victims(self, entry: NominatedEntry, claimed_victims: Mapping[str, AdmittedWorkload]) -> None:
+        own_victims = {target.workload.key: target.workload for target in entry.targets}
+        for victim in {**claimed_victims, **own_victims}.values():
+            self._snapshot.release(victim)
 
 
 def _over_limit_message(workload: WorkloadView) -> str:

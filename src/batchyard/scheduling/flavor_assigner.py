@@ -7,13 +7,15 @@ resumes where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/fla
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.node import Requests, sort_requests
+from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
 from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.messages import (
     NO_MATCHING_FLAVOR,
+    TOPOLOGY_PLACEMENT_FAILED,
     PodSetReasons,
     RejectionReason,
     less_severe_reason,
@@ -35,6 +37,7 @@ from batchyard.scheduling.quota import (
     worst_quality,
 )
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.state import TopologyUsage
 
 # Flavor assignment: a flavor for each resource of each pod set, and how well it fits.
 
@@ -51,6 +54,14 @@ class PodSetAssignment:
     scans: tuple[cluster_queue.FlavorScan, ...]
     #: A requested resource that the ClusterQueue does not cover; '' if there is none.
     unavailable_resource: str
+    #: The topology domains of the pods; None without topology-aware scheduling.
+    topology: TopologyAssignment | None = None
+    #: Why the pods do not fit in topology domains now; '' if they do.
+    topology_reason: str = ""
+    #: The flavor in whose topology the pods would not fit even without other Workloads; '' if they would.
+    topology_failed_flavor: str = ""
+    #: Why topology domains could not be searched; '' if they could.
+    topology_error: str = ""
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
@@ -73,7 +84,8 @@ class PodSetAssignment:
             return tuple(self.scans[-1].rejections)
         if self.unavailable_resource:
             return (f"resource {self.unavailable_resource} unavailable in ClusterQueue",)
-        return tuple([rejection for scan in self.scans for rejection in scan.rejections])
+        rejections: list[RejectionReason] = [rejection for scan in self.scans for rejection in scan.rejections]
+        return tuple([*rejections, *filter(None, (self.topology_error, self.topology_reason))])
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:
@@ -91,6 +103,10 @@ class PodSetAssignment:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
                 mildest_reason = reasons_by_group.get(attempt.group_number, attempt.no_fit_reason)
                 reasons_by_group[attempt.group_number] = less_severe_reason(mildest_reason, attempt.no_fit_reason)
+        if self.topology_failed_flavor:
+            for scan in self.scans:
+                if self.topology_failed_flavor in scan.group_request.group.flavors:
+                    reasons_by_group[scan.group_request.group.number] = TOPOLOGY_PLACEMENT_FAILED
         most_severe_reason = ""
         for reason in reasons_by_group.values():
             most_severe_reason = more_severe_reason(most_severe_reason, reason)
@@ -119,6 +135,8 @@ class Assignment:
     mode: FlavorAssignmentMode
     borrowing_height: int
     usage: Usage
+    #: The usage of topology domains; empty without topology-aware scheduling.
+    topology_usage: TopologyUsage = ()
 
     @property
     def pod_set_rejections(self) -> tuple[PodSetReasons, ...]:
@@ -153,6 +171,15 @@ _NO_USAGE: Final[Mapping[int, int]] = {}
 _EXCLUDED_QUALITIES: Final = (NO_FIT,)
 
 
+class FlavorMismatchFinder(Protocol):
+    """Interface of a check of flavors in addition to those that depend only on the pod template."""
+
+    def add_to(
+        self, obstacles: Sequence[str], group: cluster_queue.FlavorGroup, pod_set_indexes: Sequence[int]
+    ) -> Sequence[str]:
+        """Return for each flavor of a resource group why the pod sets cannot use it; '' if they can."""
+
+
 @dataclass(slots=True)
 class FlavorAssigner:
     """The flavor search for one Workload; `assign()` may be called with different pod counts."""
@@ -165,6 +192,8 @@ class FlavorAssigner:
     last_assignment: LastAssignment | None
     fair_sharing: bool = False
     nominated_flavors: NominatedFlavors = ()
+    #: Finds flavors whose topology does not suit the Workload; None without topology-aware scheduling.
+    topology: FlavorMismatchFinder | None = None
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
         """Return the flavor assignment for the given pod counts, one per pod set.
@@ -252,7 +281,7 @@ class FlavorAssigner:
                 p.name,
                 pod_counts[i],
                 pod_set_request.requests,
-                _restrict_assignment(assignment, pod_set_request.requests),
+                self._restrict_assignment(assignment, pod_set_request.requests),
                 flavor_scans,
                 pod_set_group_request.unavailable_resource,
             )
@@ -286,6 +315,8 @@ class FlavorAssigner:
             if self.nominated_flavors
             else group_request.obstacles
         )
+        if self.topology is not None:
+            obstacles = self.topology.add_to(obstacles, group_request.group, pod_set_indexes)
         start = (
             0 if self.last_assignment is None else _start_index(self.last_assignment, group_request, pod_set_indexes)
         )
@@ -356,6 +387,21 @@ class FlavorAssigner:
                 else:
                     qualities.append(NO_FIT - height if total <= potential_quota[fr] else NO_FIT)
             yield qualities
+
+    def _restrict_assignment(
+        self, merged: cluster_queue.FlavorAssignment, requests: Requests
+    ) -> cluster_queue.FlavorAssignment:
+        """Return the part of a group's assignment for one pod set.
+
+        A pod set without requests gets the group's flavors that have a topology, as its pods need domains too.
+        """
+        topology_flavors = self.queue.topology_flavors
+        if topology_flavors and not requests:
+            choices = {r: choice for r, choice in merged.choices.items() if choice.flavor in topology_flavors}
+            if choices:
+                tried_indexes = {r: merged.tried[r] for r in choices}
+                return cluster_queue.make_flavor_assignment(choices, (), tried_indexes, _MODE_FIT)
+        return _restrict_assignment(merged, requests)
 
     def _flavor_obstacles(self, group_request: cluster_queue.ResourceGroupRequest, indexes: Sequence[int]) -> list[str]:
         nominated_flavors = [

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, TAS_BALANCED_PLACEMENT, TAS_PROFILE_MIXED
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
@@ -36,7 +36,7 @@ _DECISION_FIELDS: Final = (
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, TAS_PROFILE_MIXED, TAS_BALANCED_PLACEMENT})
 
 
 def managed_namespaces(
@@ -61,6 +61,8 @@ class KueueSettings:
     copied_labels: tuple[str, ...] = ()
     #: The Namespaces whose jobs are managed; None for all.
     managed_namespaces: Selector | None = field(default_factory=managed_namespaces)
+    #: The feature gates that are set, by name.
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -83,7 +85,8 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     copied_labels = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     namespace_selector = managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace)
-    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector)
+    feature_gates = configuration.get("featureGates") or {}
+    return KueueSettings(policy, pods_ready, tuple(copied_labels), namespace_selector, feature_gates)
 
 
 def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any]) -> PodsReadyPolicy:

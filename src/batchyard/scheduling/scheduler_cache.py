@@ -37,6 +37,7 @@ from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
+from batchyard.topology.state import TopologyUsage, usage_of
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
@@ -190,12 +191,16 @@ class WorkloadCache:
             return
         usage: dict[int, int] = {}
         assigned_frs: dict[int, None] = {}
+        topology_usage: TopologyUsage = ()
         for holding in view.admitted_pod_sets:
             resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.flavor_resource_id(flavor, resource)
                 assigned_frs[fr] = None
                 usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
+            if holding.topology is not None:
+                template = next(p.template for p in view.pod_sets if p.name == holding.name)
+                topology_usage += usage_of(holding.flavors.values(), holding.topology, template)
         reserved_at = view.reserved_at or 0
         self._add_holder(
             _make_holder(
@@ -205,6 +210,7 @@ class WorkloadCache:
                 frozenset(assigned_frs),
                 reserved_at=reserved_at,
                 is_admitted=view.admitted,
+                topology_usage=topology_usage,
             )
         )
         if old is not None:
@@ -284,7 +290,15 @@ def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> A
     """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
-    return _make_holder(decision.head.workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    return _make_holder(
+        decision.head.workload,
+        queue,
+        usage,
+        assigned_frs,
+        reserved_at=now,
+        is_admitted=admitted,
+        topology_usage=decision.assignment.topology_usage,
+    )
 
 
 def _make_holder(
@@ -295,6 +309,7 @@ def _make_holder(
     *,
     reserved_at: Instant,
     is_admitted: bool,
+    topology_usage: TopologyUsage,
 ) -> AdmittedWorkload:
     return AdmittedWorkload(
         view.key,
@@ -309,6 +324,7 @@ def _make_holder(
         is_admitted,
         view.queue,
         view.boost,
+        topology_usage,
     )  # positional arguments, because keyword arguments dominate the cost here
 
 
@@ -324,6 +340,8 @@ WATCHED_KINDS: Final = (
     scheme.LIMIT_RANGE,
     scheme.RUNTIME_CLASS,
 )
+#: The further kinds that topology-aware scheduling needs.
+NODE_KINDS: Final = (scheme.NODE, scheme.POD)
 
 
 class SchedulerCache:
@@ -349,7 +367,6 @@ class SchedulerCache:
         self._views = AdjustedViews(view_of)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
-        self._topologies: dict[str, None] = {}
         self._terminating_queues: dict[str, None] = {}
         self._rebuild_count = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
@@ -363,6 +380,8 @@ class SchedulerCache:
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
+            scheme.NODE: self._on_node,
+            scheme.POD: self._on_pod,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -378,7 +397,12 @@ class SchedulerCache:
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
-        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect."""
+        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect.
+
+        After the first flavor with a Topology, also list the Nodes and Pods, whose events were ignored before.
+        """
+        if self.snapshot.topology.needs_listing:
+            self.snapshot.topology.list_nodes(reader)
         if not self._views.has_changed:
             return
         self.queue_manager.now = now
@@ -419,7 +443,7 @@ class SchedulerCache:
             view,
             terminating=view.name in self._terminating_queues,
             flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
-            topologies=self._topologies,
+            topologies=self.snapshot.topology.topologies,
             checks=self._checks,
         )
 
@@ -537,17 +561,31 @@ class SchedulerCache:
                 self.queue_manager.mark_queue_for_retry(name)
 
     def _on_topology(self, event: WatchEvent) -> None:
-        name = event.key.name
+        name, topology = event.key.name, self.snapshot.topology
         if event.type is _DELETED:
-            self._topologies.pop(name, None)
-        elif name in self._topologies:
+            topology.remove_topology(name)
+        elif not topology.put_topology(name, [level["nodeLabel"] for level in event.obj["spec"]["levels"]]):
             return
-        else:
-            self._topologies[name] = None
         flavors = self.snapshot.flavors
         for queue in self.snapshot.queues.values():
             if any(flavors[each].topology == name for each in queue.view.flavors if each in flavors):
                 self._set_active(queue.name)
+                self.queue_manager.mark_queue_for_retry(queue.name)
+
+    def _on_node(self, event: WatchEvent) -> None:
+        if self.snapshot.topology.observe_node(event.obj, event.old, is_deleted=event.type is _DELETED):
+            for queue in self.snapshot.queues.values():
+                if queue.active:
+                    self.queue_manager.mark_queue_for_retry(queue.name)
+
+    def _on_pod(self, event: WatchEvent) -> None:
+        topology = self.snapshot.topology
+        freed_node = topology.observe_pod(event.obj, is_deleted=event.type is _DELETED)
+        flavors = topology.flavors_of_node(freed_node) if freed_node else ()
+        if flavors:
+            for queue in self.snapshot.queues.values():
+                if not queue.topology_flavors.isdisjoint(flavors):
+                    self.queue_manager.mark_queue_for_retry(queue.name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)

@@ -406,8 +406,9 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     field_errors += pods_ready_errors(pods_ready_fields)
     faults += map(manifest.fault, field_errors)
     policy = SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest))
+    pods_ready, gates = pods_ready_policy(pods_ready_fields), spec.get("featureGates") or {}
     return {
-        "kueue": replace(SIMULATION_SETTINGS, policy=policy, pods_ready=pods_ready_policy(pods_ready_fields)),
+        "kueue": replace(SIMULATION_SETTINGS, policy=policy, pods_ready=pods_ready, feature_gates=gates),
         "horizon": horizon,
         "faults": tuple(parsed_faults),
         "hotswap": bool(spec.get("hotswap", True)),

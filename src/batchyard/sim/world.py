@@ -405,9 +405,12 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     cluster, gpu_placement = scenario.cluster, scenario.gpu_placement
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
+    has_topology = "Topology" in scenario.counts or (state is not None and bool(state.of_kind(scheme.TOPOLOGY)))
+    with_nodes = cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes)
     return PlatformSettings(
         scenario.kueue,
-        with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
+        with_nodes=with_nodes,
+        with_topology=with_nodes and has_topology,
         profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, _draw_function(seed)),
         hotswap=scenario.hotswap,
         with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),

@@ -107,7 +107,7 @@ def _apply_first_rule(
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
             candidate = _next_fair_candidate(context, target_order, queue, skipped_candidates)
         if candidate is not None:
-            context.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.release(candidate)
             targets.append(PreemptionTarget(candidate, reason))
             if _preemptor_fits(context):
                 return True, targets, []
@@ -158,7 +158,7 @@ def _apply_second_rule(
         preemptor_branch, victim_branch = target_order.diverging_branches(queue)
         candidate = target_order.pop_candidate(queue)
         if compare_shares(target_order.share(preemptor_branch), target_order.share(victim_branch)) < 0:
-            context.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.release(candidate)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _preemptor_fits(context):
                 return True, targets
