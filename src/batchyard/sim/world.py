@@ -14,7 +14,7 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, InvalidObject
-from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of
+from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of, with_path
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
@@ -23,7 +23,7 @@ from batchyard.base.primitives import draw_integer
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.interfaces.client import Create, Delete, Reader, Update, Write, WriteResult
+from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
@@ -160,6 +160,10 @@ def _mapping(value: object) -> Obj:
 _REJECTION_CAUSES_MAX: Final = 100
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """The start time of every simulated world."""
+
+
+#: The kinds whose status a manifest may state, because no kubelet of the simulation reports it.
+_RECORDED_KINDS: Final = (scheme.NODE, scheme.POD)
 
 
 class StoppedByPreemptionLoop(Exception):  # noqa: N818 - says what happened
@@ -343,6 +347,8 @@ class World:
         else:
             self._last_applied_manifests[key_of(obj)] = obj
             self.submit(Update(new_object))
+            if group_kind(obj) in _RECORDED_KINDS and obj.get("status") != last_applied.get("status"):
+                self.submit(UpdateStatus(with_path(new_object, ("metadata", "resourceVersion"), None)))
 
     def delete(self, key: Key) -> None:
         """Delete an object as a user; a Pod whose manifest states its phase is gone at once, as it has no containers."""
