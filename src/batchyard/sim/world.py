@@ -156,6 +156,23 @@ def _mapping(value: object) -> Obj:
     return value if isinstance(value, Mapping) else {}
 
 
+# Static pods: Pods whose manifest states a node and a phase. Such a pod was observed in a cluster.
+#
+# It runs as long as its manifest, and returns with its node. As with kubelets, a static pod tolerates all NoExecute
+# taints. Source: pkg/kubelet/config/common.go.
+
+
+def is_static_pod(manifest: Obj) -> bool:
+    """Return whether the manifest of a Pod states its node and its phase."""
+    return bool((manifest.get("spec") or {}).get("nodeName")) and bool((manifest.get("status") or {}).get("phase"))
+
+
+def with_node_lifetime(manifest: Obj) -> Obj:
+    """Return the manifest of a Pod with a toleration of all NoExecute taints."""
+    tolerations = [*(manifest["spec"].get("tolerations") or ()), {"operator": "Exists", "effect": "NoExecute"}]
+    return with_path(manifest, ("spec", "tolerations"), tolerations)
+
+
 #: The maximum number of causes of rejected pods; some causes contain amounts, such as the used part of a quota.
 _REJECTION_CAUSES_MAX: Final = 100
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
@@ -332,10 +349,14 @@ class World:
             self.submit(Create(obj))
             return
         key = key_of(obj)
+        if key.kind == scheme.POD and is_static_pod(obj):
+            obj = with_node_lifetime(obj)
         stored_object, last_applied = self.client.get(key), self._last_applied_manifests.get(key)
         if stored_object is None:
             self._last_applied_manifests[key] = obj
             self.submit(Create(obj))
+            if key.kind == scheme.NODE:
+                self._recreate_static_pods(key.name)
         elif obj != last_applied:
             self._update(stored_object, last_applied or {}, obj)
 
@@ -350,11 +371,16 @@ class World:
             if group_kind(obj) in _RECORDED_KINDS and obj.get("status") != last_applied.get("status"):
                 self.submit(UpdateStatus(with_path(new_object, ("metadata", "resourceVersion"), None)))
 
+    def _recreate_static_pods(self, node: str) -> None:
+        for key, manifest in self._last_applied_manifests.items():
+            if key.kind == scheme.POD and is_static_pod(manifest) and manifest["spec"]["nodeName"] == node:
+                if self.client.get(key) is None:
+                    self.submit(Create(manifest))
+
     def delete(self, key: Key) -> None:
-        """Delete an object as a user; a Pod whose manifest states its phase is gone at once, as it has no containers."""
-        manifest = self._last_applied_manifests.get(key) if key.kind == scheme.POD else None
-        states_phase = manifest is not None and bool((manifest.get("status") or {}).get("phase"))
-        self.submit(Delete(key, grace_period_seconds=0 if states_phase else None))
+        """Delete an object as a user; a static pod is gone at once."""
+        is_static = key.kind == scheme.POD and is_static_pod(self._last_applied_manifests.pop(key, {}))
+        self.submit(Delete(key, grace_period_seconds=0 if is_static else None))
 
     def submit(self, write: Write) -> None:
         """Submit a write as a user; if rejected, record it in `rejected_writes`, and a Pod also in `rejected_pods`."""

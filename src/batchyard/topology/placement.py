@@ -329,7 +329,7 @@ class DomainSearch:
         fitting = counts.slices[level] if by_slices else counts.pods[level]
         with_leader = counts.slices_with_leader[level] if by_slices else counts.pods_with_leader[level]
         leaders = counts.leaders[level]
-        unit = size if by_slices else 1
+        unit, lowest = size if by_slices else 1, len(self.tree.levels) - 1
         remaining = count // size if by_slices else count
         result: list[PlacedPods] = []
         for position, each in enumerate(domains):
@@ -350,7 +350,8 @@ class DomainSearch:
             taken = fitting[domain]
             if taken >= remaining:
                 return [*result, PlacedPods(domain, remaining * unit, 0)]
-            if taken:
+            if taken or level < lowest:
+                # The domains below an unused one still compete for the leader.
                 result.append(PlacedPods(domain, taken * unit, 0))
             remaining -= taken
         return []
