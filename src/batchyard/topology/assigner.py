@@ -5,8 +5,9 @@ capacity that the following ones cannot use. Source: FindTopologyAssignmentsForF
 pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ from batchyard.api.meta import SliceLayer
 from batchyard.api.views.node import PodTemplate
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, TopologyRequest
 from batchyard.topology.balanced import BalancedSearch
-from batchyard.topology.counts import CountKey, DomainCounts, pod_amounts
+from batchyard.topology.counts import CountCache, CountKey, DomainCounts, pod_amounts
 from batchyard.topology.placement import (
     DomainSearch,
     NoPlacement,
@@ -181,17 +182,38 @@ class _FlavorAssigner:
             self.is_idle,
         )
         cache = flavor.count_cache(key)
-        counts = cache.refresh() if leaves is None else cache.count_below(leaves)
-        search = DomainSearch(flavor.tree, counts, parameters)
+        if leaves is not None:
+            return self._search(flavor, cache, key, cache.count_below(leaves), parameters, leaves)
+        counts = cache.refresh()
+        result_key = parameters, self.explains
+        result = cache.results.get(result_key)
+        if result is None:
+            result = cache.results[result_key] = self._search(flavor, cache, key, counts, parameters, None)
+        assert isinstance(result, list | str)
+        return result
+
+    def _search(
+        self,
+        flavor: FlavorTopology,
+        cache: CountCache,
+        key: CountKey,
+        counts: DomainCounts,
+        parameters: PlacementParameters,
+        leaves: Sequence[int] | None,
+    ) -> list[PlacedPods] | str:
+        is_ranked = leaves is None and key.leader is None
+        search = DomainSearch(flavor.tree, counts, parameters, cache.ranked_domains if is_ranked else None)
         if self.state.is_balanced and not parameters.required and not parameters.unconstrained:
-            balanced = BalancedSearch(search, partial(cache.sum_up, with_inner=False)).run()
+            balanced = BalancedSearch(
+                replace(search, ranked_domains=None), partial(cache.sum_up, with_inner=False)
+            ).run()
             if balanced is not None:
                 return balanced
         placed = search.run()
         if isinstance(placed, NoPlacement):
             if not self.explains:
                 return _UNEXPLAINED
-            return _FailureText(flavor, key, counts, parameters, leaves).format(placed)
+            return _FailureText(flavor, cache, key, counts, parameters, leaves).format(placed)
         return placed
 
     def _make_assignment(self, counts_by_domain: Sequence[tuple[int, int]]) -> TopologyAssignment:
@@ -292,6 +314,7 @@ class _FlavorAssigner:
 @dataclass(slots=True)
 class _FailureText:
     flavor: FlavorTopology
+    cache: CountCache
     key: CountKey
     counts: DomainCounts
     parameters: PlacementParameters
@@ -336,29 +359,16 @@ class _FailureText:
             if exclusions.affinity:
                 reasons.append(f"affinity: {exclusions.affinity}")
             reasons += [f'taint "{taint}": {count}' for taint, count in exclusions.taints]
-        candidates = [leaf for leaf in range(tree.leaf_count) if eligible is None or eligible[leaf]]
+        limiting = self.cache.limiting_resources()
         if self.leaves is not None:
-            outside = [leaf for leaf in candidates if leaf not in self.leaves]
-            candidates = [leaf for leaf in candidates if leaf in self.leaves]
+            outside = [
+                leaf for leaf in range(tree.leaf_count) if leaf not in self.leaves and (not eligible or eligible[leaf])
+            ]
+            limiting = [limiting[leaf] for leaf in self.leaves]
             if outside:
                 reasons.append(f"topologyDomain: {len(outside)}")
-        reasons += [f'resource "{name}": {count}' for name, count in sorted(self._scarce_resources(candidates).items())]
+        counts = Counter(limiting)
+        reasons += [f'resource "{name}": {counts[name]}' for name in sorted(counts) if name]
         if not reasons:
             return ""
         return f". Total nodes: {tree.leaf_count}; excluded: {', '.join(sorted(reasons))}"
-
-    def _scarce_resources(self, leaves: Sequence[int]) -> dict[str, int]:
-        """Return the number of domains without room for one pod, by the resource that limits them."""
-        capacity, pods = self.flavor.capacity, self.counts.pods[-1]
-        table = capacity.idle if self.key.is_idle else capacity.free
-        requests = [(resource, amount, table.get(resource)) for resource, amount in self.key.pod if amount]
-        result: dict[str, int] = {}
-        for leaf in leaves:
-            if not pods[leaf]:
-                # With equal counts, the first resource by name counts; `key.pod` is sorted by name.
-                counts = [(max(0, (free[leaf] if free else 0) // amount), name) for name, amount, free in requests]
-                limiting = min(counts)[1]
-                result[limiting] = result.get(limiting, 0) + 1
-        return result
-
-

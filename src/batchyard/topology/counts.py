@@ -5,10 +5,12 @@ counts. After a change of the free capacity, only the changed domains and those 
 fillInCounts in Kueue's pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+from batchyard.api.meta import Requirement
 from batchyard.api.views.node import NodeView, PodTemplate, Taint, Toleration
 from batchyard.topology.tree import MAX_COUNT, PODS, FlavorCapacity, PodAmounts
 
@@ -18,7 +20,8 @@ _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
 class NodeConstraints(NamedTuple):
     """The constraints of a pod template on nodes, including the tolerations that the flavor adds."""
 
-    template: PodTemplate
+    node_selector: tuple[tuple[str, str], ...]
+    affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
 
 
@@ -58,7 +61,7 @@ def find_exclusions(nodes: Sequence[Sequence[NodeView]], constraints: NodeConstr
 
     If several nodes have the same host name, the first one decides.
     """
-    template, tolerations = constraints
+    node_selector, affinity, tolerations = constraints
     eligible = [True] * len(nodes)
     selector_count = affinity_count = 0
     taint_counts: dict[str, int] = {}
@@ -68,9 +71,9 @@ def find_exclusions(nodes: Sequence[Sequence[NodeView]], constraints: NodeConstr
         if taint is not None:
             name = _format_taint(taint)
             taint_counts[name] = taint_counts.get(name, 0) + 1
-        elif any(node.labels.get(key) != value for key, value in template.node_selector):
+        elif any(node.labels.get(key) != value for key, value in node_selector):
             selector_count += 1
-        elif template.affinity is not None and not _matches_affinity(node, template):
+        elif affinity is not None and not _matches_affinity(node, affinity):
             affinity_count += 1
         else:
             continue
@@ -83,9 +86,9 @@ def _format_taint(taint: Taint) -> str:
     return f"{taint.key}{value}:{taint.effect}"
 
 
-def _matches_affinity(node: NodeView, template: PodTemplate) -> bool:
+def _matches_affinity(node: NodeView, affinity: Sequence[Sequence[Requirement]]) -> bool:
     # An empty term matches no node.
-    return any(term and all(r.matches(node.labels) for r in term) for term in template.affinity or ())
+    return any(term and all(r.matches(node.labels) for r in term) for term in affinity)
 
 
 class CountKey(NamedTuple):
@@ -94,7 +97,8 @@ class CountKey(NamedTuple):
     pod: PodAmounts
     #: What the leader of the pod set group uses; None without a leader.
     leader: PodAmounts | None
-    constraints: NodeConstraints
+    #: The number of the constraints on nodes.
+    constraints: int
     #: The size of slices, and their level.
     slice_size: int
     slice_level: int
@@ -128,34 +132,82 @@ class DomainCounts:
         )
 
 
+#: The slices and pods that fit in a domain, and its number.
+RankedDomain: TypeAlias = tuple[int, int, int]
+
+
 class CountCache:
     """The counts for one CountKey, updated when the free capacity of the flavor has changed."""
 
-    __slots__ = ("_capacity", "_exclusions", "_idle_version", "_key", "_version", "counts")
+    __slots__ = (
+        "_capacity",
+        "_exclusions",
+        "_idle_version",
+        "_key",
+        "_limiting",
+        "_ranked",
+        "_version",
+        "counts",
+        "results",
+    )
 
     def __init__(self, capacity: FlavorCapacity, key: CountKey, exclusions: NodeExclusions | None) -> None:
         """Count for the current capacity; `exclusions` is None if the lowest level is not the host name."""
         self._capacity = capacity
         self._key = key
         self._exclusions = exclusions
-        self._version = capacity.version
-        self._idle_version = capacity.idle_version
-        self.counts = self.count_below(range(capacity.tree.leaf_count))
+        #: The results of searches with the present counts, by parameters of the searches.
+        self.results: dict[object, object] = {}
+        self._recount()
 
     def refresh(self) -> DomainCounts:
-        """Return the counts for the current free capacity."""
+        """Return the counts for the current free capacity; `results` is emptied if something changed."""
         capacity = self._capacity
         if self._key.is_idle:
             if self._idle_version != capacity.idle_version:
-                self.counts = self.count_below(range(capacity.tree.leaf_count))
+                self._recount()
         elif self._version < capacity.change_base:
-            self.counts = self.count_below(range(capacity.tree.leaf_count))
-        else:
+            self._recount()
+        elif self._version < capacity.change_base + len(capacity.changes):
             changed_leaves = capacity.changes[self._version - capacity.change_base :]
-            if changed_leaves:
-                self._update(sorted(set(changed_leaves)))
-        self._version, self._idle_version = capacity.version, capacity.idle_version
+            self._update(sorted(set(changed_leaves)) if len(changed_leaves) > 1 else changed_leaves)
         return self.counts
+
+    def _recount(self) -> None:
+        self.counts = self.count_below(range(self._capacity.tree.leaf_count))
+        self._version, self._idle_version = self._capacity.version, self._capacity.idle_version
+        self.results = {}
+        #: By level: the domains sorted by the slices and pods that fit, and by number; None if not needed yet.
+        self._ranked: list[list[RankedDomain] | None] = [None] * len(self.counts.pods)
+        #: The resource that limits each domain without room for a pod; '' for others. None if not needed yet.
+        self._limiting: list[str] | None = None
+
+    def ranked_domains(self, level: int) -> list[RankedDomain]:
+        """Return the domains of a level, the smallest first; the counts must be those without a leader."""
+        ranked = self._ranked[level]
+        if ranked is None:
+            slices, pods = self.counts.slices[level], self.counts.pods[level]
+            ranked = self._ranked[level] = sorted(zip(slices, pods, range(len(pods)), strict=True))
+        return ranked
+
+    def limiting_resources(self) -> list[str]:
+        """Return for each domain of the lowest level the resource that leaves no room for a pod; '' for others."""
+        if self._limiting is None:
+            self._limiting = [""] * self._capacity.tree.leaf_count
+            self._find_limits(range(self._capacity.tree.leaf_count))
+        return self._limiting
+
+    def _find_limits(self, leaves: Sequence[int]) -> None:
+        assert self._limiting is not None
+        pods, eligible = self.counts.pods[-1], None if self._exclusions is None else self._exclusions.eligible
+        table = self._capacity.idle if self._key.is_idle else self._capacity.free
+        requests = [(table.get(resource), amount, resource) for resource, amount in self._key.pod if amount]
+        for leaf in leaves:
+            limiting = ""
+            if not pods[leaf] and (eligible is None or eligible[leaf]):
+                # All counts are at least 0, so the first resource by name without room is the limit.
+                limiting = next(name for free, amount, name in requests if free is None or free[leaf] < amount)
+            self._limiting[leaf] = limiting
 
     def count_below(self, leaves: Sequence[int]) -> DomainCounts:
         """Return the counts if only the domains `leaves` of the lowest level may be used."""
@@ -173,13 +225,40 @@ class CountCache:
         return counts
 
     def _update(self, leaves: Sequence[int]) -> None:
+        """Count changed domains of the lowest level and those above them again."""
+        self._version, self._idle_version = self._capacity.version, self._capacity.idle_version
+        self.results = {}
+        tree, lowest = self._capacity.tree, len(self._capacity.tree.levels) - 1
+        old_ranks = self._ranks(lowest, leaves)
         self._fill_leaves(self.counts, leaves)
+        self._move(lowest, old_ranks)
+        if self._limiting is not None:
+            self._find_limits(leaves)
         domains = leaves
-        tree = self._capacity.tree
-        for level in range(len(tree.levels) - 2, -1, -1):
+        for level in range(lowest - 1, -1, -1):
             parents = tree.parents[level + 1]
             domains = sorted({parents[domain] for domain in domains})
+            old_ranks = self._ranks(level, domains)
             self.sum_up(self.counts, level, domains)
+            self._move(level, old_ranks)
+
+    def _ranks(self, level: int, domains: Sequence[int]) -> Sequence[RankedDomain]:
+        if self._ranked[level] is None:
+            return ()
+        slices, pods = self.counts.slices[level], self.counts.pods[level]
+        return [(slices[domain], pods[domain], domain) for domain in domains]
+
+    def _move(self, level: int, old_ranks: Sequence[RankedDomain]) -> None:
+        ranked = self._ranked[level]
+        if ranked is None:
+            return
+        slices, pods = self.counts.slices[level], self.counts.pods[level]
+        for old in old_ranks:
+            domain = old[2]
+            new = slices[domain], pods[domain], domain
+            if new != old:
+                del ranked[bisect_left(ranked, old)]
+                insort(ranked, new)
 
     def _fill_leaves(self, counts: DomainCounts, leaves: Sequence[int]) -> None:
         key, capacity = self._key, self._capacity
@@ -279,8 +358,28 @@ class CountCache:
             counts.leaders[level][domain] = leader_count
 
 
+def largest_first(ranked: Sequence[RankedDomain]) -> Iterator[RankedDomain]:
+    """Yield domains sorted by slices in descending order, then by pods and number in ascending order."""
+    end = len(ranked)
+    while end:
+        start = bisect_left(ranked, (ranked[end - 1][0],))
+        yield from ranked[start:end]
+        end = start
+
+
+_amounts_by_template: dict[int, tuple[PodTemplate, PodAmounts]] = {}
+_AMOUNTS_MAX: Final = 4096
+
+
 def pod_amounts(template: PodTemplate) -> PodAmounts:
     """Return what one pod of a template uses in a topology domain: its requests, and one of the resource `pods`."""
+    known = _amounts_by_template.get(id(template))
+    if known is not None and known[0] is template:
+        return known[1]
     amounts = dict(template.requests)
     amounts[PODS] = amounts.get(PODS, 0) + 1
-    return tuple(sorted(amounts.items()))
+    result = tuple(sorted(amounts.items()))
+    if len(_amounts_by_template) >= _AMOUNTS_MAX:
+        _amounts_by_template.clear()
+    _amounts_by_template[id(template)] = template, result
+    return result

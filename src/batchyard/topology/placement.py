@@ -7,13 +7,14 @@ are chosen by best fit (the largest first, the last one as small as possible), o
 acceptable (`smallest_first`). Source: Kueue's pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from batchyard.api.meta import SliceLayer
 from batchyard.api.views.topology import TopologyRequest
-from batchyard.topology.counts import DomainCounts
+from batchyard.topology.counts import DomainCounts, RankedDomain, largest_first
 from batchyard.topology.tree import TopologyTree
 
 
@@ -150,6 +151,8 @@ class DomainSearch:
     tree: TopologyTree
     counts: DomainCounts
     parameters: PlacementParameters
+    #: Returns the domains of a level, the smallest first; None if they are not sorted, as with a leader.
+    ranked_domains: Callable[[int], list[RankedDomain]] | None = None
 
     def run(self) -> list[PlacedPods] | NoPlacement:
         """Return the domains of the lowest level, with their pods and leaders."""
@@ -222,6 +225,10 @@ class DomainSearch:
         parameters, counts = self.parameters, self.counts
         pods, slices, leaders = counts.pods_with_leader[level], counts.slices_with_leader[level], counts.leaders[level]
         slice_count, leader_count = parameters.slice_count, parameters.leader_count
+        if self.ranked_domains is not None:
+            ranked = self.ranked_domains(level)
+            position = bisect_left(ranked, (slice_count,))
+            return ranked[position][2] if position < len(ranked) else None
         best, best_slices, best_pods = -1, 0, 0
         for domain, fitting in enumerate(slices):
             if fitting < slice_count or leaders[domain] < leader_count:
@@ -248,6 +255,11 @@ class DomainSearch:
 
     def _largest_fit(self, level: int) -> int:
         """Return how many slices the first domain in order holds, for the message; the last one's pods in turn."""
+        if self.ranked_domains is not None:
+            ranked_domains = self.ranked_domains(level)
+            if self.parameters.smallest_first:
+                return ranked_domains[-1][1]
+            return ranked_domains[-1][0]
         ranked = self.ranked_with_leader(level, range(len(self.tree.paths[level])))
         if self.parameters.smallest_first:
             return self.counts.pods[level][ranked[-1]]
@@ -255,6 +267,8 @@ class DomainSearch:
 
     def _find_several(self, level: int) -> tuple[int, list[int]] | NoPlacement:
         """Return domains of a level that hold the slices together, those with leaders first."""
+        if self.ranked_domains is not None:
+            return self._find_several_ranked(level, self.ranked_domains(level))
         parameters, counts = self.parameters, self.counts
         slices, slices_l, leaders = counts.slices[level], counts.slices_with_leader[level], counts.leaders[level]
         remaining, remaining_leaders = parameters.slice_count, parameters.leader_count
@@ -288,6 +302,35 @@ class DomainSearch:
         if remaining > 0:
             return NoPlacement(parameters.slice_count - remaining, level=level)
         return level, result
+
+    def _find_several_ranked(
+        self, level: int, ranked: list[RankedDomain]
+    ) -> tuple[int, list[int]] | NoPlacement:
+        """Return domains of a level that hold the slices together, without a leader; domains without room are skipped."""
+        needed = remaining = self.parameters.slice_count
+        result: list[int] = []
+        if self.parameters.smallest_first:
+            for position in range(bisect_left(ranked, (1,)), len(ranked)):
+                if remaining <= 0:
+                    break
+                fitting, _, domain = ranked[position]
+                result.append(domain)
+                remaining -= fitting
+            return (level, result) if remaining <= 0 else NoPlacement(needed - remaining, level=level)
+        used: set[int] = set()
+        for fitting, _, domain in largest_first(ranked):
+            if remaining <= 0 or not fitting:
+                break
+            chosen, taken = domain, fitting
+            if fitting >= remaining:
+                position = bisect_left(ranked, (remaining,))
+                while ranked[position][2] in used:
+                    position += 1
+                taken, _, chosen = ranked[position]
+            used.add(chosen)
+            result.append(chosen)
+            remaining -= taken
+        return (level, result) if remaining <= 0 else NoPlacement(needed - remaining, level=level)
 
     @staticmethod
     def _best_fit(

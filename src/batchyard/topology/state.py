@@ -62,15 +62,15 @@ _TOPOLOGY_ANNOTATIONS: Final = (
     SLICE_LAYERS,
 )
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
+#: The maximum numbers of cached counts per flavor, and of templates whose constraints are known.
+_COUNT_CACHES_MAX: Final = 512
+_TEMPLATES_MAX: Final = 4096
 
 
 class FlavorTopology:
     """The topology of one flavor: its capacity, and the counts of pods that earlier searches computed."""
 
-    __slots__ = ("_count_caches", "_exclusions", "capacity", "flavor", "topology", "tree")
-
-    #: The maximum number of cached counts.
-    caches_max: Final = 512
+    __slots__ = ("_constraints", "_count_caches", "_exclusions", "_templates", "capacity", "flavor", "topology", "tree")
 
     def __init__(self, flavor: FlavorView, levels: Sequence[str], nodes: Iterable[NodeView]) -> None:
         self.flavor = flavor
@@ -78,26 +78,46 @@ class FlavorTopology:
         self.tree = TopologyTree(levels, nodes)
         self.capacity = FlavorCapacity(self.tree)
         self._count_caches: dict[CountKey, CountCache] = {}
-        self._exclusions: dict[NodeConstraints, NodeExclusions] = {}
+        #: The constraints that occurred, numbered; and the number of each.
+        self._constraints: list[NodeConstraints] = []
+        self._exclusions: dict[int, NodeExclusions] = {}
+        #: By the id of a template: the template, and the number of its constraints.
+        self._templates: dict[int, tuple[PodTemplate, int]] = {}
 
-    def constraints_of(self, template: PodTemplate) -> NodeConstraints:
-        """Return the constraints of a pod template on the nodes of this flavor."""
-        return NodeConstraints(template, (*template.tolerations, *self.flavor.tolerations))
+    def constraints_of(self, template: PodTemplate) -> int:
+        """Return the number of a pod template's constraints on the nodes of this flavor."""
+        known = self._templates.get(id(template))
+        if known is not None and known[0] is template:
+            return known[1]
+        constraints = NodeConstraints(
+            template.node_selector, template.affinity, (*template.tolerations, *self.flavor.tolerations)
+        )
+        if constraints in self._constraints:
+            number = self._constraints.index(constraints)
+        else:
+            number = len(self._constraints)
+            self._constraints.append(constraints)
+        if len(self._templates) >= _TEMPLATES_MAX:
+            self._templates.clear()
+        self._templates[id(template)] = template, number
+        return number
 
-    def exclusions_for(self, constraints: NodeConstraints) -> NodeExclusions | None:
+    def exclusions_for(self, constraints: int) -> NodeExclusions | None:
         """Return which hosts pods cannot use; None if the topology does not end at the host name."""
         if not self.tree.has_hosts:
             return None
         exclusions = self._exclusions.get(constraints)
         if exclusions is None:
-            exclusions = self._exclusions[constraints] = find_exclusions(self.tree.nodes, constraints)
+            exclusions = self._exclusions[constraints] = find_exclusions(
+                self.tree.nodes, self._constraints[constraints]
+            )
         return exclusions
 
     def count_cache(self, key: CountKey) -> CountCache:
         """Return the counts of pods and slices for a request; call `refresh()` to update them."""
         cache = self._count_caches.get(key)
         if cache is None:
-            if len(self._count_caches) >= self.caches_max:
+            if len(self._count_caches) >= _COUNT_CACHES_MAX:
                 self._count_caches.clear()
             cache = CountCache(self.capacity, key, self.exclusions_for(key.constraints))
             self._count_caches[key] = cache
