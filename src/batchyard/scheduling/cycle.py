@@ -283,9 +283,7 @@ class Cycle:
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
         if queue.topology_flavors or workload.requests_topology:
-            return topology_nomination.TopologyNominator(
-                workload, queue, self.snapshot, assigner, preemptor
-            ).nominate()
+            return topology_nomination.TopologyNominator(workload, queue, self.snapshot, assigner, preemptor).nominate()
 
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)
         if _fits_or_has_targets(full_result) or not workload.can_be_partially_admitted:

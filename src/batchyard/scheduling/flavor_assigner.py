@@ -85,7 +85,7 @@ class PodSetAssignment:
         if self.unavailable_resource:
             return (f"resource {self.unavailable_resource} unavailable in ClusterQueue",)
         rejections: list[RejectionReason] = [rejection for scan in self.scans for rejection in scan.rejections]
-        return tuple([*rejections, *filter(None, (self.topology_error, self.topology_reason))])
+        return (*rejections, *filter(None, (self.topology_error, self.topology_reason)))
 
     @property
     def attempts(self) -> tuple[cluster_queue.FlavorAttempt, ...]:

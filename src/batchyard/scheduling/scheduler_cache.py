@@ -25,6 +25,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
+from batchyard.scheduling import topology_nomination
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
     AdmittedWorkload,
@@ -37,7 +38,7 @@ from batchyard.scheduling.queue_manager import PendingQueue, QueueManager
 from batchyard.scheduling.quota import Usage
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot
 from batchyard.scheduling.workload.adjustments import AdjustedViews
-from batchyard.topology.state import TopologyUsage, usage_of
+from batchyard.topology.state import TopologyUsage
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
@@ -199,20 +200,17 @@ class WorkloadCache:
                 assigned_frs[fr] = None
                 usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
             if holding.topology is not None:
-                template = next(p.template for p in view.pod_sets if p.name == holding.name)
-                topology_usage += usage_of(holding.flavors.values(), holding.topology, template)
-        reserved_at = view.reserved_at or 0
-        self._add_holder(
-            _make_holder(
-                view,
-                queue,
-                tuple(usage.items()),
-                frozenset(assigned_frs),
-                reserved_at=reserved_at,
-                is_admitted=view.admitted,
-                topology_usage=topology_usage,
-            )
+                topology_usage += topology_nomination.usage_of_pod_set(view, holding)
+        holder = _make_holder(
+            view,
+            queue,
+            tuple(usage.items()),
+            frozenset(assigned_frs),
+            reserved_at=view.reserved_at or 0,
+            is_admitted=view.admitted,
         )
+        holder.topology_usage = topology_usage
+        self._add_holder(holder)
         if old is not None:
             old_view = self._view_of(old)
             if old_view.quota_reserved and (old_view.counts != view.counts or old_view.priority != view.priority):
@@ -290,15 +288,10 @@ def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> A
     """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
     assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
     usage, queue = decision.assignment.usage, decision.queue
-    return _make_holder(
-        decision.head.workload,
-        queue,
-        usage,
-        assigned_frs,
-        reserved_at=now,
-        is_admitted=admitted,
-        topology_usage=decision.assignment.topology_usage,
-    )
+    workload = decision.head.workload
+    holder = _make_holder(workload, queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    holder.topology_usage = decision.assignment.topology_usage
+    return holder
 
 
 def _make_holder(
@@ -309,7 +302,6 @@ def _make_holder(
     *,
     reserved_at: Instant,
     is_admitted: bool,
-    topology_usage: TopologyUsage,
 ) -> AdmittedWorkload:
     return AdmittedWorkload(
         view.key,
@@ -324,7 +316,6 @@ def _make_holder(
         is_admitted,
         view.queue,
         view.boost,
-        topology_usage,
     )  # positional arguments, because keyword arguments dominate the cost here
 
 
@@ -381,7 +372,7 @@ class SchedulerCache:
             scheme.LIMIT_RANGE: self._views.observe,
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
             scheme.NODE: self._on_node,
-            scheme.POD: self._on_pod,
+            scheme.POD: self._on_node,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -559,33 +550,17 @@ class SchedulerCache:
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
                 self.queue_manager.mark_queue_for_retry(name)
+            elif flavor.topology and queue.active:
+                self.queue_manager.mark_queue_for_retry(name)
 
     def _on_topology(self, event: WatchEvent) -> None:
-        name, topology = event.key.name, self.snapshot.topology
-        if event.type is _DELETED:
-            topology.remove_topology(name)
-        elif not topology.put_topology(name, [level["nodeLabel"] for level in event.obj["spec"]["levels"]]):
-            return
-        flavors = self.snapshot.flavors
-        for queue in self.snapshot.queues.values():
-            if any(flavors[each].topology == name for each in queue.view.flavors if each in flavors):
-                self._set_active(queue.name)
-                self.queue_manager.mark_queue_for_retry(queue.name)
+        for name in topology_nomination.queues_after_topology_event(event, self.snapshot):
+            self._set_active(name)
+            self.queue_manager.mark_queue_for_retry(name)
 
     def _on_node(self, event: WatchEvent) -> None:
-        if self.snapshot.topology.observe_node(event.obj, event.old, is_deleted=event.type is _DELETED):
-            for queue in self.snapshot.queues.values():
-                if queue.active:
-                    self.queue_manager.mark_queue_for_retry(queue.name)
-
-    def _on_pod(self, event: WatchEvent) -> None:
-        topology = self.snapshot.topology
-        freed_node = topology.observe_pod(event.obj, is_deleted=event.type is _DELETED)
-        flavors = topology.flavors_of_node(freed_node) if freed_node else ()
-        if flavors:
-            for queue in self.snapshot.queues.values():
-                if not queue.topology_flavors.isdisjoint(flavors):
-                    self.queue_manager.mark_queue_for_retry(queue.name)
+        for name in topology_nomination.queues_after_node_event(event, self.snapshot):
+            self.queue_manager.mark_queue_for_retry(name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)

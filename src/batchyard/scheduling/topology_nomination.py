@@ -9,16 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from batchyard.api import scheme
 from batchyard.api.views.topology import TopologyAssignment
-from batchyard.api.views.workload import PodSet, WorkloadView
+from batchyard.api.views.workload import AdmittedPodSet, PodSet, WorkloadView
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignment, make_flavor_assignment
-from batchyard.scheduling.flavor_assigner import (
-    Assignment,
-    FlavorAssigner,
-    PodSetAssignment,
-    search_pod_counts,
-)
+from batchyard.scheduling.flavor_assigner import Assignment, FlavorAssigner, PodSetAssignment, search_pod_counts
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.quota import FlavorAssignmentMode
@@ -35,13 +32,8 @@ _NO_FIT: Final = FlavorAssignmentMode.NO_FIT
 Nomination: TypeAlias = tuple[Assignment, list[PreemptionTarget]]
 
 
-def needs_topology(workload: WorkloadView, queue: ClusterQueue) -> bool:
-    """Return whether topology matters for a Workload: it requests it, or flavors of its ClusterQueue have one."""
-    return workload.requests_topology or bool(queue.topology_flavors)
-
-
 def is_topology_requested(pod_set: PodSet, queue: ClusterQueue) -> bool:
-    """Return whether a pod set needs topology domains: it requests them, or all flavors of the queue have a topology."""
+    """Return whether a pod set needs topology domains: it requests them, or all flavors of the queue have some."""
     request = pod_set.topology_request
     return (request is not None and request.is_explicit) or queue.is_topology_only
 
@@ -108,14 +100,12 @@ class TopologyNominator:
     preemptor: Preemptor | None
 
     def nominate(self) -> Nomination:
-        """Return the flavors, the topology domains and the preemption targets; with fewer pods if allowed and needed."""
+        """Return the flavors, topology domains and preemption targets; with fewer pods if allowed and needed."""
         workload = self.workload
         self.assigner.topology = FlavorTopologyMismatches(workload, self.queue, self.snapshot)
         nomination = self._assign_with_counts(workload.counts)
         if not _fits_or_has_targets(nomination) and workload.can_be_partially_admitted:
-            partial_nomination = search_pod_counts(
-                workload.pod_sets, self._assign_with_counts, _fits_or_has_targets
-            )
+            partial_nomination = search_pod_counts(workload.pod_sets, self._assign_with_counts, _fits_or_has_targets)
             nomination = partial_nomination or nomination
         assignment, targets = nomination
         if assignment.mode is _PREEMPT:
@@ -204,13 +194,7 @@ def topology_requests(
             is_implied = request is None or not request.is_explicit
             requests.append(
                 PodSetTopologyRequest(
-                    pod_set.name,
-                    flavors.pop(),
-                    assigned.count,
-                    pod_set.template,
-                    request,
-                    is_implied,
-                    pod_set.group,
+                    pod_set.name, flavors.pop(), assigned.count, pod_set.template, request, is_implied, pod_set.group
                 )
             )
         elif flavors:
@@ -248,6 +232,43 @@ def _set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
     assigned.assigned_flavors = make_flavor_assignment(choices, flavors.usage, flavors.tried, mode)
 
 
+# Changes of nodes, other pods and Topologies, after which pending Workloads are tried again.
+
+
+def usage_of_pod_set(workload: WorkloadView, held: AdmittedPodSet) -> TopologyUsage:
+    """Return the usage of topology domains of an admitted pod set, which must have a topology assignment."""
+    assert held.topology is not None
+    template = next(pod_set.template for pod_set in workload.pod_sets if pod_set.name == held.name)
+    return usage_of(held.flavors.values(), held.topology, template)
+
+
+def queues_after_topology_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
+    """Update a Topology, and return the ClusterQueues with flavors of it, if it is new, gone or changed."""
+    name, topology = event.key.name, snapshot.topology
+    if event.type is EventType.DELETED:
+        topology.remove_topology(name)
+    elif not topology.put_topology(name, [level["nodeLabel"] for level in event.obj["spec"]["levels"]]):
+        return []
+    flavors = {flavor.name for flavor in topology.flavors.values() if flavor.topology == name}
+    return [queue.name for queue in snapshot.queues.values() if not queue.topology_flavors.isdisjoint(flavors)]
+
+
+def queues_after_node_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
+    """Update a Node or a Pod, and return the ClusterQueues in which other Workloads may be admitted than before.
+
+    A change of a node concerns all active queues, as in Kueue. A pod that frees capacity concerns the queues with
+    flavors of its node.
+    """
+    topology, is_deleted = snapshot.topology, event.type is EventType.DELETED
+    if event.key.kind == scheme.NODE:
+        if not topology.observe_node(event.obj, event.old, is_deleted=is_deleted):
+            return []
+        return [queue.name for queue in snapshot.queues.values() if queue.active]
+    freed_node = topology.observe_pod(event.obj, is_deleted=is_deleted)
+    flavors = topology.flavors_of_node(freed_node) if freed_node else ()
+    return [queue.name for queue in snapshot.queues.values() if not queue.topology_flavors.isdisjoint(flavors)]
+
+
 # The second pass: the replacement of a failed node of a Workload with quota.
 
 
@@ -269,7 +290,7 @@ class NodeReplacement:
 
 def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> NodeReplacement:
     """Return a Workload's assignment with its failed node replaced; its flavors and other domains stay."""
-    assignment = _existing_assignment(workload, queue, snapshot)
+    assignment = _existing_assignment(workload, snapshot)
     failed_nodes = frozenset(workload.unhealthy_nodes)
     requests, _ = topology_requests(assignment, workload, queue)
     requests = [
@@ -296,7 +317,7 @@ def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: 
     return NodeReplacement(workload, queue, assignment, tuple(added), "")
 
 
-def _existing_assignment(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> Assignment:
+def _existing_assignment(workload: WorkloadView, snapshot: Snapshot) -> Assignment:
     pod_sets: list[PodSetAssignment] = []
     for held in workload.admitted_pod_sets:
         choices = {
@@ -315,5 +336,3 @@ def _domain_counts(workload: WorkloadView) -> dict[tuple[str, tuple[str, ...]], 
             key = held.name, domain.values
             counts[key] = counts.get(key, 0) + domain.count
     return counts
-
-

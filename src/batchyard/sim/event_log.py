@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, find_condition, is_true, key_of, label
 from batchyard.api.views.pods import DISRUPTION_TARGET, SCHEDULED, bound_node, is_terminal, phase
-from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, WorkloadView, workload_view
 from batchyard.autoscaler.provisioning_request_pods import STAGE_CONDITIONS
 from batchyard.base.instant import Instant, duration_seconds
@@ -178,9 +177,8 @@ class EventLog:
         old_view = workload_view(event.old) if event.old is not None else None
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
             self._emit_record("QuotaReserved", _reservation_fields(view))
-        elif old_view and view.quota_reserved and view.admitted_pod_sets is not old_view.admitted_pod_sets:
-            if _topologies(view) != _topologies(old_view):
-                self._emit_record("Reassigned", _reservation_fields(view))
+        elif old_view and view.quota_reserved and _is_reassigned(view, old_view):
+            self._emit_record("Reassigned", _reservation_fields(view))
         if view.admitted and not (old_view and old_view.admitted):
             self._emit_record("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
         if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
@@ -216,8 +214,9 @@ def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
     }
 
 
-def _topologies(view: WorkloadView) -> list[TopologyAssignment | None]:
-    return [held.topology for held in view.admitted_pod_sets]
+def _is_reassigned(view: WorkloadView, old_view: WorkloadView) -> bool:
+    new, old = view.admitted_pod_sets, old_view.admitted_pod_sets
+    return new is not old and [held.topology for held in new] != [held.topology for held in old]
 
 
 def _topology_fields(held: AdmittedPodSet) -> dict[str, Any]:

@@ -372,10 +372,11 @@ class World:
                 self.submit(UpdateStatus(with_path(new_object, ("metadata", "resourceVersion"), None)))
 
     def _recreate_static_pods(self, node: str) -> None:
-        for key, manifest in self._last_applied_manifests.items():
-            if key.kind == scheme.POD and is_static_pod(manifest) and manifest["spec"]["nodeName"] == node:
-                if self.client.get(key) is None:
-                    self.submit(Create(manifest))
+        pods = [(key, each) for key, each in self._last_applied_manifests.items() if key.kind == scheme.POD]
+        for key, manifest in pods:
+            is_on_node = is_static_pod(manifest) and manifest["spec"]["nodeName"] == node
+            if is_on_node and self.client.get(key) is None:
+                self.submit(Create(manifest))
 
     def delete(self, key: Key) -> None:
         """Delete an object as a user; a static pod is gone at once."""

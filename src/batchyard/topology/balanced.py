@@ -68,7 +68,9 @@ class BalancedSearch:
         best: tuple[int, Sequence[int], DomainCounts] | None = None
         for siblings in self._sibling_sets():
             is_above_slices = level < parameters.slice_level
-            greedy_level, domains = (level + 1, self._children(level, siblings)) if is_above_slices else (level, siblings)
+            greedy_level, domains = (
+                (level + 1, self._children(level, siblings)) if is_above_slices else (level, siblings)
+            )
             greedy = self._greedy(self.search.counts, greedy_level, domains)
             if greedy is None or not greedy.domain_count:
                 continue
@@ -175,7 +177,11 @@ class BalancedSearch:
         ordered = sorted(domains)
         if is_by_entropy:
             ordered.sort(
-                key=lambda d: (-counts.leaders[level][d], -counts.slices_with_leader[level][d], -self._entropy(counts, level, d))
+                key=lambda d: (
+                    -counts.leaders[level][d],
+                    -counts.slices_with_leader[level][d],
+                    -self._entropy(counts, level, d),
+                )
             )
         pods, pods_l = counts.pods[level], counts.pods_with_leader[level]
         #: By number of domains: the chosen domains by (leaders left, pods left).

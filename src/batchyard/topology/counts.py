@@ -317,7 +317,11 @@ class CountCache:
         if self._key.leader is not None:
             self._sum_up_with_leader(counts, level, domains, with_inner=with_inner)
             return
-        first_child, slice_level, size = self._capacity.tree.first_child[level], self._key.slice_level, self._key.slice_size
+        first_child, slice_level, size = (
+            self._capacity.tree.first_child[level],
+            self._key.slice_level,
+            self._key.slice_size,
+        )
         inner_size = self._key.inner_sizes[level + 1] if with_inner else 0
         child_pods, child_slices = counts.pods[level + 1], counts.slices[level + 1]
         pods, slices = counts.pods[level], counts.slices[level]

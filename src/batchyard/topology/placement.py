@@ -10,6 +10,7 @@ acceptable (`smallest_first`). Source: Kueue's pkg/cache/scheduler/tas_flavor_sn
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 from batchyard.api.meta import SliceLayer
@@ -111,7 +112,7 @@ def resolve_parameters(
 def _inner_slice_sizes(slices: Sequence[SliceLayer], levels: Sequence[str], slice_level: int) -> tuple[int, ...] | str:
     sizes = [0] * len(levels)
     last_level = slice_level
-    for outer, layer in zip(slices, slices[1:], strict=False):
+    for outer, layer in pairwise(slices):
         if layer.topology not in levels:
             return f"no requested topology level for additional slice layer: {layer.topology}"
         level = levels.index(layer.topology)
@@ -303,10 +304,8 @@ class DomainSearch:
             return NoPlacement(parameters.slice_count - remaining, level=level)
         return level, result
 
-    def _find_several_ranked(
-        self, level: int, ranked: list[RankedDomain]
-    ) -> tuple[int, list[int]] | NoPlacement:
-        """Return domains of a level that hold the slices together, without a leader; domains without room are skipped."""
+    def _find_several_ranked(self, level: int, ranked: list[RankedDomain]) -> tuple[int, list[int]] | NoPlacement:
+        """Return domains of a level that hold the slices together, without a leader and without empty domains."""
         needed = remaining = self.parameters.slice_count
         result: list[int] = []
         if self.parameters.smallest_first:

@@ -22,7 +22,14 @@ from batchyard.api.well_known import (
     UNCONSTRAINED_TOPOLOGY,
 )
 from batchyard.interfaces.client import Reader
-from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions, find_exclusions, pod_amounts
+from batchyard.topology.counts import (
+    CountCache,
+    CountKey,
+    NodeConstraints,
+    NodeExclusions,
+    find_exclusions,
+    pod_amounts,
+)
 from batchyard.topology.tree import FlavorCapacity, PodAmounts, TopologyTree, has_labels
 
 

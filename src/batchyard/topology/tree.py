@@ -167,7 +167,7 @@ class FlavorCapacity:
                 fitting = free_amounts[leaf] // amount if free_amounts is not None else 0
                 if fitting < count:
                     count = fitting
-        return count if count > 0 else 0
+        return max(0, count)
 
     def _subtract(self, table: dict[str, list[int]], leaf: int, amounts: PodAmounts, count: int) -> None:
         for resource, amount in amounts:

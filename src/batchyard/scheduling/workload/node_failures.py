@@ -64,7 +64,9 @@ class NodeFailures:
             node = (event.obj.get("spec") or {}).get("nodeName") or ""
             is_of_workload = annotation(event.obj, well_known.WORKLOAD) is not None
             return (Key(scheme.NODE, "", node),) if is_of_workload and node in self._workloads_by_node else ()
-        is_relevant = event.old is None or event.type is _DELETED or _health_fields(event.old) != _health_fields(event.obj)
+        is_relevant = (
+            event.old is None or event.type is _DELETED or _health_fields(event.old) != _health_fields(event.obj)
+        )
         return (event.key,) if is_relevant and event.key.name in self._workloads_by_node else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -74,7 +76,8 @@ class NodeFailures:
         for workload_key in self._workloads_by_node.get(key.name, _NO_KEYS):
             workload = reader.get(workload_key)
             if workload is not None:
-                _update_workload(outcome, workload_key, workload, key.name, reader, now, has_failed=_has_failed(key.name, node, workload, reader))
+                has_failed = _has_failed(key.name, node, workload, reader)
+                _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
         return outcome
 
     def _index_workload(self, event: WatchEvent) -> None:
@@ -97,15 +100,8 @@ def _health_fields(node: Obj) -> tuple[bool, object]:
     return is_true(node, "Ready"), (node.get("spec") or {}).get("taints") or []
 
 
-def _update_workload(
-    outcome: ReconcileResult,
-    key: Key,
-    workload: Obj,
-    node: str,
-    reader: Reader,
-    now: Instant,
-    *,
-    has_failed: bool,
+def _record_health(
+    outcome: ReconcileResult, key: Key, workload: Obj, node: str, now: Instant, *, has_failed: bool
 ) -> None:
     failed_nodes = [each["name"] for each in workload["status"].get("unhealthyNodes") or ()]
     if not has_failed:
