@@ -216,7 +216,8 @@ def _admission_controllers(
         ports.cycle_observer,
         SchedulerSettings(settings.with_api, ports.pacing, watches_nodes=settings.with_topology),
     )
-    index.snapshot.topology.set_gates(kueue.feature_gates)
+    if settings.with_topology:
+        index.snapshot.topology.enable(kueue.feature_gates)
     job_reconciler = partial(
         JobReconciler,
         copied_labels=kueue.copied_labels,

@@ -180,6 +180,7 @@ PRIORITY_BOOST: Final = "cost.batchyard.dev/priority-boost"
 DISABLE_WAIT_FOR_PODS_READY: Final = "DisableWaitForPodsReady"
 TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
+TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
 
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"

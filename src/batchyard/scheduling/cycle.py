@@ -282,7 +282,7 @@ class Cycle:
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
-        if queue.topology_flavors or workload.requests_topology:
+        if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
             return topology_nomination.TopologyNominator(workload, queue, self.snapshot, assigner, preemptor).nominate()
 
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)

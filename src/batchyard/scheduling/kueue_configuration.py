@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
-from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES, TAS_BALANCED_PLACEMENT, TAS_PROFILE_MIXED
+from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, GATES
 from batchyard.base.instant import SECOND, Duration, parse_duration
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
@@ -36,7 +36,7 @@ _DECISION_FIELDS: Final = (
 #: The supported job frameworks.
 _SUPPORTED_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")
 #: The supported feature gates.
-_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY, TAS_PROFILE_MIXED, TAS_BALANCED_PLACEMENT})
+_SUPPORTED_GATES: Final = frozenset({DISABLE_WAIT_FOR_PODS_READY})
 
 
 def managed_namespaces(

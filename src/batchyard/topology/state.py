@@ -19,6 +19,7 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     TAS_BALANCED_PLACEMENT,
     TAS_PROFILE_MIXED,
+    TOPOLOGY_AWARE_SCHEDULING,
     UNCONSTRAINED_TOPOLOGY,
 )
 from batchyard.interfaces.client import Reader
@@ -135,6 +136,8 @@ class TopologyState:
     """Topologies, flavors, nodes, other pods and usage; the trees of flavors are built when they are needed."""
 
     def __init__(self) -> None:
+        #: Whether topology-aware scheduling is enabled.
+        self.is_enabled = False
         #: The levels of each Topology.
         self.topologies: dict[str, tuple[str, ...]] = {}
         #: The flavors that have a Topology.
@@ -153,8 +156,12 @@ class TopologyState:
         self._usage: dict[tuple[str, tuple[str, ...]], dict[PodAmounts, int]] = {}
         self._built: dict[str, FlavorTopology] = {}
 
-    def set_gates(self, gates: Mapping[str, bool]) -> None:
-        """Set the feature gates that affect placement; missing ones have their defaults."""
+    def enable(self, gates: Mapping[str, bool]) -> None:
+        """Enable topology-aware scheduling, with these feature gates; call this before the first flavor is added.
+
+        Otherwise a flavor with a Topology is like one without, because Nodes and Pods are not observed.
+        """
+        self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
         self.is_profile_mixed = gates.get(TAS_PROFILE_MIXED, True)
         self.is_balanced = gates.get(TAS_BALANCED_PLACEMENT, False)
 
@@ -175,7 +182,7 @@ class TopologyState:
 
     def put_flavor(self, flavor: FlavorView) -> None:
         """Add or change a ResourceFlavor; one without a Topology is removed."""
-        if not flavor.topology:
+        if not flavor.topology or not self.is_enabled:
             self.remove_flavor(flavor.name)
             return
         self.needs_listing |= not self.flavors
