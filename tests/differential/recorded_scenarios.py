@@ -1,7 +1,7 @@
 """Recorded scenarios with the decisions of upstream Kueue, and the comparison of logs.
 
 `cases.tar.xz` contains, for each case, the scenario and the event log of upstream's scheduler in virtual time. Its
-README describes the recorded and the omitted events.
+README describes the recorded and the omitted events. `topology_cases.tar.xz` contains cases with Topologies and nodes.
 """
 
 import json
@@ -17,6 +17,7 @@ from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
 ARCHIVE = Path(__file__).parent / "cases.tar.xz"
+TOPOLOGY_ARCHIVE = ARCHIVE.with_name("topology_cases.tar.xz")
 SHARED = Path(__file__).parents[3] / "shared" / "oracle"
 
 Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
@@ -30,10 +31,10 @@ class RecordedCase(NamedTuple):
 
 
 @cache
-def packed_cases() -> dict[str, RecordedCase]:
-    """Return all recorded cases by name."""
+def packed_cases(path: Path = ARCHIVE) -> dict[str, RecordedCase]:
+    """Return all recorded cases of an archive by name."""
     texts: dict[str, str] = {}
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member)
             texts[member.name] = file.read().decode() if file is not None else ""
@@ -81,12 +82,21 @@ def _by_instant(log: Iterable[Mapping[str, Any]]) -> Events:
     return result
 
 
+def _domains(pod_set: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    topology = pod_set.get("topologyAssignment")
+    if topology is None:
+        return []
+    return [tuple(topology["levels"]), *sorted((*each["values"], each["count"]) for each in topology["domains"])]
+
+
 def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Return the parts of a record that must agree; None if there are none."""
     kind = record["event"]
     match kind:
-        case "QuotaReserved":
-            pod_sets = [(p["name"], p["count"], *sorted(p["flavors"].items())) for p in record["podSets"]]
+        case "QuotaReserved" | "Reassigned":
+            pod_sets = [
+                (p["name"], p["count"], *sorted(p["flavors"].items()), *_domains(p)) for p in record["podSets"]
+            ]
             return kind, record["workload"], record["clusterQueue"], *sorted(pod_sets)
         case "Preempted":
             return kind, record["workload"], record["reason"], record["by"]

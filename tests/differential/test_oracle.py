@@ -2,12 +2,24 @@
 
 import pytest
 
-from differential.recorded_scenarios import SHARED, RecordedCase, difference, packed_cases, shared_cases
+from differential.recorded_scenarios import (
+    SHARED,
+    TOPOLOGY_ARCHIVE,
+    RecordedCase,
+    difference,
+    packed_cases,
+    shared_cases,
+)
 
 
 @pytest.mark.parametrize("name", packed_cases())
 def test_decisions_match_upstream(name: str) -> None:
     assert difference(name, packed_cases()[name]) == ""
+
+
+@pytest.mark.parametrize("name", packed_cases(TOPOLOGY_ARCHIVE))
+def test_topology_decisions_match_upstream(name: str) -> None:
+    assert difference(name, packed_cases(TOPOLOGY_ARCHIVE)[name]) == ""
 
 
 def test_unpacked_shared_cases_match_upstream() -> None:
