@@ -41,7 +41,9 @@ def template(cpu: int = 1, **spec: Any) -> PodTemplate:
     return parse_pod_template({"containers": [container], **spec})
 
 
-def request(count: int, name: str = "main", cpu: int = 1, group: str | None = None, **fields: Any) -> PodSetTopologyRequest:
+def request(
+    count: int, name: str = "main", cpu: int = 1, group: str | None = None, **fields: Any
+) -> PodSetTopologyRequest:
     """A pod set that requests domains with these fields of `topologyRequest`; without fields, topology is implied."""
     parsed = parse_topology_request(fields) if fields else None
     return PodSetTopologyRequest(name, "tas", count, template(cpu), parsed, not fields, group)

@@ -94,9 +94,7 @@ def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
     kind = record["event"]
     match kind:
         case "QuotaReserved" | "Reassigned":
-            pod_sets = [
-                (p["name"], p["count"], *sorted(p["flavors"].items()), *_domains(p)) for p in record["podSets"]
-            ]
+            pod_sets = [(p["name"], p["count"], *sorted(p["flavors"].items()), *_domains(p)) for p in record["podSets"]]
             return kind, record["workload"], record["clusterQueue"], *sorted(pod_sets)
         case "Preempted":
             return kind, record["workload"], record["reason"], record["by"]

@@ -556,7 +556,8 @@ class SchedulerCache:
     def _on_topology(self, event: WatchEvent) -> None:
         for name in topology_nomination.queues_after_topology_event(event, self.snapshot):
             self._set_active(name)
-            self.queue_manager.mark_queue_for_retry(name)
+            if self.snapshot.topology.is_enabled:
+                self.queue_manager.mark_queue_for_retry(name)
 
     def _on_node(self, event: WatchEvent) -> None:
         for name in topology_nomination.queues_after_node_event(event, self.snapshot):

@@ -249,8 +249,8 @@ def queues_after_topology_event(event: WatchEvent, snapshot: Snapshot) -> list[s
         topology.remove_topology(name)
     elif not topology.put_topology(name, [level["nodeLabel"] for level in event.obj["spec"]["levels"]]):
         return []
-    flavors = {flavor.name for flavor in topology.flavors.values() if flavor.topology == name}
-    return [queue.name for queue in snapshot.queues.values() if not queue.topology_flavors.isdisjoint(flavors)]
+    flavors = {flavor.name for flavor in snapshot.flavors.values() if flavor.topology == name}
+    return [queue.name for queue in snapshot.queues.values() if not flavors.isdisjoint(queue.view.flavors)]
 
 
 def queues_after_node_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:

@@ -15,9 +15,7 @@ def test_required_level_gets_smallest_domain_that_suffices() -> None:
 
 def test_required_level_is_never_split() -> None:
     topology = state(*racks(b1r1h1=2, b1r2h1=2))
-    assert place(topology, request(3, required="rack")) == (
-        'topology "racks" allows to fit only 2 out of 3 pod(s)'
-    )
+    assert place(topology, request(3, required="rack")) == ('topology "racks" allows to fit only 2 out of 3 pod(s)')
 
 
 def test_preferred_level_climbs_until_one_domain_suffices() -> None:
@@ -68,13 +66,19 @@ def test_inner_slices_stay_whole_on_hosts() -> None:
 
 def test_leader_sits_where_the_workers_still_fit() -> None:
     topology = state(*racks(b1r1h1=2, b1r1h2=3))
-    workers, leader = request(4, "workers", required="rack", group="g"), request(1, "leader", required="rack", group="g")
+    workers, leader = (
+        request(4, "workers", required="rack", group="g"),
+        request(1, "leader", required="rack", group="g"),
+    )
     assert place(topology, workers, leader) == {"workers": "b1r1h1:2 b1r1h2:2", "leader": "b1r1h2:1"}
 
 
 def test_leader_and_workers_share_the_required_domain() -> None:
     topology = state(*racks(b1r1h1=2, b1r2h1=3))
-    workers, leader = request(2, "workers", required="rack", group="g"), request(1, "leader", required="rack", group="g")
+    workers, leader = (
+        request(2, "workers", required="rack", group="g"),
+        request(1, "leader", required="rack", group="g"),
+    )
     assert place(topology, leader, workers) == {"workers": "b1r2h1:2", "leader": "b1r2h1:1"}
 
 
