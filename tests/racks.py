@@ -54,7 +54,7 @@ def place(topology: TopologyState, *requests: PodSetTopologyRequest, **options: 
     found = assign_domains(topology, requests, **options)
     if isinstance(found, TopologyFailure):
         return found.reason
-    hosts = {name: " ".join(f"{d.values[-1]}:{d.count}" for d in each.domains) for name, each in found.items()}
+    hosts = {name: " ".join(f"{d.values[-1]}:{d.pods}" for d in each.domains) for name, each in found.items()}
     return hosts["main"] if hosts.keys() == {"main"} else hosts
 
 

@@ -310,7 +310,7 @@ class FlavorAssigner:
             else group_request.usages
         )
         available = cached_available_amounts(node)
-        obstacles = (
+        obstacles: Sequence[str] = (
             self._flavor_obstacles(group_request, pod_set_indexes)
             if self.nominated_flavors
             else group_request.obstacles

@@ -311,9 +311,9 @@ def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: 
             continue
         flavors = [choice.flavor for choice in assigned.choices.values()]
         for usage in usage_of(flavors, assigned.topology, pod_set.template):
-            count = usage.count - existing_usage.get((pod_set.name, usage.values), 0)
+            count = usage.pod_count - existing_usage.get((pod_set.name, usage.values), 0)
             if count > 0:
-                added.append(usage._replace(count=count))
+                added.append(usage._replace(pod_count=count))
     return NodeReplacement(workload, queue, assignment, tuple(added), "")
 
 
@@ -334,5 +334,5 @@ def _domain_counts(workload: WorkloadView) -> dict[tuple[str, tuple[str, ...]], 
     for held in workload.admitted_pod_sets:
         for domain in held.topology.domains if held.topology is not None else ():
             key = held.name, domain.values
-            counts[key] = counts.get(key, 0) + domain.count
+            counts[key] = counts.get(key, 0) + domain.pods
     return counts

@@ -222,7 +222,7 @@ def _is_reassigned(view: WorkloadView, old_view: WorkloadView) -> bool:
 def _topology_fields(held: AdmittedPodSet) -> dict[str, Any]:
     if held.topology is None:
         return {}
-    domains = [{"values": list(domain.values), "count": domain.count} for domain in held.topology.domains]
+    domains = [{"values": list(domain.values), "count": domain.pods} for domain in held.topology.domains]
     return {"topologyAssignment": {"levels": list(held.topology.levels), "domains": domains}}
 
 

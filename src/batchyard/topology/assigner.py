@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import SliceLayer
 from batchyard.api.views.node import PodTemplate
@@ -32,7 +32,7 @@ class PodSetTopologyRequest(NamedTuple):
 
     name: str
     flavor: str
-    count: int
+    pod_count: int
     template: PodTemplate
     request: TopologyRequest | None
     #: Whether topology is implied by the ClusterQueue, not requested by the pod set.
@@ -53,7 +53,7 @@ class TopologyFailure(NamedTuple):
 
 _UNEXPLAINED: Final = "the pods do not fit"
 #: The assignments by pod set.
-TopologyAssignments = dict[str, TopologyAssignment]
+TopologyAssignments: TypeAlias = dict[str, TopologyAssignment]
 
 
 def assign_domains(
@@ -117,7 +117,7 @@ class _FlavorAssigner:
         workers, leader = group[0], None
         if len(group) > 1:
             leader = group[1]
-            if leader.count > workers.count:
+            if leader.pod_count > workers.pod_count:
                 workers, leader = leader, workers
         placed = self.place(workers, leader)
         if isinstance(placed, str):
@@ -165,7 +165,7 @@ class _FlavorAssigner:
         parameters = resolve_parameters(
             workers.request,
             levels,
-            workers.count,
+            workers.pod_count,
             has_leader=leader is not None,
             is_implied=workers.is_implied,
             is_profile_mixed=self.state.is_profile_mixed,
@@ -237,14 +237,14 @@ class _FlavorAssigner:
             return f'Flavor "{request.flavor}" information missing in TAS cache'
         tree = flavor.tree
         remaining = [domain for domain in existing.domains if domain.values[-1] != self.failed_node]
-        count = sum(domain.count for domain in existing.domains if domain.values[-1] == self.failed_node)
+        count = sum(domain.pods for domain in existing.domains if domain.values[-1] == self.failed_node)
         for domain in remaining:
             if domain.values not in tree.leaf_by_values:
                 return (
                     "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the "
                     f"stale domain {domain.values[0]}"
                 )
-        request = request._replace(count=count)
+        request = request._replace(pod_count=count)
         slices = request.request.slices if request.request is not None else ()
         if slices and slices[0].size <= 0:
             return "slice topology requested, but slice size not provided"
@@ -268,7 +268,7 @@ class _FlavorAssigner:
         counts: dict[int, int] = {}
         for domain in (*replacement.domains, *remaining):
             leaf = leaf_by_values[domain.values]
-            counts[leaf] = counts.get(leaf, 0) + domain.count
+            counts[leaf] = counts.get(leaf, 0) + domain.pods
         return self._make_assignment(list(counts.items()))
 
     def _replacement_leaves(
@@ -281,9 +281,9 @@ class _FlavorAssigner:
         if not remaining or level_name not in tree.levels:
             return None
         slices = topology_request.slices if topology_request is not None else ()
-        if slices and request.count % slices[0].size:
-            broken = next(layer for layer in reversed(slices) if request.count % layer.size)
-            return self._broken_slice_leaves(broken, request.count, remaining)
+        if slices and request.pod_count % slices[0].size:
+            broken = next(layer for layer in reversed(slices) if request.pod_count % layer.size)
+            return self._broken_slice_leaves(broken, request.pod_count, remaining)
         if topology_request is None or not topology_request.required:
             return None
         level = tree.levels.index(level_name)
@@ -301,7 +301,7 @@ class _FlavorAssigner:
         counts: dict[int, int] = {}
         for domain in remaining:
             ancestor = tree.ancestor(tree.leaf_by_values[domain.values], level)
-            counts[ancestor] = counts.get(ancestor, 0) + domain.count
+            counts[ancestor] = counts.get(ancestor, 0) + domain.pods
         for ancestor, count in sorted(counts.items()):
             if (count + missing_count) % layer.size == 0:
                 return tree.leaves_below(level, ancestor)
@@ -345,7 +345,7 @@ class _FailureText:
             for each in range(level, layer_level):
                 domains = range(tree.first_child[each][domains.start], tree.first_child[each][domains.stop])
             fitting = sum(self.counts.pods[layer_level][domain] // layer.size for domain in domains)
-            texts.append(f"{fitting}/{self.parameters.count // layer.size} slice(s) fit on level {layer.topology}")
+            texts.append(f"{fitting}/{self.parameters.pod_count // layer.size} slice(s) fit on level {layer.topology}")
         return "; ".join(texts)
 
     def _exclusions_text(self) -> str:

@@ -8,13 +8,13 @@ Kueue's pkg/cache/scheduler/tas_balanced_placement.go, feature gate TASBalancedP
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from batchyard.topology.counts import DomainCounts
 from batchyard.topology.placement import DomainSearch, PlacedPods
 
 #: Sets the counts of domains of a level from those of their children: (counts, level, domains).
-SumUp = Callable[[DomainCounts, int, Sequence[int]], None]
+SumUp: TypeAlias = Callable[[DomainCounts, int, Sequence[int]], None]
 
 
 class _GreedyResult(NamedTuple):

@@ -22,7 +22,7 @@ from batchyard.topology.tree import TopologyTree
 class PlacementParameters(NamedTuple):
     """The parameters of a search for domains, resolved for the levels of a topology."""
 
-    count: int
+    pod_count: int
     #: 1 if a leader must be placed too, else 0.
     leader_count: int
     #: The requested level.
@@ -41,7 +41,7 @@ class PlacementParameters(NamedTuple):
     @property
     def slice_count(self) -> int:
         """The number of slices."""
-        return self.count // self.slice_size
+        return self.pod_count // self.slice_size
 
 
 def requested_level(request: TopologyRequest | None, levels: Sequence[str], *, is_implied: bool) -> str | None:
@@ -169,7 +169,7 @@ class DomainSearch:
         Above the slice level, the domains below all chosen ones compete for all slices, unless `is_balanced`.
         """
         parameters, tree = self.parameters, self.tree
-        count, leaders, size = parameters.count, parameters.leader_count, parameters.slice_size
+        count, leaders, size = parameters.pod_count, parameters.leader_count, parameters.slice_size
         lowest = len(tree.levels) - 1
         placed = self._assign(level, domains, count, leaders, size, by_slices=True)
         while level < min(lowest, parameters.slice_level) and not is_balanced:
@@ -277,7 +277,7 @@ class DomainSearch:
         domains: Sequence[int] = range(len(slices))
         if remaining_leaders:
             ranked = self._leader_first(
-                level, self.ranked_with_leader(level, domains), parameters.count, 1, parameters.slice_size, True
+                level, self.ranked_with_leader(level, domains), parameters.pod_count, 1, parameters.slice_size, True
             )
             position = 0
             while remaining_leaders > 0 and position < len(ranked) and leaders[ranked[position]] > 0:

@@ -5,7 +5,7 @@ Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, ta
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import NODE, POD
@@ -44,18 +44,18 @@ class DomainUsage(NamedTuple):
     values: tuple[str, ...]
     #: What one pod uses, including one of the resource `pods`.
     pod: PodAmounts
-    count: int
+    pod_count: int
 
 
 #: The usage of a Workload, or of an assignment.
-TopologyUsage = tuple[DomainUsage, ...]
+TopologyUsage: TypeAlias = tuple[DomainUsage, ...]
 
 
 def usage_of(flavors: Iterable[str], assignment: TopologyAssignment, template: PodTemplate) -> TopologyUsage:
     """Return the usage of a pod set that has this topology assignment in `flavors`."""
     amounts = pod_amounts(template)
     return tuple(
-        DomainUsage(flavor, assignment.is_by_host, domain.values, amounts, domain.count)
+        DomainUsage(flavor, assignment.is_by_host, domain.values, amounts, domain.pods)
         for flavor in sorted(set(flavors))
         for domain in assignment.domains
     )
@@ -250,13 +250,16 @@ class TopologyState:
         if not is_deleted and view.ready and not view.unschedulable:
             self.nodes[view.name] = view
         views = [view] if old is None else [node_view(old), view]
-        matching = [name for name, flavor in self.flavors.items() if any(map(self._matcher(flavor), views))]
+        matching = [
+            name for name, flavor in self.flavors.items() if any(self._has_node(flavor, each) for each in views)
+        ]
         if old_view != self.nodes.get(view.name):
             self._forget_trees(matching)
         return bool(matching) and (old is None or is_deleted or _scheduling_fields(old) != _scheduling_fields(obj))
 
-    def _matcher(self, flavor: FlavorView) -> "_FlavorMatcher":
-        return _FlavorMatcher(flavor, self.topologies.get(flavor.topology))
+    def _has_node(self, flavor: FlavorView, node: NodeView) -> bool:
+        levels = self.topologies.get(flavor.topology)
+        return levels is not None and has_labels(node.labels, flavor.labels, levels)
 
     def observe_pod(self, obj: Obj, *, is_deleted: bool) -> str:
         """Update a Pod; return the name of the node on which it frees capacity, '' if none."""
@@ -282,7 +285,7 @@ class TopologyState:
     def flavors_of_node(self, node: str) -> list[str]:
         """Return the names of the flavors to which a usable node belongs."""
         view = self.nodes.get(node)
-        return [] if view is None else [name for name, each in self.flavors.items() if self._matcher(each)(view)]
+        return [] if view is None else [name for name, each in self.flavors.items() if self._has_node(each, view)]
 
     def _occupy(self, node: str, amounts: PodAmounts, count: int) -> None:
         for built in self._built.values():
@@ -336,19 +339,6 @@ class TopologyState:
             if built.capacity.count_pods(leaf, tuple([a for a in amounts if a[0] != "pods"])) < count:
                 return False
         return True
-
-
-class _FlavorMatcher:
-    """Tells whether a node belongs to a flavor."""
-
-    __slots__ = ("_flavor", "_levels")
-
-    def __init__(self, flavor: FlavorView, levels: Sequence[str] | None) -> None:
-        self._flavor = flavor
-        self._levels = levels
-
-    def __call__(self, node: NodeView) -> bool:
-        return self._levels is not None and has_labels(node.labels, self._flavor.labels, self._levels)
 
 
 def _scheduling_fields(node: Obj) -> tuple[object, ...]:

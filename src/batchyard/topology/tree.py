@@ -6,13 +6,13 @@ the lowest level. Sources: Kueue's pkg/cache/scheduler (tas_topology_tree.go, ta
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from batchyard.api.views.node import NodeView
 from batchyard.api.well_known import HOSTNAME
 
 #: The values of a domain's labels, from the highest level to its own.
-Path = tuple[str, ...]
+Path: TypeAlias = tuple[str, ...]
 PODS: Final = "pods"
 
 
@@ -114,7 +114,7 @@ class TopologyTree:
 
 
 #: The resources that one pod uses, including one of the resource `pods`.
-PodAmounts = tuple[tuple[str, int], ...]
+PodAmounts: TypeAlias = tuple[tuple[str, int], ...]
 #: The changes after which counts are computed anew instead of updated, as a multiple of the domains.
 _CHANGES_PER_LEAF: Final = 2
 

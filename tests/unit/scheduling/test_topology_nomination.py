@@ -42,7 +42,7 @@ def hosts_of(decision: object) -> str:
     """The hosts of an admission."""
     assert isinstance(decision, Admit)
     topologies = [pod_set.topology for pod_set in decision.assignment.pod_sets]
-    return " ".join(f"{d.values[-1]}:{d.count}" for each in topologies if each is not None for d in each.domains)
+    return " ".join(f"{d.values[-1]}:{d.pods}" for each in topologies if each is not None for d in each.domains)
 
 
 def hold(bench: SchedulerBench, name: str, host: str, count: int, **fields: Any) -> AdmittedWorkload:

@@ -35,7 +35,7 @@ class TopologyDomain(NamedTuple):
     """A topology domain in an assignment: its label values, one per level of the assignment, and a number of pods."""
 
     values: tuple[str, ...]
-    count: int
+    pods: int
 
 
 class TopologyAssignment(NamedTuple):
@@ -77,5 +77,5 @@ def parse_topology_assignment(obj: Mapping[str, Any]) -> TopologyAssignment:
 
 def format_topology_assignment(assignment: TopologyAssignment) -> dict[str, Any]:
     """Return the `topologyAssignment` of a pod set in an admission, in the storage version."""
-    domains = [{"values": list(domain.values), "count": domain.count} for domain in assignment.domains]
+    domains = [{"values": list(domain.values), "count": domain.pods} for domain in assignment.domains]
     return {"levels": list(assignment.levels), "slices": compress_domains(assignment.levels, domains)}
