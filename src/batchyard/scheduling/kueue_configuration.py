@@ -6,6 +6,7 @@ apis/config/v1beta2 of Kueue.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
@@ -133,6 +134,15 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
     """Yield an error for each unsupported field of a Kueue Configuration."""
     for path, actual_behavior in unsupported_fields(configuration):
         yield FieldError(path, f"this setting is not supported: {actual_behavior}", "remove the field")
+
+
+def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldError]:
+    """Yield an error for each name in `gates` that is no feature gate of Kueue; `path` is the path of the gates."""
+    for name in gates:
+        if name not in GATES:
+            close_matches = get_close_matches(name, list(GATES), 1)
+            remedy = f"did you mean {close_matches[0]!r}?" if close_matches else "use the name of a gate of Kueue"
+            yield FieldError(f"{path}.{name}", f"unknown feature gate {name!r}", remedy)
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -404,6 +404,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     parsed_faults = read_faults(spec.get("faults") or (), field_errors)
     pods_ready_fields = spec.get("waitForPodsReady")
     field_errors += pods_ready_errors(pods_ready_fields)
+    field_errors += kueue_configuration.feature_gate_errors(spec.get("featureGates") or {}, "spec.featureGates")
     faults += map(manifest.fault, field_errors)
     policy = SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest))
     pods_ready, gates = pods_ready_policy(pods_ready_fields), spec.get("featureGates") or {}
