@@ -229,18 +229,14 @@ class Snapshot:
     def put_flavor(self, flavor: FlavorView) -> None:
         """Add or change a ResourceFlavor."""
         self.flavors[flavor.name] = flavor
+        self.topology.put_flavor(flavor)
         self._clear_request_caches()
-        if flavor.topology or flavor.name in self.topology.flavors:
-            self.topology.put_flavor(flavor)
-            self._refresh_topology_flavors()
 
     def remove_flavor(self, name: str) -> None:
         """Remove a ResourceFlavor."""
         self.flavors.pop(name, None)
+        self.topology.remove_flavor(name)
         self._clear_request_caches()
-        if name in self.topology.flavors:
-            self.topology.remove_flavor(name)
-            self._refresh_topology_flavors()
 
     def add_holder(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Add a Workload with quota and its usage to its queue; it replaces an earlier version of itself."""
@@ -358,17 +354,11 @@ class Snapshot:
         """Tentatively subtract usage from a ClusterQueue; only inside `what_if()`."""
         self._apply_tentatively(queue, None, usage, -1)
 
-    def release(self, workload: cluster_queue.AdmittedWorkload) -> None:
-        """Tentatively subtract the usage of a Workload with quota; only inside `what_if()`."""
-        self._apply_tentatively(workload.queue, None, workload.usage, -1)
+    def release(self, workload: cluster_queue.AdmittedWorkload, sign: int = -1) -> None:
+        """Tentatively subtract a Workload's usage, or add it again (sign 1); only inside `what_if()`."""
+        self._apply_tentatively(workload.queue, None, workload.usage, sign)
         if workload.topology_usage:
-            self.use_topology(workload.topology_usage, -1)
-
-    def restore(self, workload: cluster_queue.AdmittedWorkload) -> None:
-        """Tentatively add the usage of a Workload after `release()`; only inside `what_if()`."""
-        self._apply_tentatively(workload.queue, None, workload.usage, 1)
-        if workload.topology_usage:
-            self.use_topology(workload.topology_usage)
+            self.use_topology(workload.topology_usage, sign)
 
     def use_topology(self, usage: TopologyUsage, sign: int = 1) -> None:
         """Tentatively add (sign 1) or subtract (-1) the usage of topology domains; only inside `what_if()`."""
@@ -402,10 +392,6 @@ class Snapshot:
             _, usage, sign = topology_changes.pop()
             self.topology.assume(usage, -sign)
 
-    def _refresh_topology_flavors(self) -> None:
-        for queue in self.queues.values():
-            queue.set_topology_flavors(self.topology.flavors)
-
     def _change_usage(self, node: QuotaNode, usage: Usage, sign: int) -> None:
         if not self._is_outdated:
             change_usage(node, usage, sign)
@@ -431,6 +417,9 @@ class Snapshot:
         self.obstacles.clear()
         for coverage in self._shared_groups.values():
             coverage.clear_request_cache()
+        if self.topology.is_enabled:
+            for queue in self.queues.values():
+                queue.set_topology_flavors(self.topology.flavors)
 
 
 # Counts of the Workloads with quota, and the quota that they use, for each ClusterQueue or LocalQueue.

@@ -1,15 +1,15 @@
 """How many pods fit in each domain, and which nodes are excluded."""
 
-import random
-
 import pytest
 
 from batchyard.api.views.node import Taint, Toleration
+from batchyard.base.primitives import draw_integer
 from batchyard.topology.counts import CountCache, CountKey, tolerates
 from batchyard.topology.tree import FlavorCapacity, TopologyTree
 from racks import LEVELS, node, place, request, state, template
 
 GONE = Taint("gone", "3", "NoExecute")
+POD = (("cpu", 1000), ("pods", 1))
 
 
 def test_scarcest_resource_limits_the_pods() -> None:
@@ -62,20 +62,20 @@ def test_tolerations_compare_values(toleration: Toleration, expected: bool) -> N
 
 @pytest.mark.parametrize("seed", range(20))
 def test_updated_counts_are_those_of_a_new_count(seed: int) -> None:
-    numbers = random.Random(seed)
-    nodes = [node(f"b{i % 2}/r{i % 5}/h{i}", cpu=numbers.randrange(9)) for i in range(12)]
+    def draw(stop: int, *names: object) -> int:
+        return draw_integer(seed, *map(str, names)) % stop
+
+    nodes = [node(f"b{i % 2}/r{i % 5}/h{i}", cpu=draw(9, "cpu", i)) for i in range(12)]
     capacity = FlavorCapacity(TopologyTree(LEVELS, nodes))
-    leader = numbers.choice([None, (("cpu", 2000), ("pods", 1))])
-    key = CountKey((("cpu", 1000), ("pods", 1)), leader, 0, 2, 1, (0, 0, numbers.choice([0, 2])), False)
+    leader = POD if draw(2, "leader") else None
+    key = CountKey(POD, leader, 0, 2, 1, (0, 0, 2 * draw(2, "inner")), is_idle=False)
     cache = CountCache(capacity, key, None)
-    if leader is None:
-        cache.ranked_domains(2)
     cache.limiting_resources()
-    for _ in range(10):
-        for _ in range(numbers.randrange(4)):
-            capacity.use(numbers.randrange(12), (("cpu", 1000), ("pods", 1)), numbers.choice([1, -1]))
+    cache.ranked_domains(2)
+    for step in range(10):
+        for change in range(draw(4, "changes", step)):
+            capacity.use(draw(12, "leaf", step, change), POD, 1 - 2 * draw(2, "sign", step, change))
         fresh = CountCache(capacity, key, None)
         assert cache.refresh() == fresh.counts
         assert cache.limiting_resources() == fresh.limiting_resources()
-        if leader is None:
-            assert cache.ranked_domains(2) == fresh.ranked_domains(2)
+        assert leader is not None or cache.ranked_domains(2) == fresh.ranked_domains(2)

@@ -108,7 +108,7 @@ def fill_back_workloads(
     """
     for index in range(len(targets) - 2, -1, -1):
         candidate = targets[index].workload
-        context.snapshot.restore(candidate)
+        context.snapshot.release(candidate, 1)
         if context.fits(may_borrow=may_borrow):
             targets[index] = targets[-1]
             targets.pop()

@@ -154,7 +154,7 @@ def _tolerates_all(workload: Obj, node: str, taints: Sequence[Taint], reader: Re
         if held.topology is None or all(domain.values[-1] != node for domain in held.topology.domains):
             continue
         tolerations = _tolerations_of_pod_set(workload, held.name)
-        for flavor in set(held.flavors.values()):
+        for flavor in dict.fromkeys(held.flavors.values()):
             flavor_obj = reader.get(Key(scheme.RESOURCE_FLAVOR, "", flavor)) or {}
             tolerations += _permanent_tolerations((flavor_obj.get("spec") or {}).get("tolerations") or ())
         if any(not any(toleration.tolerates(taint) for toleration in tolerations) for taint in taints):
