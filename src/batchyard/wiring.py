@@ -53,13 +53,14 @@ from batchyard.scheduling.controller import (
     SchedulerSettings,
 )
 from batchyard.scheduling.cycle import PreemptionLoop
+from batchyard.scheduling.fair_sharing.usage_sampling import UsageSampling, keep_usage_ledger
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.usage_sampling import UsageSampling, keep_usage_ledger
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
+from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
 from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
@@ -97,6 +98,8 @@ class PlatformSettings:
     kueue: KueueSettings = SIMULATION_SETTINGS
     #: Whether pods are scheduled to nodes; otherwise pods run without a node.
     with_nodes: bool = False
+    #: Whether Workloads may request topology-aware scheduling; this needs nodes.
+    with_topology: bool = False
     #: The scoring profile of nodes.
     profile: NodeScoring = AutoscalingProfile.BALANCED
     #: Whether a gang that lost a machine takes over the machines of a whole gang of lower priority.
@@ -223,8 +226,10 @@ def _admission_controllers(
         ports.on_preemption_loop,
         pods_ready_gate,
         ports.cycle_observer,
-        SchedulerSettings(settings.with_api, ports.pacing),
+        SchedulerSettings(settings.with_api, ports.pacing, watches_nodes=settings.with_topology),
     )
+    if settings.with_topology:
+        index.snapshot.topology.enable(kueue.topology_gates)
     job_reconciler = partial(
         JobReconciler,
         copied_labels=kueue.copied_labels,
@@ -241,6 +246,7 @@ def _admission_controllers(
         PriorityClassValues(),
         *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
+        *((NodeFailures(),) if settings.with_topology else ()),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 

@@ -19,7 +19,7 @@ from batchyard.sim.world import World
 ARCHIVES = sorted(Path(__file__).parent.glob("cases*.tar.xz"))
 SHARED = Path(__file__).parents[3] / "shared" / "oracle"
 #: The folders of SHARED with further cases.
-SHARED_FOLDERS = ("extra", "afs", "slices", "checks", "podsready")
+SHARED_FOLDERS = ("extra", "afs", "slices", "checks", "podsready", "tas")
 
 Events: TypeAlias = Mapping[int, Counter[tuple[Any, ...]]]
 
@@ -85,12 +85,19 @@ def _by_instant(log: Iterable[Mapping[str, Any]]) -> Events:
     return result
 
 
+def _domains(pod_set: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    topology = pod_set.get("topologyAssignment")
+    if topology is None:
+        return []
+    return [tuple(topology["levels"]), *sorted((*each["values"], each["count"]) for each in topology["domains"])]
+
+
 def _comparable(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Return the parts of a record that must agree; None if there are none."""
     kind = record["event"]
     match kind:
-        case "QuotaReserved":
-            pod_sets = [(p["name"], p["count"], *sorted(p["flavors"].items())) for p in record["podSets"]]
+        case "QuotaReserved" | "Reassigned":
+            pod_sets = [(p["name"], p["count"], *sorted(p["flavors"].items()), *_domains(p)) for p in record["podSets"]]
             return kind, record["workload"], record["clusterQueue"], *sorted(pod_sets)
         case "Preempted":
             return kind, record["workload"], record["reason"], record["by"]

@@ -262,7 +262,8 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
     A List is read as the objects in its items.
     """
-    manifests, specs = Manifests(), dict[bytes, Obj]()
+    manifests = Manifests()
+    specs: dict[bytes, Obj] = {}
     for source, text in sources:
         for document in read_documents(text):
             _read_document(source, document, manifests, specs)

@@ -194,6 +194,11 @@ ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
 ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
 #: The feature gate of Jobs that are scaled while they run, which is on by default.
 ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
+#: The feature gates of topology-aware scheduling that batchyard obeys.
+TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
+TAS_PROFILE_MIXED: Final = "TASProfileMixed"
+TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
+TOPOLOGY_GATES: Final = (TAS_BALANCED_PLACEMENT, TAS_PROFILE_MIXED, TOPOLOGY_AWARE_SCHEDULING)
 
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"

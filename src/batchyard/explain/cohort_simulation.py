@@ -15,11 +15,11 @@ from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
+from batchyard.scheduling.fair_sharing.usage_order import make_pending_queue
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node
 from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.usage_order import make_pending_queue
 
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
 

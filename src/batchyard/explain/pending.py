@@ -22,6 +22,7 @@ from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Preempt
+from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue
 from batchyard.scheduling.preemption import alternatives
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, protection_reason, ranked_quota_holders
 from batchyard.scheduling.preemption.context import PreemptionContext
@@ -29,7 +30,6 @@ from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.slices import find_replaced_slice
-from batchyard.scheduling.usage_order import UsageOrderedQueue
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 

@@ -24,6 +24,7 @@ from batchyard.scheduling.quota import (
     preemption_possibility_of,
     worst_quality,
 )
+from batchyard.topology.state import TopologyUsage
 
 # Which flavors a pod template may use: taints must be tolerated, selectors and affinity must match.
 #
@@ -415,6 +416,8 @@ class AdmittedWorkload:
     boost: int = 0
     #: The admitted pod sets of a slice of an elastic job; () for other Workloads.
     pod_sets: tuple[AdmittedPodSet, ...] = ()
+    #: The usage of topology domains; empty without topology-aware scheduling.
+    topology_usage: TopologyUsage = ()
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     preemption_rank: tuple[int, int, str] = field(init=False)
 
@@ -429,6 +432,7 @@ class AdmittedWorkload:
             and self.queued == other_workload.queued
             and self.flavor_resources == other_workload.flavor_resources
             and self.local_queue == other_workload.local_queue
+            and self.topology_usage == other_workload.topology_usage
         )
 
     def __post_init__(self) -> None:
@@ -450,8 +454,10 @@ class ClusterQueue:
         "coverage",
         "generation",
         "is_in_cohort_cycle",
+        "is_topology_only",
         "name",
         "node",
+        "topology_flavors",
         "view",
         "workloads",
     )
@@ -467,7 +473,16 @@ class ClusterQueue:
         self.active = True
         #: Whether the parents of its Cohort form a cycle.
         self.is_in_cohort_cycle = False
+        #: Its flavors that have a Topology, and whether these are all its flavors.
+        self.topology_flavors: frozenset[str] = frozenset()
+        self.is_topology_only = False
         self._ranked_cache: list[AdmittedWorkload] | None = None
+
+    def set_topology_flavors(self, topology_flavors: Container[str]) -> None:
+        """Set which of its flavors have a Topology."""
+        flavors = self.view.flavors
+        self.topology_flavors = frozenset([flavor for flavor in flavors if flavor in topology_flavors])
+        self.is_topology_only = len(self.topology_flavors) == len(frozenset(flavors)) > 0
 
     def put(self, workload: AdmittedWorkload) -> None:
         """Add or replace a Workload that holds quota in this ClusterQueue."""

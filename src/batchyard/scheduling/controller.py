@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, format_amount
+from batchyard.api.views.topology import format_topology_assignment
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
@@ -30,8 +31,8 @@ from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preempti
 from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
-from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
-from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.scheduler_cache import NODE_KINDS, WATCHED_KINDS, SchedulerCache
+from batchyard.scheduling.workload import evictions, lifecycle, node_failures
 from batchyard.scheduling.workload.evictions import evict
 from batchyard.scheduling.workload.lifecycle import required_checks, reserve_quota, set_pending, with_resource_requests
 from batchyard.scheduling.workload.pending_reason import is_evaluation_awaited
@@ -228,6 +229,8 @@ class SchedulerSettings(NamedTuple):
     #: Whether preemption details list the Workloads that were not preempted, with the reasons.
     record_spared_candidates: bool = False
     pacing: DecisionPacing = IN_PROCESS_PACING
+    #: Whether Nodes and Pods are watched, for topology-aware scheduling.
+    watches_nodes: bool = False
 
 
 class Scheduler:
@@ -235,7 +238,6 @@ class Scheduler:
 
     name = "scheduler"
     rank = 10
-    kinds = WATCHED_KINDS
 
     def __init__(
         self,
@@ -249,6 +251,8 @@ class Scheduler:
         self._cache = scheduler_cache
         self._policy = policy
         self._settings = settings or SchedulerSettings()
+        self.kinds: Sequence[str] = WATCHED_KINDS + (NODE_KINDS if self._settings.watches_nodes else ())
+        self._second_pass = node_failures.SecondPassQueue()
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
         self._in_flight_max = self._settings.pacing.in_flight_max if gate is None else 0
         self._in_flight = WritesInFlight()
@@ -276,8 +280,12 @@ class Scheduler:
         It must be reconciled if a scheduling cycle may be due, or to report a pending Workload that was not evaluated
         because an equivalent Workload did not fit.
         """
+        if self._settings.watches_nodes and event.key.kind in NODE_KINDS and not self._cache.snapshot.topology.flavors:
+            return ()
         self._blocked.observe(event)
         has_work = self._cache.observe(event, now) or self._blocked.may_resume
+        if self._settings.watches_nodes and event.key.kind == scheme.WORKLOAD:
+            has_work |= self._second_pass.observe(event, now)
         return (CYCLE_KEY,) if self._record_bypassed_workload(event) or has_work else ()
 
     def _record_bypassed_workload(self, event: WatchEvent) -> bool:
@@ -296,23 +304,42 @@ class Scheduler:
         self._cache.resync(reader, now)
         if self._due_replacements:
             return self._finish_replaced_slices(reader, now)
+        failed = self._second_pass.take_due(now) if self._settings.watches_nodes else ()
         heads = self._in_flight.select_heads(self._cache.heads(now), self._tree_of)
         outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
             self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
             return outcome
-        if not heads or self._blocked.is_blocked:
+        if (not heads and not failed) or self._blocked.is_blocked:
             return self._write_due_reports(reader, now)
         self._number += 1
         self._observer.begin()
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         if self._has_cycle_gates:
             cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, may_refill=self._may_refill)
-        decisions = cycle.run(self._blocked.first_heads(heads))
+        active_queues = self._cache.snapshot.queues
+        replaceable = [h for h in failed if h.queue in active_queues and active_queues[h.queue].active]
+        decisions = cycle.run(self._blocked.first_heads(heads), replaceable)
         self._observer.end_decisions()
+        if failed:
+            self._apply_replacements(cycle, failed, reader, now, outcome)
         self._apply_decisions(decisions, reader, now, outcome)
         self._observer.end(cycle, decisions)
         return outcome
+
+    def _apply_replacements(
+        self, cycle: Cycle, failed: Sequence[Head], reader: Reader, now: Instant, outcome: ReconcileResult
+    ) -> None:
+        decided_workloads = set()
+        for replacement in cycle.replacements:
+            if not replacement.is_skipped:
+                decided_workloads.add(replacement.workload.key)
+                workload = reader.get(workload_key_of(replacement.workload))
+                if workload is not None and node_failures.is_still_admitted(workload):
+                    node_failures.apply_replacement(replacement, workload, now, outcome)
+        for head in failed:
+            if head.workload.key not in decided_workloads:
+                self._second_pass.postpone(head.workload, now)
 
     def _new_result(self, requeue_at: Instant | None = None) -> ReconcileResult:
         return ReconcileResult(
@@ -467,6 +494,8 @@ class Scheduler:
         # While writes are in flight, the result of the last one causes the next reconcile.
         next_report = self._reports_due + (_REPORT_DELAY_MAX if self._in_flight else 0)
         due_times = [self._cache.queue_manager.next_release(), next_report if self._reports else None]
+        if self._settings.watches_nodes:
+            due_times.append(self._second_pass.next_due())
         outcome.requeue_at = min((t for t in due_times if t is not None), default=None)
         return outcome
 
@@ -509,12 +538,15 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
     resources = sorted(assignment.choices)
     if not resources:
         return {"name": assignment.name, "count": assignment.count}
-    return {
+    status: dict[str, Any] = {
         "name": assignment.name,
         "flavors": {r: assignment.choices[r].flavor for r in resources},
         "resourceUsage": {r: format_amount(r, requests.get(r, 0)) for r in resources},
         "count": assignment.count,
     }
+    if assignment.topology is not None:
+        status["topologyAssignment"] = format_topology_assignment(assignment.topology)
+    return status
 
 
 def _with_pending_reason(

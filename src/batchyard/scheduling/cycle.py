@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
-from batchyard.scheduling import flavor_assigner, messages, quota, slices
+from batchyard.scheduling import flavor_assigner, messages, quota, slices, topology_nomination
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import (
     DEFAULT_RULES,
@@ -28,7 +28,7 @@ from batchyard.scheduling.decisions import (
     Preempt,
     StayPending,
 )
-from batchyard.scheduling.fair_order import EntryT, OrderableEntry, fair_order
+from batchyard.scheduling.fair_sharing.fair_order import EntryT, OrderableEntry, fair_order
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
@@ -60,6 +60,7 @@ _WILL_FIT_MESSAGE: Final = (
     "Workload has overlapping preemption targets with another workload, but will fit after these preemptions complete"
 )
 _NO_VICTIMS: Final[Mapping[str, AdmittedWorkload]] = {}
+_OVERLAPPING_TARGETS: Final = "Workload has overlapping preemption targets with another workload"
 _NO_LONGER_FITS: Final = "Workload no longer fits after processing another workload"
 
 # Enum members are bound once, because attribute access on an enum is expensive in this loop.
@@ -125,13 +126,18 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
     #: With the rule `prioritizes_preemptors`, the keys of the heads that wait for their victims to stop.
     preemptors: frozenset[str] = frozenset()
+    #: The results for Workloads with quota whose topology assignment contains a failed node.
+    replacements: list[topology_nomination.NodeReplacement] = field(default_factory=list)
 
-    def run(self, heads: Sequence[Head]) -> list[Decision]:
+    def run(self, heads: Sequence[Head], with_failed_nodes: Sequence[Head] = ()) -> list[Decision]:
         """Return a decision for each head (first pending Workload of a ClusterQueue).
 
-        Heads that cannot be nominated come first, then the others in scheduling order.
+        Heads that cannot be nominated come first, then the others in scheduling order. Before, `replacements` is set to
+        the results for `with_failed_nodes`, Workloads with quota of which a failed node must be replaced.
         """
         self.snapshot.rebuild_if_changed()
+        if self.snapshot.topology.flavors:
+            self.snapshot.topology.build()
         decisions: list[Decision] = []
         entries: list[NominatedEntry] = []
         for head in heads:
@@ -140,8 +146,11 @@ class Cycle:
                 entries.append(self.nominate_head(head))
             else:
                 decisions.append(pending_decision)
+        if with_failed_nodes:
+            self._nominate_replacements(with_failed_nodes, entries)
         with self.snapshot.what_if():
             claimed_victims = ClaimedVictims(self.snapshot)
+            self.replacements = [self._decide_replacement(each) for each in self.replacements]
             decisions += self.decide_entries(entries, claimed_victims)
         return decisions
 
@@ -207,6 +216,8 @@ class Cycle:
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
+        if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
+            return topology_nomination.TopologyNominator(workload, queue, self.snapshot, assigner, preemptor).nominate()
         if workload.replaced_slice and self.policy.rules.elastic_jobs:
             assigner.replaced = slices.find_replaced_slice(workload, queue)
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)
@@ -237,6 +248,8 @@ class Cycle:
         """Return the decision for an entry after the earlier ones of the cycle; add its usage to the snapshot."""
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
+        elif entry.assignment.topology_usage and claimed_victims.leaves_too_few_domains(entry):
+            self._place_again(entry)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
             why = InadmissibleReason(self._no_fit_reason(assignment), assignment)
@@ -246,13 +259,15 @@ class Cycle:
             why = InadmissibleReason(messages.WAITING_FOR_QUOTA, assignment)
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._last_assignment(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
-            self.snapshot.add_usage_of(entry.workload, entry.queue, entry.usage)
+            self._use(entry, entry.usage)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)
             return StayPending(head, why, messages.RequeueReason.PENDING_PREEMPTION)
+        if assignment.topology_usage and claimed_victims.has_claimed_target(entry):
+            return self._skip_entry(entry, _OVERLAPPING_TARGETS)
         if not claimed_victims.leaves_room_for(entry):
             return self._skip_entry(entry)
         claimed_victims.claim_targets(entry)
-        self.snapshot.add_usage_of(entry.workload, entry.queue, entry.usage)
+        self._use(entry, entry.usage)
         targets, replaced = (entry.targets, None) if not entry.targets else slices.split_targets(entry.targets)
         if assignment.mode is _MODE_PREEMPT:
             message_suffix = f". Pending the preemption of {len(targets)} workload(s)"
@@ -260,10 +275,46 @@ class Cycle:
             return Preempt(head, entry.queue, tuple(targets), why)
         return Admit(head, entry.queue, assignment, replaced)
 
-    def _skip_entry(self, entry: NominatedEntry) -> Decision:
+    def _use(self, entry: NominatedEntry, usage: quota.Usage) -> None:
+        self.snapshot.add_usage_of(entry.workload, entry.queue, usage)
+        if entry.assignment.topology_usage:
+            self.snapshot.use_topology(entry.assignment.topology_usage)
+
+    def _nominate_replacements(self, heads: Sequence[Head], entries: Sequence[NominatedEntry]) -> None:
+        """Nominate Workloads with quota of which a failed node must be replaced.
+
+        As in Kueue, fair sharing considers one Workload per ClusterQueue, a pending one first. The others are skipped.
+        """
+        snapshot, is_fair_sharing = self.snapshot, self.policy.fair_sharing
+        considered_queues = {entry.queue.name for entry in entries} if is_fair_sharing else set()
+        for head in reversed(heads):
+            queue = snapshot.queues[head.queue]
+            replacement = topology_nomination.nominate_replacement(head.workload, queue, snapshot)
+            replacement.is_skipped = is_fair_sharing and queue.name in considered_queues
+            considered_queues.add(queue.name)
+            self.replacements.insert(0, replacement)
+
+    def _decide_replacement(
+        self, replacement: topology_nomination.NodeReplacement
+    ) -> topology_nomination.NodeReplacement:
+        """Use the domains of a replacement; if an earlier one took them, search others first."""
+        topology = self.snapshot.topology
+        if replacement.is_skipped:
+            return replacement
+        if replacement.added_usage and not topology.fits(replacement.added_usage):
+            replacement = topology_nomination.nominate_replacement(
+                replacement.workload, replacement.queue, self.snapshot
+            )
+            replacement.is_skipped = not replacement.reason and not topology.fits(replacement.added_usage)
+        if not replacement.is_skipped and not replacement.reason:
+            self.snapshot.add_usage(replacement.queue, ())
+            self.snapshot.use_topology(replacement.added_usage)
+        return replacement
+
+    def _skip_entry(self, entry: NominatedEntry, message: str = _NO_LONGER_FITS) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
-        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=_NO_LONGER_FITS)
+        why = InadmissibleReason(messages.WAITING_FOR_QUOTA, text=message)
         last_assignment = self._last_assignment(entry)
         return StayPending(entry.head, why, messages.RequeueReason.FAILED_AFTER_NOMINATION, last_assignment)
 
@@ -283,13 +334,17 @@ class Cycle:
         The flavors may not change. If the Workload then fits, it must wait until these victims have stopped.
         """
         self.renominated_workloads[entry.workload.key] = None
-        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
         with self.snapshot.what_if():
             for victim in claimed_victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
-            entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
+            self._place_again(entry)
         if entry.assignment.mode is _MODE_FIT:
             entry.assignment.mode = _MODE_DEFERRED_FIT
+
+    def _place_again(self, entry: NominatedEntry) -> None:
+        """Repeat a Workload's flavor assignment; the flavors may not change, but the topology domains may."""
+        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
+        entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
         """Add a pending Workload's usage to the snapshot, so that later Workloads of the cycle cannot take this quota.
@@ -315,10 +370,7 @@ class Cycle:
                 reserved_usage.append(
                     (fr, max(0, min(amount, node.subtree_quota[fr] + borrowing_limit - node.usage[fr])))
                 )
-        if entry.workload.replaced_slice:
-            self.snapshot.add_difference(queue, tuple(reserved_usage))
-        else:
-            self.snapshot.add_usage(queue, tuple(reserved_usage))
+        self._use(entry, tuple(reserved_usage))
 
 
 def _assign_with_counts(
@@ -364,13 +416,27 @@ class ClaimedVictims:
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
         """Return whether an entry fits once all victims and its own targets are gone."""
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
-        if not claimed_victims and not entry.targets:
+        topology_usage = entry.assignment.topology_usage
+        if not claimed_victims and not entry.targets and not topology_usage:
             return quota.has_room(node, entry.usage)
-        own_victims = {target.workload.key: target.workload for target in entry.targets}
         with self._snapshot.what_if():
-            for victim in {**claimed_victims, **own_victims}.values():
-                self._snapshot.remove_usage(victim.queue, victim.usage)
-            return quota.has_room(node, entry.usage)
+            self._release_victims(entry, claimed_victims)
+            return quota.has_room(node, entry.usage) and (
+                not topology_usage or self._snapshot.topology.fits(topology_usage)
+            )
+
+    def leaves_too_few_domains(self, entry: NominatedEntry) -> bool:
+        """Return whether an entry fits in the quota, but no longer in its topology domains."""
+        with self._snapshot.what_if():
+            self._release_victims(entry, self.claimed_in_tree(entry))
+            return quota.has_room(entry.queue.node, entry.usage) and not self._snapshot.topology.fits(
+                entry.assignment.topology_usage
+            )
+
+    def _release_victims(self, entry: NominatedEntry, claimed_victims: Mapping[str, AdmittedWorkload]) -> None:
+        own_victims = {target.workload.key: target.workload for target in entry.targets}
+        for victim in {**claimed_victims, **own_victims}.values():
+            self._snapshot.release(victim)
 
 
 def _over_limit_message(workload: WorkloadView) -> str:

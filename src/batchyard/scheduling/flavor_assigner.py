@@ -7,13 +7,15 @@ resumes where this one stopped. Source: Kueue's pkg/scheduler/flavorassigner/fla
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.views.node import Requests, sort_requests
+from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import PodSet, Shape, WorkloadView
 from batchyard.scheduling import cluster_queue, slices
 from batchyard.scheduling.messages import (
     NO_MATCHING_FLAVOR,
+    TOPOLOGY_PLACEMENT_FAILED,
     PodSetReasons,
     RejectionReason,
     less_severe_reason,
@@ -35,6 +37,7 @@ from batchyard.scheduling.quota import (
     worst_quality,
 )
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.state import TopologyUsage
 
 # Flavor assignment: a flavor for each resource of each pod set, and how well it fits.
 
@@ -51,6 +54,14 @@ class PodSetAssignment:
     scans: tuple[cluster_queue.FlavorScan, ...]
     #: A requested resource that the ClusterQueue does not cover; '' if there is none.
     unavailable_resource: str
+    #: The topology domains of the pods; None without topology-aware scheduling.
+    topology: TopologyAssignment | None = None
+    #: Why the pods do not fit in topology domains now; '' if they do.
+    topology_reason: str = ""
+    #: The flavor in whose topology the pods would not fit even without other Workloads; '' if they would.
+    topology_failed_flavor: str = ""
+    #: Why topology domains could not be searched; '' if they could.
+    topology_error: str = ""
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:
@@ -73,7 +84,8 @@ class PodSetAssignment:
             return tuple(self.scans[-1].rejections)
         if self.unavailable_resource:
             return (f"resource {self.unavailable_resource} unavailable in ClusterQueue",)
-        return tuple([rejection for scan in self.scans for rejection in scan.rejections])
+        rejections: list[RejectionReason] = [rejection for scan in self.scans for rejection in scan.rejections]
+        return (*rejections, *filter(None, (self.topology_error, self.topology_reason)))
 
     @property
     def has_uncovered_resource(self) -> bool:
@@ -97,6 +109,10 @@ class PodSetAssignment:
             if attempt.possibility is PreemptionPossibility.NO_FIT:
                 mildest_reason = reasons_by_group.get(attempt.group_number, attempt.no_fit_reason)
                 reasons_by_group[attempt.group_number] = less_severe_reason(mildest_reason, attempt.no_fit_reason)
+        if self.topology_failed_flavor:
+            for scan in self.scans:
+                if self.topology_failed_flavor in scan.group_request.group.flavors:
+                    reasons_by_group[scan.group_request.group.number] = TOPOLOGY_PLACEMENT_FAILED
         most_severe_reason = ""
         for reason in reasons_by_group.values():
             most_severe_reason = more_severe_reason(most_severe_reason, reason)
@@ -125,6 +141,8 @@ class Assignment:
     mode: FlavorAssignmentMode
     borrowing_height: int
     usage: Usage
+    #: The usage of topology domains; empty without topology-aware scheduling.
+    topology_usage: TopologyUsage = ()
 
     @property
     def pod_set_rejections(self) -> tuple[PodSetReasons, ...]:
@@ -164,6 +182,15 @@ _NO_USAGE: Final[Mapping[int, int]] = {}
 _EXCLUDED_QUALITIES: Final = (NO_FIT,)
 
 
+class FlavorMismatchFinder(Protocol):
+    """Interface of a check of flavors in addition to those that depend only on the pod template."""
+
+    def add_to(
+        self, obstacles: Sequence[str], group: cluster_queue.FlavorGroup, pod_set_indexes: Sequence[int]
+    ) -> Sequence[str]:
+        """Return for each flavor of a resource group why the pod sets cannot use it; '' if they can."""
+
+
 @dataclass(slots=True)
 class FlavorAssigner:
     """The flavor search for one Workload; `assign()` may be called with different pod counts."""
@@ -178,6 +205,8 @@ class FlavorAssigner:
     nominated_flavors: NominatedFlavors = ()
     #: The slice that the Workload replaces: only the difference to its usage is requested, in the same flavors.
     replaced: cluster_queue.AdmittedWorkload | None = None
+    #: Finds flavors whose topology does not suit the Workload; None without topology-aware scheduling.
+    topology: FlavorMismatchFinder | None = None
 
     def assign(self, pod_counts: Sequence[int]) -> Assignment:
         """Return the flavor assignment for the given pod counts, one per pod set.
@@ -279,7 +308,16 @@ class FlavorAssigner:
     def _restrict_assignment(
         self, merged: cluster_queue.FlavorAssignment, requests: Requests, pod_set_index: int
     ) -> cluster_queue.FlavorAssignment:
-        """Return the part of a pod set group's flavor assignment that concerns one of its pod sets."""
+        """Return the part of a pod set group's flavor assignment that concerns one of its pod sets.
+
+        A pod set without requests gets the group's flavors that have a topology, as its pods need domains too.
+        """
+        topology_flavors = self.queue.topology_flavors
+        if topology_flavors and not requests:
+            topology_choices = {r: choice for r, choice in merged.choices.items() if choice.flavor in topology_flavors}
+            if topology_choices:
+                tried_indexes = {r: merged.tried[r] for r in topology_choices}
+                return cluster_queue.make_flavor_assignment(topology_choices, (), tried_indexes, _MODE_FIT)
         choices = {r: merged.choices[r] for r, _ in requests if r in merged.choices}
         replaced_usage = {} if self.replaced is None else dict(self.replaced.pod_sets[pod_set_index].usage)
         usage = tuple([(choices[r].fr, amount - replaced_usage.get(r, 0)) for r, amount in requests if r in choices])
@@ -309,11 +347,13 @@ class FlavorAssigner:
             else group_request.usages
         )
         available = cached_available_amounts(node)
-        obstacles = (
+        obstacles: Sequence[str] = (
             self._flavor_obstacles(group_request, pod_set_indexes)
             if self.nominated_flavors
             else group_request.obstacles
         )
+        if self.topology is not None:
+            obstacles = self.topology.add_to(obstacles, group_request.group, pod_set_indexes)
         start = (
             0 if self.last_assignment is None else _start_index(self.last_assignment, group_request, pod_set_indexes)
         )

@@ -11,7 +11,7 @@ from typing import Final
 
 from batchyard.scheduling.cycle import ClaimedVictims, Cycle, NominatedEntry
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, StayPending
-from batchyard.scheduling.fair_order import fair_order
+from batchyard.scheduling.fair_sharing.fair_order import fair_order
 from batchyard.scheduling.messages import WAITING_FOR_QUOTA, RequeueReason
 from batchyard.scheduling.pending_heap import QUEUE_ORDER
 from batchyard.scheduling.queue_manager import PendingQueueReader, QueueManager

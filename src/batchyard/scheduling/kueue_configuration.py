@@ -6,6 +6,7 @@ apis/config/v1beta2 of Kueue.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 from batchyard.admission_plugins.built_in import ManagedJobs
@@ -16,13 +17,14 @@ from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     DISABLE_WAIT_FOR_PODS_READY,
     GATES,
+    TOPOLOGY_GATES,
     UNSCHEDULED_TIMEOUT,
     WORKLOAD_LEVEL_TIMEOUTS,
 )
 from batchyard.base.instant import HOUR, SECOND, Duration, parse_duration
-from batchyard.scheduling.admission_fair_sharing import DEFAULT_SAMPLING_INTERVAL, AdmissionFairSharing
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import DEFAULT_VERSION, DecisionRules, KueueVersion, decision_rules
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import DEFAULT_SAMPLING_INTERVAL, AdmissionFairSharing
 from batchyard.scheduling.kueue_gates import (
     GATE_RULES,
     MULTI_KUEUE,
@@ -155,6 +157,8 @@ class KueueSettings:
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     #: How usage orders Workloads of usage-based ClusterQueues; None disables admission fair sharing.
     admission_fair_sharing: AdmissionFairSharing | None = None
+    #: The feature gates of topology-aware scheduling that are set, by name.
+    topology_gates: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def tracks_scheduling(self) -> bool:
@@ -173,6 +177,11 @@ class KueueSettings:
     def with_version(self, version: KueueVersion) -> "KueueSettings":
         """Return a copy of the settings with the decision rules of a version of Kueue; the feature gates stay set."""
         return self.with_rules(decision_rules(version, dict(self.policy.rules.set_gates)))
+
+    def with_gates(self, gates: Mapping[str, bool]) -> "KueueSettings":
+        """Return a copy of the settings with the decision rules and the topology rules that feature gates select."""
+        topology_gates = {name: is_on for name, is_on in gates.items() if name in TOPOLOGY_GATES}
+        return replace(self.with_rules(decision_rules(DEFAULT_VERSION, gates)), topology_gates=topology_gates)
 
     def with_rules(self, rules: DecisionRules) -> "KueueSettings":
         """Return a copy of the settings with other decision rules."""
@@ -216,7 +225,7 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
         metrics=parse_metrics_settings(configuration),
         admission_fair_sharing=parse_admission_fair_sharing(configuration.get("admissionFairSharing"), gates),
     )
-    return settings.with_rules(decision_rules(DEFAULT_VERSION, set_gates))
+    return settings.with_gates(set_gates)
 
 
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
@@ -309,6 +318,15 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
     """Yield an error for each unsupported field of a Kueue Configuration."""
     for path, actual_behavior in unsupported_fields(configuration):
         yield FieldError(path, f"this setting is not supported: {actual_behavior}", "remove the field")
+
+
+def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldError]:
+    """Yield an error for each name in `gates` that is no feature gate of Kueue; `path` is the path of the gates."""
+    for name in gates:
+        if name not in GATES:
+            close_matches = get_close_matches(name, list(GATES), 1)
+            remedy = f"did you mean {close_matches[0]!r}?" if close_matches else "use the name of a gate of Kueue"
+            yield FieldError(f"{path}.{name}", f"unknown feature gate {name!r}", remedy)
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -13,6 +13,9 @@ from batchyard.api.well_known import (
     DISABLE_WAIT_FOR_PODS_READY,
     ELASTIC_JOBS_GATE,
     GATES,
+    TAS_BALANCED_PLACEMENT,
+    TAS_PROFILE_MIXED,
+    TOPOLOGY_AWARE_SCHEDULING,
     UNSCHEDULED_TIMEOUT,
     WORKLOAD_LEVEL_TIMEOUTS,
 )
@@ -87,6 +90,11 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
     ),
     **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
+    **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
+    **_obeyed(
+        "disabled, pods without a required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
+    ),
+    **_obeyed("enabled, pods with a preferred level are spread evenly over domains", TAS_BALANCED_PLACEMENT),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     # Gates of the scheduler.
     **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),
@@ -139,16 +147,22 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         *("KueueDRAIntegrationConsumableCapacity", "KueueDRARejectWorkloadsWhenDRADisabled"),
     ),
     **_without_effect("topologies of elastic jobs are not supported", "ElasticJobsViaWorkloadSlicesWithTAS"),
-    **_without_effect(
-        "topology-aware scheduling is not supported",
-        *("SchedulerLibraryIntegration", "TASAssignmentsEncodingByHostnamePrefix", "TASBalancedPlacement"),
-        *("TASCacheNodeMatchResults", "TASCacheTopologyTree", "TASCachingRemainingResources"),
+    **_refused(
+        "topology-aware scheduling always follows the rule of this gate",
         *("TASFailedNodeReplacement", "TASFailedNodeReplacementFailFast", "TASHandleOverlappingFlavors"),
-        *("TASMultiLayerTopology", "TASProfileMixed", "TASRecomputeAssignmentWithinSchedulingCycle"),
-        *("TASReplaceNodeDueToNotReadyOverFixedTime", "TASReplaceNodeOnNodeTaints"),
-        *("TASReplaceNodeOnPodTermination", "TASRespectNodeAffinityPreferred", "TASValidateWorkloadSliceSize"),
-        *("TopologyAwareScheduling", "SkipReassignmentForPodOwnedWorkloads"),
+        *("TASMultiLayerTopology", "TASRecomputeAssignmentWithinSchedulingCycle", "TASReplaceNodeOnNodeTaints"),
+        *("TASReplaceNodeOnPodTermination", "TASValidateWorkloadSliceSize"),
     ),
+    **_refused(
+        "topology-aware scheduling does not have the rule of this gate",
+        *("TASReplaceNodeDueToNotReadyOverFixedTime", "TASRespectNodeAffinityPreferred"),
+    ),
+    **_without_effect(
+        "it decides nothing; it concerns how Kueue computes or stores topology assignments",
+        *("SchedulerLibraryIntegration", "TASAssignmentsEncodingByHostnamePrefix", "TASCacheNodeMatchResults"),
+        *("TASCacheTopologyTree", "TASCachingRemainingResources"),
+    ),
+    **_without_effect("plain pods are not supported", "SkipReassignmentForPodOwnedWorkloads"),
     **_without_effect(
         "MultiKueue is not supported",
         *("MultiKueueAdaptersForCustomJobs", "MultiKueueClusterProfile"),

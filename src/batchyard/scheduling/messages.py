@@ -15,6 +15,7 @@ WAITING_FOR_QUOTA: Final = "WaitingForQuota"
 WAITING_FOR_PREEMPTED_WORKLOADS: Final = "WaitingForPreemptedWorkloads"
 MISCONFIGURED: Final = "Misconfigured"
 SUSPENDED: Final = "Suspended"
+TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
 PENDING_EVALUATION: Final = "PendingEvaluation"
 #: The message of a bypassed Workload.
 BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
@@ -23,7 +24,12 @@ WRITE_REFUSED: Final = "WriteRefused"
 
 NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
 
-_SEVERITY_BY_REASON: Final = {"": 0, WAITING_FOR_QUOTA: 1, EXCEEDS_MAX_QUOTA: 2, NO_MATCHING_FLAVOR: 3}
+_SEVERITY_BY_REASON: Final = {
+    reason: severity
+    for severity, reason in enumerate(
+        ("", TOPOLOGY_PLACEMENT_FAILED, WAITING_FOR_QUOTA, EXCEEDS_MAX_QUOTA, NO_MATCHING_FLAVOR)
+    )
+}
 
 
 class PreemptionReason:

@@ -25,8 +25,7 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.scheduling import slices
-from batchyard.scheduling.admission_fair_sharing import UsageLedger
+from batchyard.scheduling import slices, topology_nomination
 from batchyard.scheduling.cluster_queue import (
     AdmissionCheckInfo,
     AdmittedWorkload,
@@ -34,11 +33,13 @@ from batchyard.scheduling.cluster_queue import (
     compute_active_status,
 )
 from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import UsageLedger
+from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue, make_pending_queue
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot, make_holder
-from batchyard.scheduling.usage_order import UsageOrderedQueue, make_pending_queue
 from batchyard.scheduling.workload.adjustments import AdjustedViews
+from batchyard.topology.state import TopologyUsage
 
 # Workload cache: quota holders and pending Workloads, from watch events of Workloads.
 #
@@ -198,12 +199,15 @@ class WorkloadCache:
             return
         usage: dict[int, int] = {}
         assigned_frs: dict[int, None] = {}
+        topology_usage: TopologyUsage = ()
         for holding in view.admitted_pod_sets:
             resource_amounts = dict(holding.usage)
             for resource, flavor in holding.flavors.items():
                 fr = self.snapshot.flavor_resource_id(flavor, resource)
                 assigned_frs[fr] = None
                 usage[fr] = usage.get(fr, 0) + resource_amounts.get(resource, 0)
+            if holding.topology is not None:
+                topology_usage += topology_nomination.usage_of_pod_set(view, holding)
         holder = make_holder(
             view,
             queue,
@@ -212,6 +216,7 @@ class WorkloadCache:
             reserved_at=view.reserved_at or 0,
             is_admitted=view.admitted,
         )
+        holder.topology_usage = topology_usage
         if view.elastic:
             holder.pod_sets = view.admitted_pod_sets
         self._add_holder(holder)
@@ -295,6 +300,7 @@ def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> A
     if decision.replaced is not None:
         usage = slices.full_usage(pod_sets)
     holder = make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    holder.topology_usage = decision.assignment.topology_usage
     if view.elastic:
         holder.pod_sets = slices.admitted_pod_sets(pod_sets)
     return holder
@@ -312,6 +318,8 @@ WATCHED_KINDS: Final = (
     scheme.LIMIT_RANGE,
     scheme.RUNTIME_CLASS,
 )
+#: The further kinds that topology-aware scheduling needs.
+NODE_KINDS: Final = (scheme.NODE, scheme.POD)
 
 
 class SchedulerCache:
@@ -342,7 +350,6 @@ class SchedulerCache:
         self._views = AdjustedViews(view_of, rules, resource_rules)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
-        self._topologies: dict[str, None] = {}
         self._terminating_queues: dict[str, None] = {}
         self._rebuild_count = 0
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
@@ -356,6 +363,8 @@ class SchedulerCache:
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
+            scheme.NODE: self._on_node,
+            scheme.POD: self._on_node,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -373,7 +382,12 @@ class SchedulerCache:
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
-        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect."""
+        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect.
+
+        After the first flavor with a Topology, also list the Nodes and Pods, whose events were ignored before.
+        """
+        if self.snapshot.topology.needs_listing:
+            self.snapshot.topology.list_nodes(reader)
         if not self._views.has_changed:
             return
         self.queue_manager.now = now
@@ -414,7 +428,7 @@ class SchedulerCache:
             view,
             terminating=view.name in self._terminating_queues,
             flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
-            topologies=self._topologies,
+            topologies=self.snapshot.topology.topologies,
             checks=self._checks,
             is_cohort_cyclic=self._rules.is_current and self.snapshot.forest.has_cycle(view.cohort),
         )
@@ -551,19 +565,18 @@ class SchedulerCache:
             if any(flavor.name in group.flavors for group in queue.view.groups):
                 self._set_active(name)
                 self.queue_manager.mark_queue_for_retry(name)
+            elif flavor.topology and queue.active:
+                self.queue_manager.mark_queue_for_retry(name)
 
     def _on_topology(self, event: WatchEvent) -> None:
-        name = event.key.name
-        if event.type is _DELETED:
-            self._topologies.pop(name, None)
-        elif name in self._topologies:
-            return
-        else:
-            self._topologies[name] = None
-        flavors = self.snapshot.flavors
-        for queue in self.snapshot.queues.values():
-            if any(flavors[each].topology == name for each in queue.view.flavors if each in flavors):
-                self._set_active(queue.name)
+        for name in topology_nomination.queues_after_topology_event(event, self.snapshot):
+            self._set_active(name)
+            if self.snapshot.topology.is_enabled:
+                self.queue_manager.mark_queue_for_retry(name)
+
+    def _on_node(self, event: WatchEvent) -> None:
+        for name in topology_nomination.queues_after_node_event(event, self.snapshot):
+            self.queue_manager.mark_queue_for_retry(name)
 
     def _on_namespace(self, event: WatchEvent) -> None:
         name, labels = event.obj["metadata"]["name"], namespace_labels(event.obj)

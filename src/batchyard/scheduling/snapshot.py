@@ -13,6 +13,7 @@ from batchyard.base.instant import Instant
 from batchyard.base.primitives import invariant
 from batchyard.scheduling import cluster_queue
 from batchyard.scheduling.quota import QuotaNode, Usage, change_usage, refresh_tree
+from batchyard.topology.state import TopologyState, TopologyUsage
 
 # The trees of Cohorts and ClusterQueues, built from their specs.
 #
@@ -169,7 +170,11 @@ class Snapshot:
         #: Shared resource groups, by the resources and flavors of each group; `rebuild_if_changed()` drops unused ones.
         self._shared_groups: dict[object, cluster_queue.ResourceGroupIndex] = {}
         self._holders: dict[str, cluster_queue.AdmittedWorkload] = {}
+        #: The nodes of flavors with a Topology, and the usage of Workloads there.
+        self.topology = TopologyState()
         self._tentative_changes: list[TentativeChange] = []
+        #: Tentative changes of the usage of topology domains, each with the number of other changes before it.
+        self._topology_changes: list[tuple[int, TopologyUsage, int]] = []
         self._depth = 0
         self._is_outdated = False
         #: Trees (by their old ids), queues and Cohorts with changed quotas or members.
@@ -205,6 +210,7 @@ class Snapshot:
             self._changed_trees[queue.node.tree] = None
             self._changed_queues[view.name] = None
         queue.view, queue.coverage = view, coverage
+        queue.set_topology_flavors(self.topology.flavors)
         self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
         self._is_outdated = True
@@ -216,8 +222,10 @@ class Snapshot:
         if queue is not None:
             self._changed_trees[queue.node.tree] = None
             del self.queue_of[queue.node]
-            for key in queue.workloads:
+            for key, workload in queue.workloads.items():
                 del self._holders[key]
+                if workload.topology_usage:
+                    self.topology.add_usage(workload.topology_usage, -1)
             self._is_outdated = True
 
     def put_cohort(self, view: CohortView) -> None:
@@ -234,11 +242,13 @@ class Snapshot:
     def put_flavor(self, flavor: FlavorView) -> None:
         """Add or change a ResourceFlavor."""
         self.flavors[flavor.name] = flavor
+        self.topology.put_flavor(flavor)
         self._clear_request_caches()
 
     def remove_flavor(self, name: str) -> None:
         """Remove a ResourceFlavor."""
         self.flavors.pop(name, None)
+        self.topology.remove_flavor(name)
         self._clear_request_caches()
 
     def add_holder(self, workload: cluster_queue.AdmittedWorkload) -> None:
@@ -247,6 +257,8 @@ class Snapshot:
         workload.queue.put(workload)
         self._holders[workload.key] = workload
         self._change_usage(workload.queue.node, workload.usage, 1)
+        if workload.topology_usage:
+            self.topology.add_usage(workload.topology_usage)
 
     @staticmethod
     def confirm_admission(workload: cluster_queue.AdmittedWorkload) -> None:
@@ -265,6 +277,8 @@ class Snapshot:
             queue.remove(key)
             queue.generation += 1
             self._change_usage(queue.node, workload.usage, -1)
+            if workload.topology_usage:
+                self.topology.add_usage(workload.topology_usage, -1)
         return workload
 
     def holder(self, key: str) -> cluster_queue.AdmittedWorkload | None:
@@ -336,6 +350,8 @@ class Snapshot:
     def undo_to(self, change_count: int) -> None:
         """Undo the tentative changes made since `begin()` returned `change_count`, and end the block that it began."""
         tentative_changes = self._tentative_changes
+        if self._topology_changes:
+            self._undo_topology_changes(change_count)
         while len(tentative_changes) > change_count:
             queue, workload, usage, sign = tentative_changes.pop()
             if sign == _QUEUE_ONLY:
@@ -372,10 +388,23 @@ class Snapshot:
         """Tentatively subtract usage from a ClusterQueue; only inside `what_if()`."""
         self._apply_tentatively(queue, None, usage, -1)
 
+    def release(self, workload: cluster_queue.AdmittedWorkload, sign: int = -1) -> None:
+        """Tentatively subtract a Workload's usage, or add it again (sign 1); only inside `what_if()`."""
+        self._apply_tentatively(workload.queue, None, workload.usage, sign)
+        if workload.topology_usage:
+            self.use_topology(workload.topology_usage, sign)
+
+    def use_topology(self, usage: TopologyUsage, sign: int = 1) -> None:
+        """Tentatively add (sign 1) or subtract (-1) the usage of topology domains; only inside `what_if()`."""
+        self._topology_changes.append((len(self._tentative_changes), usage, sign))
+        self.topology.assume(usage, sign)
+
     def remove_workload(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Tentatively remove a Workload with quota, and its usage; only inside `what_if()`."""
         self._apply_tentatively(workload.queue, workload, workload.usage, -1)
         workload.queue.remove(workload.key)
+        if workload.topology_usage:
+            self.use_topology(workload.topology_usage, -1)
 
     def _apply_tentatively(
         self,
@@ -389,6 +418,13 @@ class Snapshot:
         change_usage(queue.node, usage, sign)
 
     # Internal helpers.
+
+    def _undo_topology_changes(self, change_count: int) -> None:
+        # A change follows another change of the same block, so it is older only if both are.
+        topology_changes = self._topology_changes
+        while topology_changes and topology_changes[-1][0] > change_count:
+            _, usage, sign = topology_changes.pop()
+            self.topology.assume(usage, -sign)
 
     def _change_usage(self, node: QuotaNode, usage: Usage, sign: int) -> None:
         if not self._is_outdated:
@@ -416,6 +452,9 @@ class Snapshot:
         self.obstacles.clear()
         for coverage in self._shared_groups.values():
             coverage.clear_request_cache()
+        if self.topology.is_enabled:
+            for queue in self.queues.values():
+                queue.set_topology_flavors(self.topology.flavors)
 
 
 # Counts of the Workloads with quota, and the quota that they use, for each ClusterQueue or LocalQueue.

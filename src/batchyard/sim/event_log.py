@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, find_condition, is_true, key_of, label
 from batchyard.api.views.pods import DISRUPTION_TARGET, SCHEDULED, bound_node, is_terminal, phase
-from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.api.views.workload import AdmittedPodSet, WorkloadView, workload_view
 from batchyard.autoscaler.provisioning_request_pods import STAGE_CONDITIONS
 from batchyard.base.instant import Instant, duration_seconds
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, phase_of
@@ -178,6 +178,8 @@ class EventLog:
         old_view = workload_view(event.old) if event.old is not None else None
         if view.quota_reserved and not (old_view and old_view.quota_reserved):
             self._emit_record("QuotaReserved", _reservation_fields(view))
+        elif old_view and view.quota_reserved and _is_reassigned(view, old_view):
+            self._emit_record("Reassigned", _reservation_fields(view))
         if view.admitted and not (old_view and old_view.admitted):
             self._emit_record("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
         if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
@@ -213,8 +215,23 @@ def _reservation_fields(view: WorkloadView) -> dict[str, Any]:
     return {
         "workload": view.key,
         "clusterQueue": view.cluster_queue,
-        "podSets": [{"name": h.name, "count": h.pods, "flavors": dict(h.flavors)} for h in view.admitted_pod_sets],
+        "podSets": [
+            {"name": h.name, "count": h.pods, "flavors": dict(h.flavors), **_topology_fields(h)}
+            for h in view.admitted_pod_sets
+        ],
     }
+
+
+def _is_reassigned(view: WorkloadView, old_view: WorkloadView) -> bool:
+    new, old = view.admitted_pod_sets, old_view.admitted_pod_sets
+    return new is not old and [held.topology for held in new] != [held.topology for held in old]
+
+
+def _topology_fields(held: AdmittedPodSet) -> dict[str, Any]:
+    if held.topology is None:
+        return {}
+    domains = [{"values": list(domain.values), "count": domain.pods} for domain in held.topology.domains]
+    return {"topologyAssignment": {"levels": list(held.topology.levels), "domains": domains}}
 
 
 # One class for each event name in the log. Times are seconds from the start.
@@ -251,11 +268,21 @@ class PodSetFlavors:
     name: str
     count: int
     flavors: Mapping[str, str]
+    #: The topology domains of the pods, as in the log; None without topology-aware scheduling.
+    topology: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReserved(WorkloadEvent):
     """A Workload got a quota reservation."""
+
+    cluster_queue: str
+    pod_sets: tuple[PodSetFlavors, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned(WorkloadEvent):
+    """The pods of a Workload with quota got other topology domains, because a node failed."""
 
     cluster_queue: str
     pod_sets: tuple[PodSetFlavors, ...]
@@ -323,15 +350,20 @@ def _workload_event_maker(event_class: Callable[..., Event], *field_names: str) 
     return lambda record: event_class(record["time"], record["workload"], *(record[field] for field in field_names))
 
 
-def _quota_reserved_event(record: Record) -> Event:
-    pod_sets = tuple(PodSetFlavors(**pod_set) for pod_set in record["podSets"])
-    return QuotaReserved(record["time"], record["workload"], record["clusterQueue"], pod_sets)
+def _reservation_event(record: Record) -> Event:
+    pod_sets = tuple(
+        PodSetFlavors(each["name"], each["count"], each["flavors"], each.get("topologyAssignment"))
+        for each in record["podSets"]
+    )
+    event_class = QuotaReserved if record["event"] == "QuotaReserved" else Reassigned
+    return event_class(record["time"], record["workload"], record["clusterQueue"], pod_sets)
 
 
 _EVENT_MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
     "Created": _workload_event_maker(Created),
     "Deleted": _workload_event_maker(Deleted),
-    "QuotaReserved": _quota_reserved_event,
+    "QuotaReserved": _reservation_event,
+    "Reassigned": _reservation_event,
     "Admitted": _workload_event_maker(Admitted, "clusterQueue"),
     "Preempted": _workload_event_maker(Preempted, "reason", "by"),
     "Evicted": _workload_event_maker(Evicted, "reason"),

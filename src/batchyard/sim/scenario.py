@@ -415,15 +415,19 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     pods_ready_fields = spec.get("waitForPodsReady")
     field_errors += pods_ready_errors(pods_ready_fields)
     field_errors += resource_weight_errors(spec.get("admissionFairSharing") or {}, "spec.admissionFairSharing")
+    gates = spec.get("featureGates") or {}
+    field_errors += kueue_configuration.feature_gate_errors(gates, "spec.featureGates")
     faults += map(manifest.fault, field_errors)
     kueue_settings = replace(
         SIMULATION_SETTINGS,
         policy=SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest)),
         pods_ready=pods_ready_policy(pods_ready_fields),
-        admission_fair_sharing=parse_admission_fair_sharing(spec.get("admissionFairSharing")),
+        admission_fair_sharing=parse_admission_fair_sharing(
+            spec.get("admissionFairSharing"), {**well_known.GATES, **gates}
+        ),
     )
     return {
-        "kueue": kueue_settings,
+        "kueue": kueue_settings.with_gates(gates),
         "horizon": horizon,
         "faults": tuple(parsed_faults),
         "hotswap": bool(spec.get("hotswap", True)),

@@ -14,7 +14,7 @@ from batchyard.admission_chain import AdmissionChain
 from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, InvalidObject
-from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of
+from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of, with_path
 from batchyard.api.times import parse_time
 from batchyard.api.validation import validate_update
 from batchyard.api.views.workload import workload_view
@@ -23,7 +23,7 @@ from batchyard.base.primitives import draw_integer
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.interfaces.client import Create, Delete, Reader, Update, Write, WriteResult
+from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
@@ -156,10 +156,31 @@ def _mapping(value: object) -> Obj:
     return value if isinstance(value, Mapping) else {}
 
 
+# Static pods: Pods whose manifest states a node and a phase. Such a pod was observed in a cluster.
+#
+# It runs as long as its manifest, and returns with its node. As with kubelets, a static pod tolerates all NoExecute
+# taints. Source: pkg/kubelet/config/common.go.
+
+
+def is_static_pod(manifest: Obj) -> bool:
+    """Return whether the manifest of a Pod states its node and its phase."""
+    return bool((manifest.get("spec") or {}).get("nodeName")) and bool((manifest.get("status") or {}).get("phase"))
+
+
+def with_node_lifetime(manifest: Obj) -> Obj:
+    """Return the manifest of a Pod with a toleration of all NoExecute taints."""
+    tolerations = [*(manifest["spec"].get("tolerations") or ()), {"operator": "Exists", "effect": "NoExecute"}]
+    return with_path(manifest, ("spec", "tolerations"), tolerations)
+
+
 #: The maximum number of causes of rejected pods; some causes contain amounts, such as the used part of a quota.
 _REJECTION_CAUSES_MAX: Final = 100
 EPOCH: Final = parse_time("2026-01-01T00:00:00Z")
 """The start time of every simulated world."""
+
+
+#: The kinds whose status a manifest may state, because no kubelet of the simulation reports it.
+_RECORDED_KINDS: Final = (scheme.NODE, scheme.POD)
 
 
 class StoppedByPreemptionLoop(Exception):  # noqa: N818 - says what happened
@@ -327,10 +348,14 @@ class World:
             self.submit(Create(obj))
             return
         key = key_of(obj)
+        if key.kind == scheme.POD and is_static_pod(obj):
+            obj = with_node_lifetime(obj)
         stored_object, last_applied = self.client.get(key), self._last_applied_manifests.get(key)
         if stored_object is None:
             self._last_applied_manifests[key] = obj
             self.submit(Create(obj))
+            if key.kind == scheme.NODE:
+                self._recreate_static_pods(key.name)
         elif obj != last_applied:
             self._update(stored_object, last_applied or {}, obj)
 
@@ -342,6 +367,20 @@ class World:
         else:
             self._last_applied_manifests[key_of(obj)] = obj
             self.submit(Update(new_object))
+            if group_kind(obj) in _RECORDED_KINDS and obj.get("status") != last_applied.get("status"):
+                self.submit(UpdateStatus(with_path(new_object, ("metadata", "resourceVersion"), None)))
+
+    def _recreate_static_pods(self, node: str) -> None:
+        pods = [(key, each) for key, each in self._last_applied_manifests.items() if key.kind == scheme.POD]
+        for key, manifest in pods:
+            is_on_node = is_static_pod(manifest) and manifest["spec"]["nodeName"] == node
+            if is_on_node and self.client.get(key) is None:
+                self.submit(Create(manifest))
+
+    def delete(self, key: Key) -> None:
+        """Delete an object as a user; a static pod is gone at once."""
+        is_static = key.kind == scheme.POD and is_static_pod(self._last_applied_manifests.pop(key, {}))
+        self.submit(Delete(key, grace_period_seconds=0 if is_static else None))
 
     def submit(self, write: Write) -> None:
         """Submit a write as a user; if rejected, record it in `rejected_writes`, and a Pod also in `rejected_pods`."""
@@ -404,9 +443,12 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     cluster, gpu_placement = scenario.cluster, scenario.gpu_placement
     autoscaling = {} if cluster is None else cluster["spec"].get("autoscaling") or {}
     profile = AutoscalingProfile(autoscaling.get("profile", AutoscalingProfile.BALANCED.value))
+    has_topology = "Topology" in scenario.counts or (state is not None and bool(state.of_kind(scheme.TOPOLOGY)))
+    with_nodes = cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes)
     return PlatformSettings(
         scenario.kueue,
-        with_nodes=cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes),
+        with_nodes=with_nodes,
+        with_topology=with_nodes and has_topology,
         profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, _draw_function(seed)),
         hotswap=scenario.hotswap,
         ends_when_idle=scenario.horizon is None,
@@ -431,4 +473,4 @@ class _StepCallback:
         for obj in self._step.apply:
             world.apply(obj)
         for key in self._step.delete:
-            world.submit(Delete(key))
+            world.delete(key)

@@ -14,8 +14,8 @@ from batchyard.api.kueue_configuration import InvalidConfiguration, complete_con
 from batchyard.api.meta import Obj
 from batchyard.api.well_known import GATES
 from batchyard.base.instant import HOUR, MINUTE, SECOND
-from batchyard.scheduling.admission_fair_sharing import AdmissionFairSharing
 from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import AdmissionFairSharing
 from batchyard.scheduling.kueue_configuration import (
     KueueSettings,
     decision_fields,

@@ -16,7 +16,7 @@ from batchyard.metrics.queues import to_metric_unit
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import ClaimedVictims, Cycle, SchedulingPolicy, classical_order
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVersion, decision_rules
-from batchyard.scheduling.fair_order import fair_order
+from batchyard.scheduling.fair_sharing.fair_order import fair_order
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.queue_manager import PendingQueue

@@ -117,6 +117,14 @@ def test_invalid_wait_for_pods_ready_is_reported_with_path(spec: str, reported: 
     assert fault.startswith(f"f.yaml:5 Scenario/example: spec.waitForPodsReady.{reported}")
 
 
+def test_feature_gates_are_set_and_unknown_ones_are_rejected() -> None:
+    gates = "featureGates: {TASBalancedPlacement: true}"
+    assert scenario(CONFIG.replace("horizon: 10m", gates)).kueue.topology_gates == {"TASBalancedPlacement": True}
+    (fault,) = faults(CONFIG.replace("horizon: 10m", gates.replace("Balanced", "Balance")))
+    place = "f.yaml:5 Scenario/example: spec.featureGates.TASBalancePlacement"
+    assert fault == f"{place}: unknown feature gate 'TASBalancePlacement'; did you mean 'TASBalancedPlacement'?"
+
+
 def test_second_scenario_is_rejected() -> None:
     assert faults(CONFIG, CONFIG) == [
         "f.yaml:8 Scenario/example: there is already a document of kind Scenario; keep one of them"

@@ -12,6 +12,12 @@ import msgspec
 from batchyard.api import meta, times, well_known
 from batchyard.api.meta import Obj, Selector, parse_selector
 from batchyard.api.views import node
+from batchyard.api.views.topology import (
+    TopologyAssignment,
+    TopologyRequest,
+    parse_topology_assignment,
+    parse_topology_request,
+)
 from batchyard.base.instant import Instant
 
 #: Identifies the scheduling equivalence class of a Workload: those with equal shapes get equal decisions.
@@ -42,6 +48,7 @@ class PodSet:
     template: node.PodTemplate
     #: The name of the pod set group, whose pod sets get the same flavors; None without a group.
     group: str | None
+    topology_request: TopologyRequest | None = None
 
 
 class AdmittedPodSet(NamedTuple):
@@ -51,6 +58,8 @@ class AdmittedPodSet(NamedTuple):
     pods: int
     flavors: Mapping[str, str]
     usage: node.Requests
+    #: The topology domains of the pods; None without topology-aware scheduling.
+    topology: TopologyAssignment | None = None
 
 
 @dataclass(slots=True, init=False, eq=False)
@@ -108,6 +117,10 @@ class WorkloadView:
     #: Whether the Workload is a slice of an elastic job; and the key of the slice that it replaces, '' if none.
     elastic: bool
     replaced_slice: str
+    #: Whether a pod set requests topology-aware scheduling.
+    requests_topology: bool
+    #: The names of failed nodes in the topology assignment, which must be replaced.
+    unhealthy_nodes: tuple[str, ...]
 
     _shared: "_SharedPodSets"
 
@@ -131,6 +144,7 @@ class WorkloadView:
         shared_pod_sets = self._shared
         self.pod_sets, self.pod_set_groups = shared_pod_sets.pod_sets, shared_pod_sets.groups
         self.over_limit, self.can_be_partially_admitted = shared_pod_sets.over_limit, shared_pod_sets.can_shrink
+        self.requests_topology = shared_pod_sets.topology
         self.limit_range_violation = ""
         self.counts = _unreclaimed_counts(shared_pod_sets, status)
         self.shape = shared_pod_sets.shape, self.priority, self.counts
@@ -180,6 +194,7 @@ class WorkloadView:
             self.requeue_blocked = requeued_condition["status"] == "False"
         requeue_at = status["requeueState"].get("requeueAt") if "requeueState" in status else None
         self.requeue_at = times.parse_time(requeue_at) if requeue_at else None
+        self.unhealthy_nodes = tuple([each["name"] for each in status.get("unhealthyNodes") or ()])
 
 
 def workload_view(obj: Obj) -> WorkloadView:
@@ -248,6 +263,7 @@ class _SharedPodSets:
 
     __slots__ = (
         *("_admitted_pod_sets", "_nameless_shape", "can_shrink", "counts", "groups", "over_limit", "pod_sets", "shape"),
+        "topology",
     )
 
     def __init__(self, pod_set_objs: Sequence[Mapping[str, Any]]) -> None:
@@ -256,6 +272,7 @@ class _SharedPodSets:
         self.groups = _pod_set_groups(self.pod_sets)
         self.can_shrink = any(p.min_count is not None and p.count > p.min_count for p in self.pod_sets)
         self.over_limit = any(p.template.over_limit for p in self.pod_sets)
+        self.topology = any(p.topology_request and p.topology_request.is_explicit for p in self.pod_sets)
         self.shape = _encode_json([_scheduling_fields(o) for o in pod_set_objs])
         self._admitted_pod_sets: dict[tuple[bytes, tuple[int, ...]], tuple[AdmittedPodSet, ...]] = {}
         self._nameless_shape = b""
@@ -313,13 +330,14 @@ def _pod_set_groups(pod_sets: Sequence[PodSet]) -> PodSetIndexGroups:
 
 
 def _pod_set(obj: Mapping[str, Any]) -> PodSet:
-    topology_request = obj.get("topologyRequest") or {}
+    topology_request = obj.get("topologyRequest")
     return PodSet(
         name=obj["name"],
         count=obj["count"],
         min_count=obj.get("minCount"),
         template=node.parse_pod_template((obj.get("template") or {}).get("spec") or {}),
-        group=topology_request.get("podSetGroupName"),
+        group=topology_request.get("podSetGroupName") if topology_request else None,
+        topology_request=parse_topology_request(topology_request) if topology_request else None,
     )
 
 
@@ -363,7 +381,10 @@ def _read_assignment(
     if remaining_counts.get(name, assigned_count) < assigned_count:
         resource_usage = {r: amount // assigned_count * remaining_counts[name] for r, amount in resource_usage.items()}
         assigned_count = remaining_counts[name]
-    return AdmittedPodSet(name, assigned_count, assignment.get("flavors") or {}, node.sort_requests(resource_usage))
+    domains = assignment.get("topologyAssignment")
+    topology = parse_topology_assignment(domains) if domains else None
+    flavors, usage = assignment.get("flavors") or {}, node.sort_requests(resource_usage)
+    return AdmittedPodSet(name, assigned_count, flavors, usage, topology)
 
 
 # The views of ClusterQueues, Cohorts, LocalQueues and ResourceFlavors.

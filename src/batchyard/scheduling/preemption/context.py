@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
@@ -21,6 +21,13 @@ class PreemptionTarget(NamedTuple):
     reason: str
 
 
+class TopologyFit(Protocol):
+    """Interface of a check whether pods fit in topology domains."""
+
+    def fits(self) -> bool:
+        """Return whether the preemptor's pods fit in topology domains, in the current snapshot."""
+
+
 class PreemptionContext(NamedTuple):
     """The input of a search for victims: the preemptor, its ClusterQueue, its requested and missing quota."""
 
@@ -31,13 +38,18 @@ class PreemptionContext(NamedTuple):
     usage: Usage
     #: The flavor-resources of which quota is missing.
     contested_frs: tuple[int, ...]
+    #: Checks the topology domains; None without topology-aware scheduling.
+    topology: TopologyFit | None = None
 
     def fits(self, *, may_borrow: bool) -> bool:
-        """Return whether the requested quota is free in the snapshot; unless `may_borrow`, without borrowing."""
+        """Return whether the requested quota is free in the snapshot; unless `may_borrow`, without borrowing.
+
+        With topology-aware scheduling, the pods must also fit in topology domains.
+        """
         node = self.queue.node
         if not may_borrow and any(is_borrowing_with(node, fr, amount) for fr, amount in self.usage):
             return False
-        return has_room(node, self.usage)
+        return has_room(node, self.usage) and (self.topology is None or self.topology.fits())
 
     def could_ever_fit(self, *candidates: Sequence[AdmittedWorkload]) -> bool:
         """Return whether the candidates together use at least the missing quota; if not, no search is needed.
@@ -96,10 +108,10 @@ def fill_back_workloads(
     """
     for index in range(len(targets) - 2, -1, -1):
         candidate = targets[index].workload
-        context.snapshot.add_usage(candidate.queue, candidate.usage)
+        context.snapshot.release(candidate, 1)
         if context.fits(may_borrow=may_borrow):
             targets[index] = targets[-1]
             targets.pop()
         else:
-            context.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.release(candidate)
     return targets

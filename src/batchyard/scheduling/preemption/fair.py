@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Final
 
-from batchyard.scheduling.admission_fair_sharing import order_victims
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import order_victims
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
 from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_shares, is_borrowing_with, weighted_share
@@ -121,7 +121,7 @@ def _apply_first_rule(
             reason = PreemptionReason.IN_COHORT_FAIR_SHARING
             candidate = _next_fair_candidate(context, target_order, queue, skipped_candidates)
         if candidate is not None:
-            context.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.release(candidate)
             targets.append(PreemptionTarget(candidate, reason))
             if _preemptor_fits(context):
                 return True, targets, []
@@ -174,7 +174,7 @@ def _apply_second_rule(
         preemptor_branch, victim_branch = target_order.diverging_branches(queue)
         candidate = target_order.pop_candidate(queue)
         if compare_shares(target_order.share(preemptor_branch), target_order.share(victim_branch)) < 0:
-            context.snapshot.remove_usage(candidate.queue, candidate.usage)
+            context.snapshot.release(candidate)
             targets.append(PreemptionTarget(candidate, PreemptionReason.IN_COHORT_FAIR_SHARING))
             if _preemptor_fits(context):
                 return True, targets

@@ -9,13 +9,18 @@ pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 from collections.abc import Sequence
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.scheduling.admission_fair_sharing import order_victims
 from batchyard.scheduling.cluster_queue import PODS, PREEMPTION_RANK, AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import order_victims
 from batchyard.scheduling.flavor_assigner import Assignment
 from batchyard.scheduling.messages import PreemptionReason
 from batchyard.scheduling.preemption import fair
-from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
+from batchyard.scheduling.preemption.context import (
+    PreemptionContext,
+    PreemptionTarget,
+    TopologyFit,
+    fill_back_workloads,
+)
 from batchyard.scheduling.quota import (
     HOPELESS,
     PREEMPT,
@@ -188,7 +193,7 @@ def _select_targets(
     for candidate in workloads:
         if not candidates.may_preempt(candidate, may_borrow=may_borrow):
             continue
-        context.snapshot.remove_usage(candidate.queue, candidate.usage)
+        context.snapshot.release(candidate)
         targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))
         if context.fits(may_borrow=may_borrow):
             return fill_back_workloads(context, targets, may_borrow=may_borrow)
@@ -219,15 +224,18 @@ class Preemptor:
         self._strategies = strategies
         self._targets_cache: dict[tuple[Usage, tuple[int, ...]], list[PreemptionTarget]] = {}
 
-    def targets_for(self, assignment: Assignment) -> list[PreemptionTarget]:
+    def targets_for(self, assignment: Assignment, topology: TopologyFit | None = None) -> list[PreemptionTarget]:
         """Return the Workloads to preempt for a flavor assignment; empty if preemption cannot free enough quota.
 
-        As in Kueue 0.19, the resource `pods` is ignored even if the queue has quota for it; since 0.20, it counts.
+        With `topology`, it must also free topology domains. As in Kueue 0.19, the resource `pods` is ignored even if
+        the queue has quota for it; since 0.20, it counts.
         """
         names, counts_pods = self._snapshot.flavor_resource_names, self._rules.is_current
         usage = [
             (fr, amount) for fr, amount in assignment.usage if amount != 0 and (counts_pods or names[fr][1] != PODS)
         ]
+        if topology is not None:
+            return self._find_targets(tuple(usage), assignment.preempting_frs, topology)
         return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
 
     def targets_for_usage(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
@@ -255,12 +263,14 @@ class Preemptor:
         cache_key = (usage, contested_frs)
         targets = self._targets_cache.get(cache_key)
         if targets is None:
-            context = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs)
-            strategies = self._strategies
-            targets = (
-                fair.find_targets(context, strategies, reevaluates=self._rules.reevaluates_candidates)
-                if strategies
-                else find_targets(context)
-            )
-            self._targets_cache[cache_key] = targets
+            targets = self._targets_cache[cache_key] = self._find_targets(usage, contested_frs, None)
         return targets
+
+    def _find_targets(
+        self, usage: Usage, contested_frs: tuple[int, ...], topology: TopologyFit | None
+    ) -> list[PreemptionTarget]:
+        context = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs, topology)
+        strategies = self._strategies
+        if not strategies:
+            return find_targets(context)
+        return fair.find_targets(context, strategies, reevaluates=self._rules.reevaluates_candidates)

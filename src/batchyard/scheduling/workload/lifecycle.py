@@ -171,7 +171,6 @@ EVICTED_BY_LOCAL_QUEUE_STOPPED: Final = "LocalQueueStopped"
 DEACTIVATED: Final = "Deactivated"
 
 # Reasons of QuotaReserved=False, besides those of batchyard.scheduling.messages.
-TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
 WAITING_FOR_PODS_READY: Final = "WaitingForPodsReady"
 ON_HOLD: Final = "OnHold"
 ADMISSION_GATED: Final = "AdmissionGated"

@@ -21,7 +21,7 @@ SCHEDULER_REASONS: Final = frozenset(
         messages.NO_MATCHING_FLAVOR,
         messages.WAITING_FOR_QUOTA,
         messages.EXCEEDS_MAX_QUOTA,
-        lifecycle.TOPOLOGY_PLACEMENT_FAILED,
+        messages.TOPOLOGY_PLACEMENT_FAILED,
         messages.WAITING_FOR_PREEMPTED_WORKLOADS,
         lifecycle.WAITING_FOR_PODS_READY,
         messages.PENDING_EVALUATION,

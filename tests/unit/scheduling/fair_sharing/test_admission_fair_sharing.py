@@ -10,17 +10,17 @@ from admission_watch import AdmissionWatcher
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.base.instant import MINUTE, SECOND
-from batchyard.scheduling.admission_fair_sharing import (
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
+from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
     AdmissionFairSharing,
     UsageLedger,
     add_amounts,
     multiply_amounts,
     order_victims,
 )
-from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit
-from batchyard.scheduling.usage_sampling import keep_usage_ledger
+from batchyard.scheduling.fair_sharing.usage_sampling import keep_usage_ledger
 from yard import SchedulerBench, group, preemption, queue, workload
 
 SETTINGS = AdmissionFairSharing(half_life=10 * SECOND, sampling_interval=10 * SECOND)

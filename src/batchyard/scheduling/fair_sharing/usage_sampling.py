@@ -13,7 +13,7 @@ from batchyard.api.meta import Key, Obj, is_true, with_status
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.scheduling.admission_fair_sharing import (
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
     AdmissionFairSharing,
     LedgerEntry,
     UsageLedger,

@@ -1,0 +1,338 @@
+"""Topology-aware scheduling in a cycle: flavors, domains and preemption for Workloads that need topology domains.
+
+Flavors are assigned by quota first, then the pods are placed in the topology of the flavors. Pods that only fit without
+other Workloads need preemption. A Workload with quota is nominated again only to replace a failed node. Sources:
+Kueue's pkg/scheduler/flavorassigner/tas_flavorassigner.go and pkg/scheduler/scheduler.go (updateAssignmentForTAS).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from batchyard.api import scheme
+from batchyard.api.views.topology import TopologyAssignment
+from batchyard.api.views.workload import AdmittedPodSet, PodSet, WorkloadView
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling import cluster_queue
+from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignment, make_flavor_assignment
+from batchyard.scheduling.flavor_assigner import Assignment, FlavorAssigner, PodSetAssignment, search_pod_counts
+from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.preemption.preemptor import Preemptor
+from batchyard.scheduling.quota import FlavorAssignmentMode
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.assigner import PodSetTopologyRequest, TopologyFailure, assign_domains
+from batchyard.topology.placement import has_levels
+from batchyard.topology.state import DomainUsage, TopologyUsage, usage_of
+
+_FIT: Final = FlavorAssignmentMode.FIT
+_PREEMPT: Final = FlavorAssignmentMode.PREEMPT
+_NO_FIT: Final = FlavorAssignmentMode.NO_FIT
+
+#: A flavor assignment, and the Workloads to preempt for it.
+Nomination: TypeAlias = tuple[Assignment, list[PreemptionTarget]]
+
+
+def is_topology_requested(pod_set: PodSet, queue: ClusterQueue) -> bool:
+    """Return whether a pod set needs topology domains: it requests them, or all flavors of the queue have some."""
+    request = pod_set.topology_request
+    return (request is not None and request.is_explicit) or queue.is_topology_only
+
+
+@dataclass(slots=True)
+class FlavorTopologyMismatches:
+    """Finds the flavors that a Workload cannot use because of their topology, or because they have none."""
+
+    workload: WorkloadView
+    queue: ClusterQueue
+    snapshot: Snapshot
+
+    def add_to(
+        self, obstacles: Sequence[str], group: cluster_queue.FlavorGroup, pod_set_indexes: Sequence[int]
+    ) -> list[str]:
+        """Return for each flavor of a resource group why the pod sets cannot use it; '' if they can."""
+        pod_sets = [self.workload.pod_sets[index] for index in pod_set_indexes]
+        return [
+            next(filter(None, (self._mismatch(flavor, group, pod_set) for pod_set in pod_sets)), "") or obstacle
+            for flavor, obstacle in zip(group.flavors, obstacles, strict=True)
+        ]
+
+    def _mismatch(self, flavor: str, group: cluster_queue.FlavorGroup, pod_set: PodSet) -> str:
+        view = self.snapshot.flavors.get(flavor)
+        if view is None:
+            return ""
+        request = pod_set.topology_request
+        if request is None or not request.is_explicit:
+            if view.topology and not self.queue.is_topology_only:
+                return f'Flavor "{flavor}" supports only TopologyAwareScheduling'
+            return ""
+        if not view.topology:
+            if not any(resource in group.ids for resource, _ in pod_set.template.requests):
+                return ""  # the flavor provides none of the pod's resources
+            return f'Flavor "{flavor}" does not support TopologyAwareScheduling'
+        built = self.snapshot.topology.get(flavor)
+        if built is None:
+            return f'Flavor "{flavor}" information missing in TAS cache'
+        if not has_levels(request, built.tree.levels):
+            return f'Flavor "{flavor}" does not contain the requested level'
+        return ""
+
+
+@dataclass(slots=True)
+class _TopologyCheck:
+    """Checks whether the pods of a Workload fit in topology domains."""
+
+    snapshot: Snapshot
+    requests: Sequence[PodSetTopologyRequest]
+
+    def fits(self) -> bool:
+        found = assign_domains(self.snapshot.topology, self.requests, explains=False)
+        return not isinstance(found, TopologyFailure)
+
+
+@dataclass(slots=True)
+class TopologyNominator:
+    """Nominates one Workload that needs topology domains."""
+
+    workload: WorkloadView
+    queue: ClusterQueue
+    snapshot: Snapshot
+    assigner: FlavorAssigner
+    preemptor: Preemptor | None
+
+    def nominate(self) -> Nomination:
+        """Return the flavors, topology domains and preemption targets; with fewer pods if allowed and needed."""
+        workload = self.workload
+        self.assigner.topology = FlavorTopologyMismatches(workload, self.queue, self.snapshot)
+        nomination = self._assign_with_counts(workload.counts)
+        if not _fits_or_has_targets(nomination) and workload.can_be_partially_admitted:
+            partial_nomination = search_pod_counts(workload.pod_sets, self._assign_with_counts, _fits_or_has_targets)
+            nomination = partial_nomination or nomination
+        assignment, targets = nomination
+        if assignment.mode is _PREEMPT:
+            self._reserve_domains(assignment, targets)
+        return nomination
+
+    def _assign_with_counts(self, pod_counts: Sequence[int]) -> Nomination:
+        assignment = self.assigner.assign(pod_counts)
+        requests = self._place(assignment)
+        if self.preemptor is None or assignment.mode is not _PREEMPT:
+            return assignment, []
+        check = _TopologyCheck(self.snapshot, requests) if requests else None
+        return assignment, self.preemptor.targets_for(assignment, check)
+
+    def _place(self, assignment: Assignment) -> list[PodSetTopologyRequest]:
+        """Set the topology domains of an assignment, or lower its mode; return the requests for domains."""
+        if assignment.mode is _NO_FIT:
+            return []
+        requests, errors = topology_requests(assignment, self.workload, self.queue)
+        for pod_set, error in errors.items():
+            _set_topology_error(assignment, pod_set, error)
+        if errors:
+            assignment.mode = _NO_FIT
+            return []
+        state = self.snapshot.topology
+        if assignment.mode is _FIT:
+            found = assign_domains(state, requests)
+            if not isinstance(found, TopologyFailure):
+                set_domains(assignment, found, self.workload)
+                return requests
+            failed = _pod_set_of(assignment, found.pod_set)
+            failed.topology_reason = found.reason
+            _set_mode(failed, _PREEMPT)
+            assignment.mode = _PREEMPT
+        found = assign_domains(state, requests, is_idle=True, explains=False)
+        if isinstance(found, TopologyFailure):
+            failed = _pod_set_of(assignment, found.pod_set)
+            failed.topology_failed_flavor = found.flavor
+            _set_mode(failed, _NO_FIT)
+            assignment.mode = _NO_FIT
+            return requests
+        for request in requests:
+            _set_mode(_pod_set_of(assignment, request.name), _PREEMPT)
+        return requests
+
+    def _reserve_domains(self, assignment: Assignment, targets: Sequence[PreemptionTarget]) -> None:
+        """Set the domains that a preemptor will need: without its targets, or without any Workload if it has none.
+
+        Later Workloads of the cycle then cannot take them.
+        """
+        requests, errors = topology_requests(assignment, self.workload, self.queue)
+        if errors or not requests:
+            return
+        snapshot = self.snapshot
+        if not targets:
+            found = assign_domains(snapshot.topology, requests, is_idle=True, explains=False)
+        else:
+            with snapshot.what_if():
+                for target in targets:
+                    snapshot.release(target.workload)
+                found = assign_domains(snapshot.topology, requests, explains=False)
+        if not isinstance(found, TopologyFailure):
+            set_domains(assignment, found, self.workload)
+
+
+def _fits_or_has_targets(nomination: Nomination) -> bool:
+    assignment, targets = nomination
+    return assignment.mode is _FIT or bool(targets)
+
+
+def topology_requests(
+    assignment: Assignment, workload: WorkloadView, queue: ClusterQueue
+) -> tuple[list[PodSetTopologyRequest], Mapping[str, str]]:
+    """Return the requests for topology domains of an assignment, and by pod set, why there is no request for it."""
+    requests: list[PodSetTopologyRequest] = []
+    errors: dict[str, str] = {}
+    for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=False):
+        if not is_topology_requested(pod_set, queue) or assigned.count == 0:
+            continue
+        if not queue.topology_flavors:
+            errors[pod_set.name] = "workload requires Topology, but there is no TAS cache information"
+            continue
+        flavors = {choice.flavor for choice in assigned.choices.values() if choice.flavor in queue.topology_flavors}
+        if len(flavors) == 1:
+            request = pod_set.topology_request
+            is_implied = request is None or not request.is_explicit
+            requests.append(
+                PodSetTopologyRequest(
+                    pod_set.name, flavors.pop(), assigned.count, pod_set.template, request, is_implied, pod_set.group
+                )
+            )
+        elif flavors:
+            errors[pod_set.name] = f"more than one TAS flavor assigned: {', '.join(sorted(flavors))}"
+        else:
+            errors[pod_set.name] = "no TAS flavor assigned"
+    return requests, errors
+
+
+def set_domains(assignment: Assignment, domains: Mapping[str, TopologyAssignment], workload: WorkloadView) -> None:
+    """Set the topology domains of an assignment, by pod set, and their usage."""
+    usage: list[DomainUsage] = []
+    for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
+        if pod_set.name in domains:
+            assigned.topology = domains[pod_set.name]
+        if assigned.topology is not None:
+            flavors = [choice.flavor for choice in assigned.choices.values()]
+            usage += usage_of(flavors, assigned.topology, pod_set.template)
+    assignment.topology_usage = tuple(usage)
+
+
+def _pod_set_of(assignment: Assignment, name: str) -> PodSetAssignment:
+    return next(pod_set for pod_set in assignment.pod_sets if pod_set.name == name)
+
+
+def _set_topology_error(assignment: Assignment, pod_set: str, error: str) -> None:
+    assigned = _pod_set_of(assignment, pod_set)
+    assigned.topology_error = error
+    _set_mode(assigned, _NO_FIT)
+
+
+def _set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
+    flavors = assigned.assigned_flavors
+    choices = {resource: choice._replace(mode=mode) for resource, choice in flavors.choices.items()}
+    assigned.assigned_flavors = make_flavor_assignment(choices, flavors.usage, flavors.tried, mode)
+
+
+# Changes of nodes, other pods and Topologies, after which pending Workloads are tried again.
+
+
+def usage_of_pod_set(workload: WorkloadView, held: AdmittedPodSet) -> TopologyUsage:
+    """Return the usage of topology domains of an admitted pod set, which must have a topology assignment."""
+    assert held.topology is not None
+    template = next(pod_set.template for pod_set in workload.pod_sets if pod_set.name == held.name)
+    return usage_of(held.flavors.values(), held.topology, template)
+
+
+def queues_after_topology_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
+    """Update a Topology, and return the ClusterQueues with flavors of it, if it is new, gone or changed."""
+    name, topology = event.key.name, snapshot.topology
+    if event.type is EventType.DELETED:
+        topology.remove_topology(name)
+    elif not topology.put_topology(name, [level["nodeLabel"] for level in event.obj["spec"]["levels"]]):
+        return []
+    flavors = {flavor.name for flavor in snapshot.flavors.values() if flavor.topology == name}
+    return [queue.name for queue in snapshot.queues.values() if not flavors.isdisjoint(queue.view.flavors)]
+
+
+def queues_after_node_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
+    """Update a Node or a Pod, and return the ClusterQueues in which other Workloads may be admitted than before.
+
+    A change of a node concerns all active queues, as in Kueue. A pod that frees capacity concerns the queues with
+    flavors of its node.
+    """
+    topology, is_deleted = snapshot.topology, event.type is EventType.DELETED
+    if event.key.kind == scheme.NODE:
+        if not topology.observe_node(event.obj, event.old, is_deleted=is_deleted):
+            return []
+        return [queue.name for queue in snapshot.queues.values() if queue.active]
+    freed_node = topology.observe_pod(event.obj, is_deleted=is_deleted)
+    flavors = topology.flavors_of_node(freed_node) if freed_node else ()
+    return [queue.name for queue in snapshot.queues.values() if not queue.topology_flavors.isdisjoint(flavors)]
+
+
+# The second pass: the replacement of a failed node of a Workload with quota.
+
+
+@dataclass(slots=True)
+class NodeReplacement:
+    """The nomination of a Workload with quota whose topology assignment contains a failed node."""
+
+    workload: WorkloadView
+    queue: ClusterQueue
+    #: The assignment with the failed node replaced; it has mode FIT only if that was possible.
+    assignment: Assignment
+    #: The usage of pods in domains beyond the existing assignment.
+    added_usage: TopologyUsage
+    #: Why no replacement was found; '' if one was found.
+    reason: str
+    #: Whether other replacements of the cycle took the domains.
+    is_skipped: bool = field(default=False)
+
+
+def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> NodeReplacement:
+    """Return a Workload's assignment with its failed node replaced; its flavors and other domains stay."""
+    assignment = _existing_assignment(workload, snapshot)
+    failed_nodes = frozenset(workload.unhealthy_nodes)
+    requests, _ = topology_requests(assignment, workload, queue)
+    requests = [
+        request._replace(existing=topology)
+        for request in requests
+        if (topology := _pod_set_of(assignment, request.name).topology) is not None
+        and any(domain.values[-1] in failed_nodes for domain in topology.domains)
+    ]
+    found = assign_domains(snapshot.topology, requests, failed_node=workload.unhealthy_nodes[0])
+    if isinstance(found, TopologyFailure):
+        assignment.mode = _PREEMPT
+        return NodeReplacement(workload, queue, assignment, (), found.reason)
+    existing_usage = _domain_counts(workload)
+    set_domains(assignment, found, workload)
+    added: list[DomainUsage] = []
+    for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
+        if assigned.topology is None:
+            continue
+        flavors = [choice.flavor for choice in assigned.choices.values()]
+        for usage in usage_of(flavors, assigned.topology, pod_set.template):
+            count = usage.pod_count - existing_usage.get((pod_set.name, usage.values), 0)
+            if count > 0:
+                added.append(usage._replace(pod_count=count))
+    return NodeReplacement(workload, queue, assignment, tuple(added), "")
+
+
+def _existing_assignment(workload: WorkloadView, snapshot: Snapshot) -> Assignment:
+    pod_sets: list[PodSetAssignment] = []
+    for held in workload.admitted_pod_sets:
+        choices = {
+            resource: cluster_queue.FlavorChoice(flavor, snapshot.flavor_resource_id(flavor, resource), _FIT, 0)
+            for resource, flavor in held.flavors.items()
+        }
+        flavors: FlavorAssignment = make_flavor_assignment(choices, (), {}, _FIT)
+        pod_sets.append(PodSetAssignment(held.name, held.pods, held.usage, flavors, (), "", held.topology))
+    return Assignment(pod_sets, _FIT, 0, ())
+
+
+def _domain_counts(workload: WorkloadView) -> dict[tuple[str, tuple[str, ...]], int]:
+    counts: dict[tuple[str, tuple[str, ...]], int] = {}
+    for held in workload.admitted_pod_sets:
+        for domain in held.topology.domains if held.topology is not None else ():
+            key = held.name, domain.values
+            counts[key] = counts.get(key, 0) + domain.pods
+    return counts

@@ -1,0 +1,260 @@
+"""Failures of nodes in topology assignments: which nodes of a Workload must be replaced, and when this is tried.
+
+A Workload with one failed node gets another one in its place; with a second failed node, it is evicted. The scheduler
+tries the replacement after a delay that grows with each try. Sources: Kueue's pkg/controller/tas/node_controller.go and
+pkg/cache/queue/second_pass_queue.go.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, find_condition, is_true, with_path
+from batchyard.api.views.node import Taint, Toleration, parse_taint, parse_toleration
+from batchyard.api.views.topology import format_topology_assignment
+from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.base.instant import SECOND, Duration, Instant, exponential_backoff
+from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.scheduling.decisions import Head
+from batchyard.scheduling.topology_nomination import NodeReplacement
+from batchyard.scheduling.workload import evictions
+from batchyard.scheduling.workload.lifecycle import Eviction
+
+_DELETED: Final = EventType.DELETED
+_NO_KEYS: Final[dict[Key, None]] = {}
+_SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+
+
+def needs_replacement(view: WorkloadView) -> bool:
+    """Return whether the topology assignment of an admitted Workload contains a failed node."""
+    if not view.unhealthy_nodes or view.finished or view.evicted or not view.admitted:
+        return False
+    return any(node in view.unhealthy_nodes for node in assigned_nodes(view))
+
+
+def assigned_nodes(view: WorkloadView) -> list[str]:
+    """Return the nodes in the topology assignment of a Workload, whose host names are also their names."""
+    topologies = [held.topology for held in view.admitted_pod_sets if held.topology is not None]
+    return [domain.values[-1] for each in topologies if each.is_by_host for domain in each.domains]
+
+
+class NodeFailures:
+    """Controller that records failed nodes in `status.unhealthyNodes`, and evicts Workloads with several of them.
+
+    A node fails at once if it is deleted or has no Ready condition. If it is not ready, or has a taint that the pods do
+    not tolerate for ever, it has failed once the Workload has no running pods on it. A cordon alone is no failure.
+    """
+
+    name = "node-failures"
+    #: After the controllers that taint nodes.
+    rank = 2
+    kinds = (scheme.NODE, scheme.WORKLOAD, scheme.POD)
+
+    def __init__(self) -> None:
+        self._workloads_by_node: dict[str, dict[Key, None]] = {}
+        self._nodes_by_workload: dict[Key, list[str]] = {}
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the key of the node that may have failed, or recovered, with Workloads on it."""
+        if event.key.kind == scheme.WORKLOAD:
+            self._index_workload(event)
+            return ()
+        if event.key.kind == scheme.POD:
+            node = (event.obj.get("spec") or {}).get("nodeName") or ""
+            is_of_workload = annotation(event.obj, well_known.WORKLOAD) is not None
+            return (Key(scheme.NODE, "", node),) if is_of_workload and node in self._workloads_by_node else ()
+        is_relevant = (
+            event.old is None or event.type is _DELETED or _health_fields(event.old) != _health_fields(event.obj)
+        )
+        return (event.key,) if is_relevant and event.key.name in self._workloads_by_node else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Update the failed nodes of the Workloads on a node, or evict those with another failed node."""
+        outcome = ReconcileResult(independent=True)
+        node = reader.get(key)
+        for workload_key in self._workloads_by_node.get(key.name, _NO_KEYS):
+            workload = reader.get(workload_key)
+            if workload is not None:
+                has_failed = _has_failed(key.name, node, workload, reader)
+                _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
+        return outcome
+
+    def _index_workload(self, event: WatchEvent) -> None:
+        view = workload_view(event.obj)
+        is_running = event.type is not _DELETED and view.admitted and not view.finished and not view.evicted
+        nodes = assigned_nodes(view) if is_running else []
+        for node in self._nodes_by_workload.pop(event.key, ()):
+            workloads = self._workloads_by_node.get(node)
+            if workloads is not None:
+                workloads.pop(event.key, None)
+                if not workloads:
+                    del self._workloads_by_node[node]
+        if nodes:
+            self._nodes_by_workload[event.key] = nodes
+            for node in nodes:
+                self._workloads_by_node.setdefault(node, {})[event.key] = None
+
+
+def _health_fields(node: Obj) -> tuple[bool, object]:
+    return is_true(node, "Ready"), (node.get("spec") or {}).get("taints") or []
+
+
+def _record_health(
+    outcome: ReconcileResult, key: Key, workload: Obj, node: str, now: Instant, *, has_failed: bool
+) -> None:
+    failed_nodes = [each["name"] for each in workload["status"].get("unhealthyNodes") or ()]
+    if not has_failed:
+        if node in failed_nodes:
+            outcome.add(UpdateStatus(_with_failed_nodes(workload, [each for each in failed_nodes if each != node])), ())
+    elif not failed_nodes:
+        outcome.add(UpdateStatus(_with_failed_nodes(workload, [node])), ())
+    elif node not in failed_nodes:
+        names = ", ".join([*failed_nodes, node])
+        message = f"Workload eviction triggered due to multiple TAS assigned node failures, including: {names}"
+        evict_for_node_failures(outcome, key, workload, message, now)
+
+
+def _with_failed_nodes(workload: Obj, names: Sequence[str]) -> Obj:
+    return with_path(workload, ("status", "unhealthyNodes"), [{"name": name} for name in names] or None)
+
+
+def evict_for_node_failures(outcome: ReconcileResult, key: Key, workload: Obj, message: str, now: Instant) -> None:
+    """Add to the outcome the write that evicts a Workload because of failed nodes, and its Event."""
+    eviction = Eviction(evictions.EVICTED_DUE_TO_NODE_FAILURES, message)
+    evicted_workload = evictions.evict(workload, reason=eviction.reason, message=message, now=now)
+    outcome.add(UpdateStatus(evicted_workload), [EventRecord(key, "Normal", eviction.event_reason, message)])
+
+
+def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader) -> bool:
+    if node is None or find_condition(node, "Ready") is None:
+        return True
+    if is_true(node, "Ready"):
+        taints = [parse_taint(taint) for taint in (node.get("spec") or {}).get("taints") or ()]
+        taints = [t for t in taints if t.effect in _SCHEDULING_EFFECTS and t.key != well_known.UNSCHEDULABLE]
+        if not taints or _tolerates_all(workload, name, taints, reader):
+            return False
+    return not _has_running_pods(workload, name, reader)
+
+
+def _has_running_pods(workload: Obj, node: str, reader: Reader) -> bool:
+    metadata = workload["metadata"]
+    return any(
+        pod["spec"].get("nodeName") == node
+        and annotation(pod, well_known.WORKLOAD) == metadata["name"]
+        and not pod["metadata"].get("deletionTimestamp")
+        and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
+        for pod in reader.list(scheme.POD, metadata.get("namespace", ""))
+    )
+
+
+def _tolerates_all(workload: Obj, node: str, taints: Sequence[Taint], reader: Reader) -> bool:
+    """Return whether all pods of a Workload that are assigned to a node tolerate its taints without a time limit."""
+    for held in workload_view(workload).admitted_pod_sets:
+        if held.topology is None or all(domain.values[-1] != node for domain in held.topology.domains):
+            continue
+        tolerations = _tolerations_of_pod_set(workload, held.name)
+        for flavor in dict.fromkeys(held.flavors.values()):
+            flavor_obj = reader.get(Key(scheme.RESOURCE_FLAVOR, "", flavor)) or {}
+            tolerations += _permanent_tolerations((flavor_obj.get("spec") or {}).get("tolerations") or ())
+        if any(not any(toleration.tolerates(taint) for toleration in tolerations) for taint in taints):
+            return False
+    return True
+
+
+def _tolerations_of_pod_set(workload: Obj, name: str) -> list[Toleration]:
+    for pod_set in workload["spec"].get("podSets") or ():
+        if pod_set["name"] == name:
+            spec = (pod_set.get("template") or {}).get("spec") or {}
+            return _permanent_tolerations(spec.get("tolerations") or ())
+    return []
+
+
+def _permanent_tolerations(objs: Iterable[Mapping[str, Any]]) -> list[Toleration]:
+    return [parse_toleration(obj) for obj in objs if obj.get("tolerationSeconds") is None]
+
+
+# The queue of the Workloads with quota for which the scheduler must replace a failed node.
+
+
+_BACKOFF_MIN: Final = SECOND
+_BACKOFF_MAX: Final = 30 * SECOND
+
+
+class _Retry(NamedTuple):
+    view: WorkloadView
+    due: Instant
+    #: The number of this try, from 1.
+    iteration: int
+
+
+class SecondPassQueue:
+    """The Workloads of which a failed node must be replaced, each with the time of the next try.
+
+    The first try is a second after the failure. As in Kueue, a try sees the Workload as it was when the try was
+    scheduled; it takes place even if the node recovered in the meantime.
+    """
+
+    def __init__(self) -> None:
+        self._retries: dict[str, _Retry] = {}
+        self._iterations: dict[str, int] = {}
+
+    def observe(self, event: WatchEvent, now: Instant) -> bool:
+        """Schedule a try for a Workload with a failed node; return whether the next try may have become earlier."""
+        view = workload_view(event.obj)
+        if event.type is not _DELETED and needs_replacement(view):
+            return self._schedule(view, 1, now)
+        if view.key in self._retries and (event.type is _DELETED or view.finished or view.evicted or not view.admitted):
+            del self._retries[view.key]
+        return False
+
+    def postpone(self, view: WorkloadView, now: Instant) -> None:
+        """Schedule the next try of a Workload after one without a result."""
+        self._schedule(view, self._iterations.get(view.key, 1) + 1, now)
+
+    def _schedule(self, view: WorkloadView, iteration: int, now: Instant) -> bool:
+        if view.key in self._retries:
+            return False
+        delay: Duration = exponential_backoff(_BACKOFF_MIN, _BACKOFF_MAX, iteration)
+        self._retries[view.key] = _Retry(view, now + delay, iteration)
+        return True
+
+    def take_due(self, now: Instant) -> list[Head]:
+        """Remove and return the Workloads that are due, as heads of their ClusterQueues."""
+        due = [retry for retry in self._retries.values() if retry.due <= now] if self._retries else []
+        for retry in due:
+            del self._retries[retry.view.key]
+        self._iterations = {retry.view.key: retry.iteration for retry in due}
+        return [Head(retry.view, retry.view.cluster_queue) for retry in due]
+
+    def next_due(self) -> Instant | None:
+        """Return the time of the next try; None if there is none."""
+        return min((retry.due for retry in self._retries.values()), default=None)
+
+
+def apply_replacement(replacement: NodeReplacement, workload: Obj, now: Instant, outcome: ReconcileResult) -> None:
+    """Add to the outcome the write of a Workload's new topology assignment, or of its eviction if there is none."""
+    key = Key(scheme.WORKLOAD, replacement.workload.namespace, replacement.workload.name)
+    if replacement.reason:
+        names = ",".join(replacement.workload.unhealthy_nodes)
+        message = f"Workload was evicted as there was no replacement for unhealthy node(s): {names}"
+        evict_for_node_failures(outcome, key, workload, message, now)
+        return
+    topologies = {p.name: p.topology for p in replacement.assignment.pod_sets if p.topology is not None}
+    admission = workload["status"]["admission"]
+    assignments = [
+        {**each, "topologyAssignment": format_topology_assignment(topologies[each["name"]])}
+        if each["name"] in topologies
+        else each
+        for each in admission["podSetAssignments"]
+    ]
+    new_workload = with_path(workload, ("status", "admission", "podSetAssignments"), assignments)
+    outcome.add(UpdateStatus(with_path(new_workload, ("status", "unhealthyNodes"), None)), ())
+
+
+def is_still_admitted(workload: Obj | None) -> bool:
+    """Return whether a Workload still exists with its admission, so that a failed node may be replaced."""
+    if workload is None:
+        return False
+    view = workload_view(workload)
+    return view.admitted and view.quota_reserved and not view.finished and not view.evicted

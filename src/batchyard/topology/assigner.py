@@ -1,0 +1,374 @@
+"""Assignment of topology domains to all pod sets of a Workload, and replacement of a failed node.
+
+The pod sets of a group are placed together: the smaller one is the leader, which has one pod. Each placement uses
+capacity that the following ones cannot use. Source: FindTopologyAssignmentsForFlavor in Kueue's
+pkg/cache/scheduler/tas_flavor_snapshot.go.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.meta import SliceLayer
+from batchyard.api.views.node import PodTemplate
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, TopologyRequest
+from batchyard.topology.balanced import BalancedSearch
+from batchyard.topology.counts import CountCache, CountKey, DomainCounts, pod_amounts
+from batchyard.topology.placement import (
+    DomainSearch,
+    NoPlacement,
+    PlacedPods,
+    PlacementParameters,
+    requested_level,
+    resolve_parameters,
+)
+from batchyard.topology.state import FlavorTopology, TopologyState, TopologyUsage, usage_of
+
+
+class PodSetTopologyRequest(NamedTuple):
+    """The pods of one pod set that need topology domains of a flavor."""
+
+    name: str
+    flavor: str
+    pod_count: int
+    template: PodTemplate
+    request: TopologyRequest | None
+    #: Whether topology is implied by the ClusterQueue, not requested by the pod set.
+    is_implied: bool
+    #: The pod set group; None without one.
+    group: str | None
+    #: The existing assignment, one of whose hosts must be replaced; None for a new assignment.
+    existing: TopologyAssignment | None = None
+
+
+class TopologyFailure(NamedTuple):
+    """The pod set that could not be placed, its flavor and the reason."""
+
+    pod_set: str
+    flavor: str
+    reason: str
+
+
+_UNEXPLAINED: Final = "the pods do not fit"
+#: The assignments by pod set.
+TopologyAssignments: TypeAlias = dict[str, TopologyAssignment]
+
+
+def assign_domains(
+    state: TopologyState,
+    requests: Sequence[PodSetTopologyRequest],
+    *,
+    is_idle: bool = False,
+    failed_node: str = "",
+    explains: bool = True,
+) -> TopologyAssignments | TopologyFailure:
+    """Return topology assignments for pod sets of a Workload, or the first failure; flavors are handled by name.
+
+    With `is_idle`, no Workload uses the domains. With `failed_node`, the pods on this node get other domains. Without
+    `explains`, a failure has no reason; that saves time.
+    """
+    result: TopologyAssignments = {}
+    reserved: list[TopologyUsage] = []
+    groups = _group_requests(requests)
+    try:
+        for index, group in enumerate(groups):
+            flavor = group[0].flavor
+            assigner = _FlavorAssigner(state, state.get(flavor), is_idle, failed_node, explains)
+            added = assigner.replace_nodes(group) if failed_node else assigner.place_group(group)
+            if isinstance(added, TopologyFailure):
+                return added
+            assignments, new_domains = added
+            result.update(assignments)
+            if index + 1 < len(groups):
+                for request in group:
+                    usage = usage_of([flavor], new_domains[request.name], request.template)
+                    state.reserve(usage, 1)
+                    reserved.append(usage)
+        return result
+    finally:
+        for usage in reserved:
+            state.reserve(usage, -1)
+
+
+def _group_requests(requests: Sequence[PodSetTopologyRequest]) -> list[list[PodSetTopologyRequest]]:
+    """Return the requests by pod set group, the groups of one flavor after those of another, by name."""
+    groups: dict[tuple[str, str | int], list[PodSetTopologyRequest]] = {}
+    for index, request in enumerate(requests):
+        groups.setdefault((request.flavor, index if request.group is None else request.group), []).append(request)
+    return sorted(groups.values(), key=lambda group: group[0].flavor)
+
+
+@dataclass(slots=True)
+class _FlavorAssigner:
+    """Assigns domains of one flavor."""
+
+    state: TopologyState
+    flavor: FlavorTopology | None
+    is_idle: bool
+    failed_node: str
+    explains: bool
+
+    def place_group(
+        self, group: Sequence[PodSetTopologyRequest]
+    ) -> tuple[TopologyAssignments, TopologyAssignments] | TopologyFailure:
+        """Return the assignments of a group's pod sets, twice; or a failure."""
+        workers, leader = group[0], None
+        if len(group) > 1:
+            leader = group[1]
+            if leader.pod_count > workers.pod_count:
+                workers, leader = leader, workers
+        placed = self.place(workers, leader)
+        if isinstance(placed, str):
+            return TopologyFailure(group[0].name, group[0].flavor, placed)
+        assignments = {workers.name: self._make_assignment([(each.domain, each.pods) for each in placed])}
+        if leader is not None:
+            assignments[leader.name] = self._make_assignment([(each.domain, each.leaders) for each in placed])
+        return assignments, assignments
+
+    def replace_nodes(
+        self, group: Sequence[PodSetTopologyRequest]
+    ) -> tuple[TopologyAssignments, TopologyAssignments] | TopologyFailure:
+        """Return the assignments of a group with the failed node replaced, and the replacements; or a failure."""
+        assignments: TopologyAssignments = {}
+        replacements: TopologyAssignments = {}
+        reserved: list[TopologyUsage] = []
+        try:
+            for request in group:
+                replaced = self.replace_node(request)
+                if isinstance(replaced, str):
+                    return TopologyFailure(request.name, request.flavor, replaced)
+                assignments[request.name], replacements[request.name] = replaced
+                usage = usage_of([request.flavor], replaced[1], request.template)
+                self.state.reserve(usage, 1)
+                reserved.append(usage)
+            return assignments, replacements
+        finally:
+            for usage in reserved:
+                self.state.reserve(usage, -1)
+
+    def place(
+        self,
+        workers: PodSetTopologyRequest,
+        leader: PodSetTopologyRequest | None = None,
+        leaves: Sequence[int] | None = None,
+    ) -> list[PlacedPods] | str:
+        """Return the domains of the lowest level with their pods, or why the pods do not fit.
+
+        With `leaves`, only these domains of the lowest level may be used.
+        """
+        flavor = self.flavor
+        if flavor is None:
+            return f'Flavor "{workers.flavor}" information missing in TAS cache'
+        levels = flavor.tree.levels
+        parameters = resolve_parameters(
+            workers.request,
+            levels,
+            workers.pod_count,
+            has_leader=leader is not None,
+            is_implied=workers.is_implied,
+            is_profile_mixed=self.state.is_profile_mixed,
+        )
+        if isinstance(parameters, str):
+            return parameters
+        key = CountKey(
+            pod_amounts(workers.template),
+            None if leader is None else pod_amounts(leader.template),
+            flavor.constraints_of(workers.template),
+            parameters.slice_size,
+            parameters.slice_level,
+            parameters.inner_sizes,
+            self.is_idle,
+        )
+        cache = flavor.count_cache(key)
+        if leaves is not None:
+            return self._search(flavor, cache, key, cache.count_below(leaves), parameters, leaves)
+        counts = cache.refresh()
+        result_key = parameters, self.explains
+        result = cache.results.get(result_key)
+        if result is None:
+            result = cache.results[result_key] = self._search(flavor, cache, key, counts, parameters, None)
+        assert isinstance(result, list | str)
+        return result
+
+    def _search(
+        self,
+        flavor: FlavorTopology,
+        cache: CountCache,
+        key: CountKey,
+        counts: DomainCounts,
+        parameters: PlacementParameters,
+        leaves: Sequence[int] | None,
+    ) -> list[PlacedPods] | str:
+        is_ranked = leaves is None and key.leader is None
+        search = DomainSearch(flavor.tree, counts, parameters, cache.ranked_domains if is_ranked else None)
+        if self.state.is_balanced and not parameters.required and not parameters.unconstrained:
+            balanced = BalancedSearch(
+                replace(search, ranked_domains=None), partial(cache.sum_up, with_inner=False)
+            ).run()
+            if balanced is not None:
+                return balanced
+        placed = search.run()
+        if isinstance(placed, NoPlacement):
+            if not self.explains:
+                return _UNEXPLAINED
+            return _FailureText(flavor, cache, key, counts, parameters, leaves).format(placed)
+        return placed
+
+    def _make_assignment(self, counts_by_domain: Sequence[tuple[int, int]]) -> TopologyAssignment:
+        assert self.flavor is not None
+        tree = self.flavor.tree
+        paths = tree.paths[-1]
+        domains = [
+            TopologyDomain(tree.assignment_values(paths[domain]), count)
+            for domain, count in sorted(counts_by_domain)
+            if count > 0
+        ]
+        return TopologyAssignment(tree.assignment_levels, tuple(domains))
+
+    # Replacement of a failed node.
+
+    def replace_node(self, request: PodSetTopologyRequest) -> tuple[TopologyAssignment, TopologyAssignment] | str:
+        """Return the assignment with the failed node replaced, and the replacement alone; or why there is none."""
+        existing, flavor = request.existing, self.flavor
+        assert existing is not None
+        if flavor is None:
+            return f'Flavor "{request.flavor}" information missing in TAS cache'
+        tree = flavor.tree
+        remaining = [domain for domain in existing.domains if domain.values[-1] != self.failed_node]
+        count = sum(domain.pods for domain in existing.domains if domain.values[-1] == self.failed_node)
+        for domain in remaining:
+            if domain.values not in tree.leaf_by_values:
+                return (
+                    "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the "
+                    f"stale domain {domain.values[0]}"
+                )
+        request = request._replace(pod_count=count)
+        slices = request.request.slices if request.request is not None else ()
+        if slices and slices[0].size <= 0:
+            return "slice topology requested, but slice size not provided"
+        leaves = self._replacement_leaves(request, remaining)
+        if slices and leaves is not None and count % slices[0].size:
+            assert request.request is not None
+            whole = next((layer for layer in reversed(slices) if count % layer.size == 0), None)
+            new_slices = () if whole is None else (whole,)
+            request = request._replace(request=request.request._replace(slices=new_slices))
+        placed = self.place(request, None, leaves)
+        if isinstance(placed, str):
+            return placed
+        replacement = self._make_assignment([(each.domain, each.pods) for each in placed])
+        if not replacement.domains:
+            return f"cannot find replacement assignment for unhealthy node: {self.failed_node}"
+        return self._merge(replacement, remaining), replacement
+
+    def _merge(self, replacement: TopologyAssignment, remaining: Sequence[TopologyDomain]) -> TopologyAssignment:
+        assert self.flavor is not None
+        leaf_by_values = self.flavor.tree.leaf_by_values
+        counts: dict[int, int] = {}
+        for domain in (*replacement.domains, *remaining):
+            leaf = leaf_by_values[domain.values]
+            counts[leaf] = counts.get(leaf, 0) + domain.pods
+        return self._make_assignment(list(counts.items()))
+
+    def _replacement_leaves(
+        self, request: PodSetTopologyRequest, remaining: Sequence[TopologyDomain]
+    ) -> Sequence[int] | None:
+        """Return the domains of the lowest level that keep slices and required domains whole; None if all do."""
+        assert self.flavor is not None
+        tree, topology_request = self.flavor.tree, request.request
+        level_name = requested_level(topology_request, tree.levels, is_implied=request.is_implied)
+        if not remaining or level_name not in tree.levels:
+            return None
+        slices = topology_request.slices if topology_request is not None else ()
+        if slices and request.pod_count % slices[0].size:
+            broken = next(layer for layer in reversed(slices) if request.pod_count % layer.size)
+            return self._broken_slice_leaves(broken, request.pod_count, remaining)
+        if topology_request is None or not topology_request.required:
+            return None
+        level = tree.levels.index(level_name)
+        leaf = tree.leaf_by_values[remaining[0].values]
+        return tree.leaves_below(level, tree.ancestor(leaf, level))
+
+    def _broken_slice_leaves(
+        self, layer: SliceLayer, missing_count: int, remaining: Sequence[TopologyDomain]
+    ) -> Sequence[int] | None:
+        assert self.flavor is not None
+        tree = self.flavor.tree
+        if layer.topology not in tree.levels:
+            return None
+        level = tree.levels.index(layer.topology)
+        counts: dict[int, int] = {}
+        for domain in remaining:
+            ancestor = tree.ancestor(tree.leaf_by_values[domain.values], level)
+            counts[ancestor] = counts.get(ancestor, 0) + domain.pods
+        for ancestor, count in sorted(counts.items()):
+            if (count + missing_count) % layer.size == 0:
+                return tree.leaves_below(level, ancestor)
+        return None
+
+
+# Why pods do not fit, with the number of nodes that each constraint excludes.
+
+
+@dataclass(slots=True)
+class _FailureText:
+    flavor: FlavorTopology
+    cache: CountCache
+    key: CountKey
+    counts: DomainCounts
+    parameters: PlacementParameters
+    leaves: Sequence[int] | None
+
+    def format(self, failure: NoPlacement) -> str:
+        """Return Kueue's message about a failed search."""
+        parameters, tree = self.parameters, self.flavor.tree
+        if failure.has_no_domains:
+            return f"no topology domains at level: {tree.levels[failure.level]}"
+        if parameters.layers:
+            return self._layers_text(failure.level) + self._exclusions_text()
+        unit = "pod" if parameters.slice_size == 1 else "slice"
+        topology, total = self.flavor.topology, parameters.slice_count
+        if failure.fitting == 0:
+            text = f'topology "{topology}" doesn\'t allow to fit any of {total} {unit}(s)'
+        else:
+            text = f'topology "{topology}" allows to fit only {failure.fitting} out of {total} {unit}(s)'
+        return text + self._exclusions_text()
+
+    def _layers_text(self, level: int) -> str:
+        tree, slices = self.flavor.tree, self.counts.slices[level]
+        best = max(range(len(slices)), key=lambda d: (slices[d], -d))
+        texts = [f'topology "{self.flavor.topology}" doesn\'t allow to fit']
+        for layer in self.parameters.layers:
+            layer_level = tree.levels.index(layer.topology)
+            domains = range(best, best + 1)
+            for each in range(level, layer_level):
+                domains = range(tree.first_child[each][domains.start], tree.first_child[each][domains.stop])
+            fitting = sum(self.counts.pods[layer_level][domain] // layer.size for domain in domains)
+            texts.append(f"{fitting}/{self.parameters.pod_count // layer.size} slice(s) fit on level {layer.topology}")
+        return "; ".join(texts)
+
+    def _exclusions_text(self) -> str:
+        tree, exclusions = self.flavor.tree, self.flavor.exclusions_for(self.key.constraints)
+        reasons: list[str] = []
+        eligible: Sequence[bool] | None = None
+        if exclusions is not None:
+            eligible = exclusions.eligible
+            if exclusions.node_selector:
+                reasons.append(f"nodeSelector: {exclusions.node_selector}")
+            if exclusions.affinity:
+                reasons.append(f"affinity: {exclusions.affinity}")
+            reasons += [f'taint "{taint}": {count}' for taint, count in exclusions.taints]
+        limiting = self.cache.limiting_resources()
+        if self.leaves is not None:
+            outside = [
+                leaf for leaf in range(tree.leaf_count) if leaf not in self.leaves and (not eligible or eligible[leaf])
+            ]
+            limiting = [limiting[leaf] for leaf in self.leaves]
+            if outside:
+                reasons.append(f"topologyDomain: {len(outside)}")
+        counts = Counter(limiting)
+        reasons += [f'resource "{name}": {counts[name]}' for name in sorted(counts) if name]
+        if not reasons:
+            return ""
+        return f". Total nodes: {tree.leaf_count}; excluded: {', '.join(sorted(reasons))}"

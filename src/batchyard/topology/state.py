@@ -1,0 +1,366 @@
+"""State of all topologies: nodes, pods outside topologies, and the usage of Workloads, for each flavor with a topology.
+
+Flavors whose topology ends at the host name share the usage of hosts, because they may have the same nodes. Sources:
+Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, tas_non_tas_pod_cache.go).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from batchyard.api.meta import Obj
+from batchyard.api.scheme import NODE, POD
+from batchyard.api.views.node import NodeView, PodTemplate, node_view, parse_pod_template
+from batchyard.api.views.topology import TopologyAssignment
+from batchyard.api.views.workload import FlavorView
+from batchyard.api.well_known import (
+    PREFERRED_TOPOLOGY,
+    REQUIRED_TOPOLOGY,
+    SLICE_LAYERS,
+    SLICE_TOPOLOGY,
+    TAS_BALANCED_PLACEMENT,
+    TAS_PROFILE_MIXED,
+    TOPOLOGY_AWARE_SCHEDULING,
+    UNCONSTRAINED_TOPOLOGY,
+)
+from batchyard.interfaces.client import Reader
+from batchyard.topology.counts import (
+    CountCache,
+    CountKey,
+    NodeConstraints,
+    NodeExclusions,
+    find_exclusions,
+    pod_amounts,
+)
+from batchyard.topology.tree import FlavorCapacity, PodAmounts, TopologyTree, has_labels
+
+
+class DomainUsage(NamedTuple):
+    """Pods of a Workload in one topology domain of a flavor."""
+
+    flavor: str
+    #: Whether the domain is a host, which other flavors may have too.
+    is_host: bool
+    #: The domain's values, as in a topology assignment.
+    values: tuple[str, ...]
+    #: What one pod uses, including one of the resource `pods`.
+    pod: PodAmounts
+    pod_count: int
+
+
+#: The usage of a Workload, or of an assignment.
+TopologyUsage: TypeAlias = tuple[DomainUsage, ...]
+
+
+def usage_of(flavors: Iterable[str], assignment: TopologyAssignment, template: PodTemplate) -> TopologyUsage:
+    """Return the usage of a pod set that has this topology assignment in `flavors`."""
+    amounts = pod_amounts(template)
+    return tuple(
+        DomainUsage(flavor, assignment.is_by_host, domain.values, amounts, domain.pods)
+        for flavor in sorted(set(flavors))
+        for domain in assignment.domains
+    )
+
+
+#: The annotations that mark a pod whose usage belongs to a Workload with topology.
+_TOPOLOGY_ANNOTATIONS: Final = (
+    REQUIRED_TOPOLOGY,
+    PREFERRED_TOPOLOGY,
+    UNCONSTRAINED_TOPOLOGY,
+    SLICE_TOPOLOGY,
+    SLICE_LAYERS,
+)
+_TERMINAL_PHASES: Final = ("Succeeded", "Failed")
+#: The maximum numbers of cached counts per flavor, and of templates whose constraints are known.
+_COUNT_CACHES_MAX: Final = 512
+_TEMPLATES_MAX: Final = 4096
+
+
+class FlavorTopology:
+    """The topology of one flavor: its capacity, and the counts of pods that earlier searches computed."""
+
+    __slots__ = ("_constraints", "_count_caches", "_exclusions", "_templates", "capacity", "flavor", "topology", "tree")
+
+    def __init__(self, flavor: FlavorView, levels: Sequence[str], nodes: Iterable[NodeView]) -> None:
+        self.flavor = flavor
+        self.topology = flavor.topology
+        self.tree = TopologyTree(levels, nodes)
+        self.capacity = FlavorCapacity(self.tree)
+        self._count_caches: dict[CountKey, CountCache] = {}
+        #: The constraints that occurred, numbered; and the number of each.
+        self._constraints: list[NodeConstraints] = []
+        self._exclusions: dict[int, NodeExclusions] = {}
+        #: By the id of a template: the template, and the number of its constraints.
+        self._templates: dict[int, tuple[PodTemplate, int]] = {}
+
+    def constraints_of(self, template: PodTemplate) -> int:
+        """Return the number of a pod template's constraints on the nodes of this flavor."""
+        known = self._templates.get(id(template))
+        if known is not None and known[0] is template:
+            return known[1]
+        constraints = NodeConstraints(
+            template.node_selector, template.affinity, (*template.tolerations, *self.flavor.tolerations)
+        )
+        if constraints in self._constraints:
+            number = self._constraints.index(constraints)
+        else:
+            number = len(self._constraints)
+            self._constraints.append(constraints)
+        if len(self._templates) >= _TEMPLATES_MAX:
+            self._templates.clear()
+        self._templates[id(template)] = template, number
+        return number
+
+    def exclusions_for(self, constraints: int) -> NodeExclusions | None:
+        """Return which hosts pods cannot use; None if the topology does not end at the host name."""
+        if not self.tree.has_hosts:
+            return None
+        exclusions = self._exclusions.get(constraints)
+        if exclusions is None:
+            exclusions = self._exclusions[constraints] = find_exclusions(
+                self.tree.nodes, self._constraints[constraints]
+            )
+        return exclusions
+
+    def count_cache(self, key: CountKey) -> CountCache:
+        """Return the counts of pods and slices for a request; call `refresh()` to update them."""
+        cache = self._count_caches.get(key)
+        if cache is None:
+            if len(self._count_caches) >= _COUNT_CACHES_MAX:
+                self._count_caches.clear()
+            cache = CountCache(self.capacity, key, self.exclusions_for(key.constraints))
+            self._count_caches[key] = cache
+        return cache
+
+
+class TopologyState:
+    """Topologies, flavors, nodes, other pods and usage; the trees of flavors are built when they are needed."""
+
+    def __init__(self) -> None:
+        #: Whether topology-aware scheduling is enabled.
+        self.is_enabled = False
+        #: The levels of each Topology.
+        self.topologies: dict[str, tuple[str, ...]] = {}
+        #: The flavors that have a Topology.
+        self.flavors: dict[str, FlavorView] = {}
+        #: The nodes that are ready and not cordoned.
+        self.nodes: dict[str, NodeView] = {}
+        #: Whether Nodes and Pods must be listed, because their events were ignored while no flavor had a topology.
+        self.needs_listing = False
+        #: Enables the placement of pods without a required or preferred level on the smallest domains first.
+        self.is_profile_mixed = True
+        #: Enables balanced placement.
+        self.is_balanced = False
+        #: The node and usage of each pod outside topologies, by namespace and name.
+        self._pods: dict[str, tuple[str, PodAmounts]] = {}
+        #: The usage of Workloads by flavor ('' for all flavors with hosts) and domain, and the amounts of one pod.
+        self._usage: dict[tuple[str, tuple[str, ...]], dict[PodAmounts, int]] = {}
+        self._built: dict[str, FlavorTopology] = {}
+
+    def enable(self, gates: Mapping[str, bool]) -> None:
+        """Enable topology-aware scheduling, with these feature gates; call this before the first flavor is added.
+
+        Otherwise a flavor with a Topology is like one without, because Nodes and Pods are not observed.
+        """
+        self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
+        self.is_profile_mixed = gates.get(TAS_PROFILE_MIXED, True)
+        self.is_balanced = gates.get(TAS_BALANCED_PLACEMENT, False)
+
+    # Topologies and flavors.
+
+    def put_topology(self, name: str, levels: Sequence[str]) -> bool:
+        """Add a Topology or change its levels; return whether something changed."""
+        if self.topologies.get(name) == tuple(levels):
+            return False
+        self.topologies[name] = tuple(levels)
+        self._forget_trees(flavor.name for flavor in self.flavors.values() if flavor.topology == name)
+        return True
+
+    def remove_topology(self, name: str) -> None:
+        """Remove a Topology."""
+        if self.topologies.pop(name, None) is not None:
+            self._forget_trees(flavor.name for flavor in self.flavors.values() if flavor.topology == name)
+
+    def put_flavor(self, flavor: FlavorView) -> None:
+        """Add or change a ResourceFlavor; one without a Topology is removed."""
+        if not flavor.topology or not self.is_enabled:
+            self.remove_flavor(flavor.name)
+            return
+        self.needs_listing |= not self.flavors
+        self.flavors[flavor.name] = flavor
+        self._forget_trees((flavor.name,))
+
+    def remove_flavor(self, name: str) -> None:
+        """Remove a ResourceFlavor."""
+        if self.flavors.pop(name, None) is not None:
+            self._forget_trees((name,))
+
+    def get(self, name: str) -> FlavorTopology | None:
+        """Return the topology of a flavor; None if the flavor has none, or if its Topology does not exist."""
+        built = self._built.get(name)
+        if built is None:
+            flavor = self.flavors.get(name)
+            levels = None if flavor is None else self.topologies.get(flavor.topology)
+            if flavor is None or levels is None:
+                return None
+            built = self._built[name] = self._build(flavor, levels)
+        return built
+
+    def build(self) -> None:
+        """Build the trees of all flavors; call this before tentative changes, which apply only to built trees."""
+        for name in self.flavors:
+            self.get(name)
+
+    def _build(self, flavor: FlavorView, levels: Sequence[str]) -> FlavorTopology:
+        nodes = (self.nodes[name] for name in sorted(self.nodes))
+        built = FlavorTopology(flavor, levels, [n for n in nodes if has_labels(n.labels, flavor.labels, levels)])
+        tree, capacity = built.tree, built.capacity
+        for node_name, amounts in self._pods.values():
+            leaf = tree.leaf_by_node.get(node_name)
+            if leaf is not None:
+                capacity.occupy(leaf, amounts, 1)
+        owner = "" if tree.has_hosts else flavor.name
+        for (usage_owner, values), pod_counts in self._usage.items():
+            leaf = tree.leaf_by_values.get(values) if usage_owner == owner else None
+            if leaf is not None:
+                for amounts, count in pod_counts.items():
+                    capacity.use(leaf, amounts, count)
+        return built
+
+    def _forget_trees(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._built.pop(name, None)
+
+    # Nodes and pods.
+
+    def list_nodes(self, reader: Reader) -> None:
+        """Read all Nodes and Pods, because their events are ignored while no flavor has a Topology."""
+        self.needs_listing = False
+        for node in reader.list(NODE):
+            self.observe_node(node, None, is_deleted=False)
+        for pod in reader.list(POD):
+            self.observe_pod(pod, is_deleted=False)
+
+    def observe_node(self, obj: Obj, old: Obj | None, *, is_deleted: bool) -> bool:
+        """Update a Node; return whether flavors may admit other Workloads than before.
+
+        The result is False if the change does not matter for scheduling, or if no flavor matches the node.
+        """
+        view = node_view(obj)
+        old_view = self.nodes.pop(view.name, None)
+        if not is_deleted and view.ready and not view.unschedulable:
+            self.nodes[view.name] = view
+        views = [view] if old is None else [node_view(old), view]
+        matching = [
+            name for name, flavor in self.flavors.items() if any(self._has_node(flavor, each) for each in views)
+        ]
+        if old_view != self.nodes.get(view.name):
+            self._forget_trees(matching)
+        return bool(matching) and (old is None or is_deleted or _scheduling_fields(old) != _scheduling_fields(obj))
+
+    def _has_node(self, flavor: FlavorView, node: NodeView) -> bool:
+        levels = self.topologies.get(flavor.topology)
+        return levels is not None and has_labels(node.labels, flavor.labels, levels)
+
+    def observe_pod(self, obj: Obj, *, is_deleted: bool) -> str:
+        """Update a Pod; return the name of the node on which it frees capacity, '' if none."""
+        metadata = obj["metadata"]
+        key = f"{metadata.get('namespace', '')}/{metadata['name']}"
+        old_use = self._pods.pop(key, None)
+        node = (obj.get("spec") or {}).get("nodeName") or ""
+        new_use = None
+        if not is_deleted and node and _is_outside_topologies(obj):
+            new_use = node, pod_amounts(parse_pod_template(obj["spec"]))
+            self._pods[key] = new_use
+        if new_use == old_use:
+            return ""
+        for use, count in ((old_use, -1), (new_use, 1)):
+            if use is not None:
+                self._occupy(*use, count)
+        if old_use is None:
+            return ""
+        old_node, old_amounts = old_use
+        is_freeing = new_use is None or new_use[0] != old_node or _is_any_lower(new_use[1], old_amounts)
+        return old_node if is_freeing else ""
+
+    def flavors_of_node(self, node: str) -> list[str]:
+        """Return the names of the flavors to which a usable node belongs."""
+        view = self.nodes.get(node)
+        return [] if view is None else [name for name, each in self.flavors.items() if self._has_node(each, view)]
+
+    def _occupy(self, node: str, amounts: PodAmounts, count: int) -> None:
+        for built in self._built.values():
+            leaf = built.tree.leaf_by_node.get(node)
+            if leaf is not None:
+                built.capacity.occupy(leaf, amounts, count)
+
+    # Usage of Workloads.
+
+    def add_usage(self, usage: TopologyUsage, sign: int = 1) -> None:
+        """Count the usage of a Workload (sign 1), or stop counting it (-1)."""
+        for flavor, is_host, values, amounts, count in usage:
+            owner = "" if is_host else flavor
+            pod_counts = self._usage.setdefault((owner, values), {})
+            pod_counts[amounts] = pod_counts.get(amounts, 0) + sign * count
+            if not pod_counts[amounts]:
+                del pod_counts[amounts]
+                if not pod_counts:
+                    del self._usage[owner, values]
+        self.assume(usage, sign)
+
+    def assume(self, usage: TopologyUsage, sign: int) -> None:
+        """Change the free capacity for a while: by the usage of a Workload (sign 1), or without it (-1)."""
+        for flavor, is_host, values, amounts, count in usage:
+            for built in self._affected(flavor, is_host=is_host):
+                leaf = built.tree.leaf_by_values.get(values)
+                if leaf is not None:
+                    built.capacity.use(leaf, amounts, sign * count)
+
+    def reserve(self, usage: TopologyUsage, sign: int) -> None:
+        """Change the free capacity and the idle capacity for a while, for the next pod sets of a Workload."""
+        for flavor, is_host, values, amounts, count in usage:
+            for built in self._affected(flavor, is_host=is_host):
+                leaf = built.tree.leaf_by_values.get(values)
+                if leaf is not None:
+                    built.capacity.occupy(leaf, amounts, sign * count)
+
+    def _affected(self, flavor: str, *, is_host: bool) -> list[FlavorTopology]:
+        if is_host:
+            return [built for built in self._built.values() if built.tree.has_hosts]
+        own = self._built.get(flavor)
+        return [] if own is None or own.tree.has_hosts else [own]
+
+    def fits(self, usage: TopologyUsage) -> bool:
+        """Return whether each domain has room for its pods; the resource `pods` is not compared, as in Kueue."""
+        for flavor, _, values, amounts, count in usage:
+            built = self.get(flavor)
+            leaf = None if built is None else built.tree.leaf_by_values.get(values)
+            if built is None or leaf is None:
+                return False
+            if built.capacity.count_pods(leaf, tuple([a for a in amounts if a[0] != "pods"])) < count:
+                return False
+        return True
+
+
+def _scheduling_fields(node: Obj) -> tuple[object, ...]:
+    metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
+    return (
+        metadata.get("labels") or {},
+        metadata.get("annotations") or {},
+        spec.get("taints") or [],
+        bool(spec.get("unschedulable")),
+        status.get("allocatable") or {},
+        conditions,
+    )
+
+
+def _is_outside_topologies(pod: Obj) -> bool:
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
+    if any(name in annotations for name in _TOPOLOGY_ANNOTATIONS):
+        return False
+    return (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
+
+
+def _is_any_lower(amounts: PodAmounts, old_amounts: PodAmounts) -> bool:
+    new_amounts = dict(amounts)
+    return any(new_amounts.get(resource, 0) < amount for resource, amount in old_amounts)

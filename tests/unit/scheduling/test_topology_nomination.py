@@ -1,0 +1,147 @@
+"""Scheduling cycles with Workloads that need topology domains."""
+
+from typing import Any
+
+import make
+from batchyard.api.meta import Obj
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
+from batchyard.api.views.workload import workload_view
+from batchyard.api.well_known import HOSTNAME
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.decisions import Admit
+from batchyard.topology.state import usage_of
+from racks import LEVELS, racks, template
+from yard import SchedulerBench, group, preemption, queue, workload
+
+ONE_RACK: dict[str, Any] = {"required": "rack"}
+
+
+def bench_of(*objects: Obj, hosts: dict[str, int], fair_sharing: bool = False) -> SchedulerBench:
+    """A bench with nodes of these cpus, and the flavor `tas` of all of them."""
+    bench = SchedulerBench(fair_sharing=fair_sharing)
+    topology = bench.snapshot.topology
+    topology.enable({})
+    topology.put_topology("racks", LEVELS)
+    topology.nodes = {node.name: node for node in racks(**hosts)}
+    bench.put(make.flavor("tas", topologyName="racks"), *objects)
+    return bench
+
+
+def tas_queue(name: str = "cq", cpu: int = 99, **fields: Any) -> Obj:
+    """A ClusterQueue with only the flavor `tas`."""
+    return queue(name, groups=[group(tas={"cpu": cpu})], **fields)
+
+
+def pods(count: int, cpu: int = 1, **fields: Any) -> Obj:
+    """A pod set with a topology request."""
+    request = {"topologyRequest": fields} if fields else {}
+    return make.pod_set("main", count, requests={"cpu": str(cpu)}, **request)
+
+
+def hosts_of(decision: object) -> str:
+    """The hosts of an admission."""
+    assert isinstance(decision, Admit)
+    topologies = [pod_set.topology for pod_set in decision.assignment.pod_sets]
+    return " ".join(f"{d.values[-1]}:{d.pods}" for each in topologies if each is not None for d in each.domains)
+
+
+def hold(bench: SchedulerBench, name: str, host: str, count: int, **fields: Any) -> AdmittedWorkload:
+    """Admit a Workload of one-cpu pods on a host."""
+    held = bench.hold(name, count, usage={("tas", "cpu"): count * 1000}, **fields)
+    assignment = TopologyAssignment((HOSTNAME,), (TopologyDomain((host,), count),))
+    bench.snapshot.remove_holder(held.key)
+    held.topology_usage = usage_of(["tas"], assignment, template())
+    bench.snapshot.add_holder(held)
+    return held
+
+
+def test_admission_contains_topology_domains() -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 2, "b1r2h1": 3})
+    assert hosts_of(bench.admission(workload(pod_sets=[pods(3, **ONE_RACK)]))) == "b1r2h1:3"
+
+
+def test_pods_of_topology_only_queue_are_placed_without_request() -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 2})
+    assert hosts_of(bench.admission(workload(pod_sets=[pods(2)]))) == "b1r1h1:2"
+
+
+def test_pods_that_fit_nowhere_wait_although_quota_suffices() -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 2, "b1r2h1": 2})
+    assert bench.decide(workload(pod_sets=[pods(3, **ONE_RACK)])) == [
+        (
+            "wl waits (TopologyPlacementFailed): couldn't assign flavors to pod set main: "
+            'topology "racks" allows to fit only 2 out of 3 pod(s)'
+        )
+    ]
+
+
+def test_workloads_of_one_cycle_get_different_domains() -> None:
+    bench = bench_of(tas_queue("a"), tas_queue("b"), hosts={"b1r1h1": 2, "b1r2h1": 2})
+    heads = [workload(name, queue=name, pod_sets=[pods(2, **ONE_RACK)]) for name in "ab"]
+    assert [hosts_of(each) for each in bench.cycle(*heads)] == ["b1r1h1:2", "b1r2h1:2"]
+    assert [hosts_of(each) for each in bench.cycle(heads[1])] == ["b1r1h1:2"]
+
+
+def test_workload_of_lower_priority_is_preempted_for_its_domain() -> None:
+    bench = bench_of(tas_queue(preemption=preemption("LowerPriority")), hosts={"b1r1h1": 2, "b1r2h1": 2})
+    hold(bench, "low", "b1r1h1", 1)
+    hold(bench, "lower", "b1r2h1", 1, priority=-1)
+    head = workload(priority=1, pod_sets=[pods(2, **ONE_RACK)])
+    assert bench.decide(head) == ["wl preempts lower (InClusterQueue)"]
+
+
+def test_workload_without_victims_reserves_its_domains() -> None:
+    bench = bench_of(tas_queue("a"), tas_queue("b"), hosts={"b1r1h1": 3})
+    hold(bench, "low", "b1r1h1", 1, queue="a")
+    first = workload("first", queue="a", priority=1, pod_sets=[pods(3, **ONE_RACK)])
+    second = workload("second", queue="b", pod_sets=[pods(2, **ONE_RACK)])
+    lines = bench.decide(first, second)
+    assert [text.partition(":")[0] for text in lines] == [
+        "first waits (WaitingForQuota)",
+        "second waits (WaitingForQuota)",
+    ]
+    assert hosts_of(bench.admission(second)) == "b1r1h1:2"
+
+
+def test_partial_admission_finds_the_largest_count_that_fits() -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 3, "b1r2h1": 2})
+    pod_set = {**pods(6, **ONE_RACK), "minCount": 1}
+    assert hosts_of(bench.admission(workload(pod_sets=[pod_set]))) == "b1r1h1:3"
+
+
+def test_flavors_that_do_not_suit_the_request_are_skipped() -> None:
+    mixed = queue("cq", groups=[group(spot={"cpu": 9}, tas={"cpu": 9})])
+    bench = bench_of(mixed, hosts={"b1r1h1": 2})
+    assert hosts_of(bench.admission(workload(pod_sets=[pods(2, **ONE_RACK)]))) == "b1r1h1:2"
+    assert hosts_of(bench.admission(workload(pod_sets=[pods(2)]))) == ""
+    assert bench.decide(workload(pod_sets=[pods(2, required="zone")])) == [
+        (
+            "wl waits (NoMatchingFlavor): couldn't assign flavors to pod set main: "
+            'Flavor "spot" does not support TopologyAwareScheduling, Flavor "tas" does not contain the requested level'
+        )
+    ]
+
+
+def test_next_flavor_is_tried_in_the_next_cycle() -> None:
+    two = queue("cq", groups=[group(tas={"cpu": 9}, other={"cpu": 9})])
+    bench = bench_of(make.flavor("other", topologyName="racks", labels={"pool": "none"}), two, hosts={"b1r1h1": 2})
+    waiting = bench.wait(workload(pod_sets=[pods(3, **ONE_RACK)]))
+    assert waiting.last_assignment is not None
+    assert waiting.last_assignment.tried == ({"cpu": 0},)
+
+
+def test_cycle_restores_the_free_capacity() -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 2})
+    for _ in range(3):
+        assert hosts_of(bench.admission(workload(pod_sets=[pods(2, **ONE_RACK)]))) == "b1r1h1:2"
+
+
+def test_request_is_ignored_unless_topologies_are_enabled() -> None:
+    bench = SchedulerBench(queue("cq", 8))
+    assert bench.decide(workload(pod_sets=[pods(2, **ONE_RACK)])) == ["wl: main 2 cpu=spot"]
+
+
+def test_workload_view_tells_explicit_requests() -> None:
+    explicit, grouped = pods(1, unconstrained=False), pods(1, podSetGroupName="g")
+    assert workload_view(workload("a", pod_sets=[explicit])).requests_topology
+    assert not workload_view(workload("b", pod_sets=[grouped])).requests_topology

@@ -1,0 +1,124 @@
+"""Replacement of failed nodes in topology assignments, in whole runs."""
+
+from typing import Any
+
+import make
+from batchyard import simulate
+from batchyard.api.meta import Obj
+from batchyard.sim.event_log import Event, Evicted, QuotaReserved, Reassigned
+
+HOSTNAME = "kubernetes.io/hostname"
+SCENARIO = {
+    "apiVersion": "sim.batchyard.dev/v1alpha1",
+    "kind": "Scenario",
+    "metadata": {"name": "nodes"},
+    "spec": {"horizon": "1m"},
+}
+
+
+def node(name: str, at: int = 0, *, ready: bool = True, gone_at: int = 0, **spec: Any) -> Obj:
+    """A Node document of a rack with room for two pods; from `at` seconds on."""
+    rack, times = f"r{name[1]}", {"batchyard.dev/submit-at": f"{at}s"}
+    if gone_at:
+        times["batchyard.dev/delete-at"] = f"{gone_at}s"
+    labels = {"rack": rack, HOSTNAME: name, "pool": "tas"}
+    status = {"allocatable": {"cpu": "2", "pods": "9"}, "conditions": [{"type": "Ready", "status": str(ready)}]}
+    metadata = {"name": name, "labels": labels, "annotations": times}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
+
+
+def workload(count: int, **request: Any) -> Obj:
+    """A Workload of one-cpu pods."""
+    pod_set = make.pod_set("main", count, requests={"cpu": "1"}, topologyRequest=request)
+    metadata = {"name": "wl", "namespace": "team", "annotations": {"batchyard.dev/submit-at": "5s"}}
+    spec = {"queueName": "lq", "podSets": [pod_set]}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata, "spec": spec}
+
+
+def run(*objects: Obj) -> list[str]:
+    """The reservations, reassignments and evictions of a run: `5 QuotaReserved h1:2`."""
+    topology = make.topology()
+    topology["spec"]["levels"].append({"nodeLabel": HOSTNAME})
+    quota = {"name": "tas", "resources": [{"name": "cpu", "nominalQuota": "99"}]}
+    queue = make.cluster_queue(active=None, resourceGroups=[{"coveredResources": ["cpu"], "flavors": [quota]}])
+    queue["spec"].setdefault("namespaceSelector", {})
+    flavor = make.flavor("tas", labels={"pool": "tas"}, topologyName="racks")
+    events: list[Event] = []
+    setting = [topology, flavor, queue, make.local_queue(), make.namespace()]
+    simulate(
+        SCENARIO,
+        *[{k: v for k, v in each.items() if k != "status"} for each in setting],
+        *objects,
+        events=events.append,
+    )
+    return [text for event in events if (text := describe(event))]
+
+
+def describe(event: Event) -> str:
+    """A reservation, reassignment or eviction as a short text; '' for other events."""
+    match event:
+        case QuotaReserved() | Reassigned():
+            (pod_set,) = event.pod_sets
+            assert pod_set.topology is not None
+            domains = pod_set.topology["domains"]
+            hosts = " ".join(f"{domain['values'][-1]}:{domain['count']}" for domain in domains)
+            return f"{event.time:g} {type(event).__name__} {hosts}"
+        case Evicted():
+            return f"{event.time:g} {event.reason}"
+        case _:
+            return ""
+
+
+def test_deleted_node_is_replaced_a_second_later() -> None:
+    assert run(node("n1a", gone_at=10), node("n1b"), node("n1c"), workload(3, required="rack")) == [
+        "5 QuotaReserved n1a:2 n1b:1",
+        "11 Reassigned n1b:1 n1c:2",
+    ]
+
+
+def test_unready_node_is_replaced() -> None:
+    nodes = [node("n1a"), node("n1b"), node("n1a", 10, ready=False)]
+    assert run(*nodes, workload(2, required="rack")) == ["5 QuotaReserved n1a:2", "11 Reassigned n1b:2"]
+
+
+def test_untolerated_taint_is_a_failure_but_a_cordon_is_not() -> None:
+    taint = {"key": "gone", "effect": "NoSchedule"}
+    pods = workload(2, required="rack")
+    assert run(node("n1a"), node("n1b"), node("n1a", 10, taints=[taint]), pods) == [
+        "5 QuotaReserved n1a:2",
+        "11 Reassigned n1b:2",
+    ]
+    assert run(node("n1a"), node("n1b"), node("n1a", 10, unschedulable=True), pods) == ["5 QuotaReserved n1a:2"]
+
+
+def test_workload_is_evicted_if_no_node_can_replace() -> None:
+    assert run(node("n1a", gone_at=10), node("n1b"), node("n2a", gone_at=9), workload(4, preferred="rack")) == [
+        "5 QuotaReserved n1a:2 n1b:2",
+        "11 NodeFailures",
+    ]
+
+
+def test_second_failure_before_the_replacement_evicts() -> None:
+    nodes = [node("n1a", gone_at=10), node("n1b", gone_at=10), node("n1c"), node("n1d")]
+    assert run(*nodes, workload(4, required="rack")) == [
+        "5 QuotaReserved n1a:2 n1b:2",
+        "10 NodeFailures",
+        "10 QuotaReserved n1c:2 n1d:2",
+    ]
+
+
+def test_waiting_workload_is_tried_again_when_a_node_is_added() -> None:
+    assert run(node("n1a"), node("n1b", 20), workload(4, required="rack")) == ["20 QuotaReserved n1a:2 n1b:2"]
+
+
+def test_static_pod_uses_capacity_until_it_is_deleted() -> None:
+    container = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "1"}}}
+    times = {"batchyard.dev/delete-at": "30s"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "static", "namespace": "kube-system", "annotations": times},
+        "spec": {"nodeName": "n1a", "containers": [container]},
+        "status": {"phase": "Running"},
+    }
+    assert run(node("n1a"), pod, workload(2, required="rack")) == ["30 QuotaReserved n1a:2"]

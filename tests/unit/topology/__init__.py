@@ -1,0 +1,1 @@
+"""Topology-aware scheduling: trees, counts, placement and assignment."""

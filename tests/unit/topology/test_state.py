@@ -1,0 +1,119 @@
+"""Which capacity counts: nodes, pods outside topologies, and Workloads."""
+
+from typing import Any
+
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
+from batchyard.api.well_known import HOSTNAME
+from batchyard.topology.state import TopologyState, TopologyUsage, usage_of
+from racks import flavor, node, place, racks, request, state, template
+
+
+def usage(host: str, count: int, name: str = "tas") -> TopologyUsage:
+    """Pods of a Workload on a host."""
+    return usage_of([name], TopologyAssignment((HOSTNAME,), (TopologyDomain((host,), count),)), template())
+
+
+def node_object(name: str = "b1r1h1", *, ready: bool = True, **spec: Any) -> dict[str, Any]:
+    """A Node of a rack."""
+    labels = {"block": "b1", "rack": "b1r1", HOSTNAME: name}
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    status = {"allocatable": {"cpu": "4", "pods": "9"}, "conditions": conditions}
+    return {"kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}
+
+
+def pod(cpu: int = 1, phase: str = "Running", node_name: str = "b1r1h1", **annotations: str) -> dict[str, Any]:
+    """A Pod on a node."""
+    containers = [{"name": "main", "resources": {"requests": {"cpu": str(cpu)}}}]
+    metadata = {"name": "other", "namespace": "kube-system", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"nodeName": node_name, "containers": containers}, "status": {"phase": phase}}
+
+
+def free_pods(topology: TopologyState, name: str = "tas") -> int:
+    """The number of one-cpu pods that fit on the hosts of a flavor."""
+    built = topology.get(name)
+    assert built is not None
+    return sum(built.capacity.count_pods(leaf, (("cpu", 1000), ("pods", 1))) for leaf in range(built.tree.leaf_count))
+
+
+def test_usage_of_workload_counts_until_it_is_removed() -> None:
+    topology = state(*racks(b1r1h1=4))
+    topology.add_usage(usage("b1r1h1", 3))
+    assert free_pods(topology) == 1
+    topology.add_usage(usage("b1r1h1", 3), -1)
+    assert free_pods(topology) == 4
+
+
+def test_usage_survives_the_absence_of_its_node() -> None:
+    topology = state(*racks(b1r1h2=1))
+    topology.add_usage(usage("b1r1h1", 3))
+    assert free_pods(topology) == 1
+    assert topology.observe_node(node_object(), None, is_deleted=False)
+    assert free_pods(topology) == 2
+
+
+def test_unready_or_cordoned_node_does_not_count() -> None:
+    topology = state()
+    assert topology.observe_node(node_object(), None, is_deleted=False)
+    assert free_pods(topology) == 4
+    assert topology.observe_node(node_object(ready=False), node_object(), is_deleted=False)
+    assert free_pods(topology) == 0
+    assert topology.observe_node(node_object(unschedulable=True), node_object(ready=False), is_deleted=False)
+    assert free_pods(topology) == 0
+
+
+def test_irrelevant_change_of_node_is_ignored() -> None:
+    topology, old = state(), node_object()
+    topology.observe_node(old, None, is_deleted=False)
+    new = {**old, "status": {**old["status"], "images": ["large"]}}
+    assert not topology.observe_node(new, old, is_deleted=False)
+
+
+def test_pods_outside_topologies_use_capacity() -> None:
+    topology = state(*racks(b1r1h1=4))
+    assert topology.observe_pod(pod(cpu=3), is_deleted=False) == ""
+    assert free_pods(topology) == 1
+    assert topology.observe_pod(pod(cpu=2), is_deleted=False) == "b1r1h1"
+    assert topology.observe_pod(pod(phase="Succeeded"), is_deleted=False) == "b1r1h1"
+    assert free_pods(topology) == 4
+
+
+def test_pods_of_topology_workloads_are_not_counted_twice() -> None:
+    topology = state(*racks(b1r1h1=4))
+    annotations: dict[str, Any] = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    topology.observe_pod(pod(**annotations), is_deleted=False)
+    assert free_pods(topology) == 4
+
+
+def test_flavors_with_hosts_share_the_usage_of_their_nodes() -> None:
+    topology = state(*racks(b1r1h1=4))
+    topology.put_flavor(flavor("other"))
+    topology.add_usage(usage("b1r1h1", 3, name="other"))
+    assert (free_pods(topology), free_pods(topology, "other")) == (1, 1)
+
+
+def test_flavors_without_hosts_see_only_their_own_usage() -> None:
+    topology = state(*racks(b1r1h1=4), levels=("block", "rack"))
+    topology.put_flavor(flavor("other"))
+    assignment = TopologyAssignment(("block", "rack"), (TopologyDomain(("b1", "b1r1"), 3),))
+    topology.add_usage(usage_of(["other"], assignment, template()))
+    assert (free_pods(topology), free_pods(topology, "other")) == (4, 1)
+
+
+def test_flavor_has_only_nodes_with_its_labels_and_all_levels() -> None:
+    topology = state(node("b1/r1/h1", pool="a"), node("b1/r1/h2", pool="b"))
+    topology.put_flavor(flavor("pool-a", pool="a"))
+    assert (free_pods(topology), free_pods(topology, "pool-a")) == (8, 4)
+
+
+def test_flavor_is_ignored_unless_topologies_are_enabled() -> None:
+    topology = TopologyState()
+    topology.put_topology("racks", ("rack",))
+    topology.put_flavor(flavor())
+    assert topology.get("tas") is None
+
+
+def test_changed_levels_build_a_new_tree() -> None:
+    topology = state(*racks(b1r1h1=4, b1r2h1=4))
+    assert place(topology, request(8, required="block")) == "b1r1h1:4 b1r2h1:4"
+    assert topology.put_topology("racks", ("rack", HOSTNAME))
+    assert place(topology, request(8, required="block")) == "no requested topology level: block"
