@@ -438,8 +438,11 @@ class _ClaimedVictims:
         self._snapshot = snapshot
         #: By the root of the cohort tree, then by Workload key.
         self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
+        self._all_victims: dict[str, AdmittedWorkload] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
+        if entry.queue.topology_flavors:
+            return self._all_victims  # nodes are shared by all cohort trees
         return self._victims_by_root.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:
@@ -450,6 +453,7 @@ class _ClaimedVictims:
         if entry.targets:
             claimed_victims = self._victims_by_root.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
+            self._all_victims.update(claimed_victims)
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
         node, claimed_victims = entry.queue.node, self.claimed_in_tree(entry)
