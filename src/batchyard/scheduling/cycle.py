@@ -397,9 +397,12 @@ class ClaimedVictims:
         self._snapshot = snapshot
         #: By the root of the cohort tree, then by Workload key.
         self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
+        self._all_victims: dict[str, AdmittedWorkload] = {}
 
     def claimed_in_tree(self, entry: NominatedEntry) -> Mapping[str, AdmittedWorkload]:
-        """Return the victims in the cohort tree of an entry, by Workload key."""
+        """Return the victims in the cohort tree of an entry, by Workload key; with topologies, those of all trees."""
+        if entry.queue.topology_flavors:
+            return self._all_victims  # nodes are shared by all cohort trees
         return self._victims_by_root.get(entry.queue.node.path[0], _NO_VICTIMS)
 
     def has_claimed_target(self, entry: NominatedEntry) -> bool:
@@ -412,6 +415,7 @@ class ClaimedVictims:
         if entry.targets:
             claimed_victims = self._victims_by_root.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
+            self._all_victims.update(claimed_victims)
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
         """Return whether an entry fits once all victims and its own targets are gone."""

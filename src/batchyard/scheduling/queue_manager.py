@@ -517,6 +517,10 @@ class QueueManager:
         for name in self._paused_trees.pop(tree_id, ()):
             self._queues_for_next_cycle[name] = None
 
+    def paused_queues(self) -> list[str]:
+        """Return the ClusterQueues of paused cohort trees that may have Workloads in line."""
+        return [name for names in self._paused_trees.values() for name in names]
+
     def activate_all(self) -> None:
         """Let cycles consider the Workloads of paused cohort trees again, because all trees were rebuilt."""
         self.tree_change_counts = {tree_id: count + 1 for tree_id, count in self.tree_change_counts.items()}

@@ -242,13 +242,22 @@ class WorkloadCache:
             self.snapshot.add_holder(quota_holder)
             self.cluster_queue_counters.add(quota_holder.queue.name, quota_holder)
             self.local_queue_counters.add(quota_holder.local_queue, quota_holder)
-        self.queue_manager.record_tree_change(quota_holder.queue)
+        self._record_change(quota_holder)
 
     def _remove_holder(self, key: str) -> None:
         quota_holder = self.snapshot.remove_holder(key)
         if quota_holder is not None:
             self._stop_counting_holder(quota_holder)
-            self.queue_manager.record_tree_change(quota_holder.queue)
+            self._record_change(quota_holder)
+
+    def _record_change(self, quota_holder: AdmittedWorkload) -> None:
+        self.queue_manager.record_tree_change(quota_holder.queue)
+        if quota_holder.topology_usage:
+            # Nodes are shared by all cohort trees, so the heads of the others may fit now.
+            for name in self.queue_manager.paused_queues():
+                queue = self.snapshot.queues.get(name)
+                if queue is not None and queue.topology_flavors:
+                    self.queue_manager.record_tree_change(queue)
 
     def _stop_counting_holder(self, quota_holder: AdmittedWorkload | None) -> None:
         if quota_holder is not None:

@@ -156,15 +156,17 @@ def _mapping(value: object) -> Obj:
     return value if isinstance(value, Mapping) else {}
 
 
-# Static pods: Pods whose manifest states a node and a phase. Such a pod was observed in a cluster.
+# Static pods: Pods without owner whose manifest states a node and a phase. Such a pod was observed in a cluster.
 #
 # It runs as long as its manifest, and returns with its node. As with kubelets, a static pod tolerates all NoExecute
 # taints. Source: pkg/kubelet/config/common.go.
 
 
 def is_static_pod(manifest: Obj) -> bool:
-    """Return whether the manifest of a Pod states its node and its phase."""
-    return bool((manifest.get("spec") or {}).get("nodeName")) and bool((manifest.get("status") or {}).get("phase"))
+    """Return whether the manifest of a Pod states its node and a phase, and names no owner."""
+    if (manifest.get("metadata") or {}).get("ownerReferences") or not (manifest.get("spec") or {}).get("nodeName"):
+        return False
+    return (manifest.get("status") or {}).get("phase") in {"Pending", "Running"}
 
 
 def with_node_lifetime(manifest: Obj) -> Obj:

@@ -8,7 +8,7 @@ from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
 from batchyard.api.views.workload import workload_view
 from batchyard.api.well_known import HOSTNAME
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.decisions import Admit, Preempt
 from batchyard.topology.state import usage_of
 from racks import LEVELS, racks, template
 from yard import SchedulerBench, group, preemption, queue, workload
@@ -101,6 +101,17 @@ def test_workload_without_victims_reserves_its_domains() -> None:
         "second waits (WaitingForQuota)",
     ]
     assert hosts_of(bench.admission(second)) == "b1r1h1:2"
+
+
+def test_victims_of_another_tree_make_room_in_the_domains() -> None:
+    a, b = tas_queue("a", preemption=preemption("LowerPriority")), tas_queue("b")
+    bench = bench_of(a, b, hosts={"b1r1h1": 4})
+    hold(bench, "low", "b1r1h1", 3, queue="a")
+    first = workload("first", queue="a", priority=1, pod_sets=[pods(2, **ONE_RACK)])
+    second = workload("second", queue="b", pod_sets=[pods(1, **ONE_RACK)])
+    preempting, admitted = bench.cycle(first, second)
+    assert isinstance(preempting, Preempt)
+    assert hosts_of(admitted) == "b1r1h1:1"
 
 
 def test_partial_admission_finds_the_largest_count_that_fits() -> None:

@@ -27,11 +27,12 @@ def node(name: str, at: int = 0, *, ready: bool = True, gone_at: int = 0, **spec
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
 
-def workload(count: int, **request: Any) -> Obj:
+def workload(count: int, name: str = "wl", queue: str = "lq", at: int = 5, runtime: str = "1h", **request: Any) -> Obj:
     """A Workload of one-cpu pods."""
     pod_set = make.pod_set("main", count, requests={"cpu": "1"}, topologyRequest=request)
-    metadata = {"name": "wl", "namespace": "team", "annotations": {"batchyard.dev/submit-at": "5s"}}
-    spec = {"queueName": "lq", "podSets": [pod_set]}
+    notes = {"batchyard.dev/submit-at": f"{at}s", "batchyard.dev/runtime": runtime}
+    metadata = {"name": name, "namespace": "team", "annotations": notes}
+    spec = {"queueName": queue, "podSets": [pod_set]}
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata, "spec": spec}
 
 
@@ -109,6 +110,21 @@ def test_second_failure_before_the_replacement_evicts() -> None:
 
 def test_waiting_workload_is_tried_again_when_a_node_is_added() -> None:
     assert run(node("n1a"), node("n1b", 20), workload(4, required="rack")) == ["20 QuotaReserved n1a:2 n1b:2"]
+
+
+def test_blocked_head_is_tried_when_another_tree_frees_a_node() -> None:
+    quota = {"name": "tas", "resources": [{"name": "cpu", "nominalQuota": "99"}]}
+    groups = [{"coveredResources": ["cpu"], "flavors": [quota]}]
+    strict = make.cluster_queue(
+        "strict", active=None, queueingStrategy="StrictFIFO", namespaceSelector={}, resourceGroups=groups
+    )
+    other = [
+        {k: v for k, v in each.items() if k != "status"}
+        for each in (strict, make.local_queue("sq", cluster_queue="strict"))
+    ]
+    short = workload(2, runtime="20s", required="rack")
+    blocked = workload(2, "blocked", queue="sq", at=8, required="rack")
+    assert run(node("n1a"), *other, short, blocked) == ["5 QuotaReserved n1a:2", "25 QuotaReserved n1a:2"]
 
 
 def test_static_pod_uses_capacity_until_it_is_deleted() -> None:
