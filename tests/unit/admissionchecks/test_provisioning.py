@@ -205,12 +205,16 @@ def test_failed_request_is_retried_after_backoff(answer: str, word: str) -> None
     set_request_condition(stage, "Accepted")
     set_request_condition(stage, answer, "no room")
     wl = stage.only_workload()
-    message = f'Evicted due to AdmissionCheck in Retry state: "prov" (Retrying after {word}: no room)'
-    assert condition_state(wl, "Evicted") == ("True", "AdmissionCheck", message)
-    assert lifecycle.status(wl).value == "pending"
-    assert (requests(stage), templates(stage)) == ([], [])
+    assert (check_state(stage), lifecycle.status(wl).value) == (
+        ("Retry", f"Retrying after {word}: no room"),
+        "quotaReserved",
+    )
     assert wl["status"]["requeueState"]["requeueAt"] == make.stamp(160)
+    stage.run(159)
+    assert only_request(stage)["metadata"]["name"] == first
     stage.run(160)
+    message = f'Evicted due to AdmissionCheck in Retry state: "prov" (Retrying after {word}: no room)'
+    assert event(stage, "EvictedDueToAdmissionCheck") == [message]
     assert only_request(stage)["metadata"]["name"] == first[:-1] + "2"
     assert (check_state(stage), lifecycle.has_quota_reservation(stage.only_workload())) == (("Pending", ""), True)
 
@@ -236,8 +240,8 @@ def test_retries_of_flavor_specific_check_are_counted() -> None:
     cq = queue("cq", groups=[group(other={"cpu": 0}, spot={"cpu": 8})], admissionChecksStrategy=ON_SPOT)
     stage.put(make.flavor("other"), cq, make.job())
     set_request_condition(stage, "Failed", "no room")
-    assert [check["retryCount"] for check in checks_of(stage.only_workload())] == [1]
     stage.run(10)
+    assert [check["retryCount"] for check in checks_of(stage.only_workload())] == [1]
     assert only_request(stage)["metadata"]["name"].endswith("-prov-2")
     set_request_condition(stage, "Failed", "no room")
     assert condition_state(stage.only_workload(), "Evicted")[1] == "DeactivatedDueToAdmissionCheck"
