@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from batchyard.api.views.workload import cluster_queue_view, flavor_view, workload_view
+from batchyard.api.views.node import flavor_view
+from batchyard.api.views.workload import cluster_queue_view, workload_view
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Head

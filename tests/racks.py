@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchyard.api.views.node import NodeView, PodTemplate, Taint, parse_pod_template
+from batchyard.api.views.node import FlavorView, NodeView, PodTemplate, Taint, parse_pod_template
 from batchyard.api.views.topology import parse_topology_request
-from batchyard.api.views.workload import FlavorView
 from batchyard.api.well_known import HOSTNAME
 from batchyard.topology.assigner import PodSetTopologyRequest, TopologyFailure, assign_domains
 from batchyard.topology.state import TopologyState

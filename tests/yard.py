@@ -5,7 +5,8 @@ from typing import Any
 
 import make
 from batchyard.api.meta import Obj, with_metadata
-from batchyard.api.views.workload import ResourceGroup, cluster_queue_view, cohort_view, flavor_view, workload_view
+from batchyard.api.views.node import flavor_view
+from batchyard.api.views.workload import ResourceGroup, cluster_queue_view, cohort_view, workload_view
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending

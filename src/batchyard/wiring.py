@@ -43,15 +43,8 @@ from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import Hotswap
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.quotas.resource_quotas import ResourceQuotas
-from batchyard.scheduling.blocked_cycle import PodsReadyGate
-from batchyard.scheduling.controller import (
-    IN_PROCESS_PACING,
-    CycleObserver,
-    DecisionPacing,
-    NoCycleObserver,
-    Scheduler,
-    SchedulerSettings,
-)
+from batchyard.scheduling.blocked_cycle import IN_PROCESS_PACING, DecisionPacing, PodsReadyGate
+from batchyard.scheduling.controller import CycleObserver, NoCycleObserver, Scheduler, SchedulerSettings
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.fair_sharing.usage_sampling import UsageSampling, keep_usage_ledger
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings

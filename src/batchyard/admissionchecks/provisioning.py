@@ -17,7 +17,7 @@ from batchyard.base.instant import SECOND, Instant, exponential_backoff
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.workloads import InvalidPodSetInfo, flavor_injection
-from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
+from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.lifecycle import PENDING, READY, REJECTED, RETRY, AdmissionCheck, checks_of
 

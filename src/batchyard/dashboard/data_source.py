@@ -12,7 +12,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import Instant
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.interfaces.client import Reader
-from batchyard.scheduling.cluster_queue import QueueActiveStatus
+from batchyard.scheduling.active_status import QueueActiveStatus
 from batchyard.scheduling.snapshot import Snapshot
 
 # Formatting of resource amounts.

@@ -7,7 +7,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.explain.proposals import FIX, merge_patch
 from batchyard.explain.searches import Patch, Proposal
 from batchyard.interfaces.client import Reader
-from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
+from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload.lifecycle import AdmissionCheck
 
 

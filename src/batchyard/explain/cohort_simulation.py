@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, WorkloadView
+from batchyard.api.views.node import FlavorView
+from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue

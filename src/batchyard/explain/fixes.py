@@ -11,14 +11,8 @@ from batchyard.api import well_known
 from batchyard.api.conversion import STORAGE_API_VERSION
 from batchyard.api.meta import Obj, annotation, parse_selector, quota_amount, with_path
 from batchyard.api.times import format_second
-from batchyard.api.views.workload import (
-    ClusterQueueView,
-    CohortView,
-    FlavorView,
-    LocalQueueView,
-    WorkloadView,
-    flavor_view,
-)
+from batchyard.api.views.node import FlavorView, flavor_view
+from batchyard.api.views.workload import ClusterQueueView, CohortView, LocalQueueView, WorkloadView
 from batchyard.explain import blockers
 from batchyard.explain.admission_checks import check_removal_patch
 from batchyard.explain.budget_raises import raise_of_budget

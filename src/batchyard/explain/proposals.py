@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_path
-from batchyard.api.views.workload import FlavorView, WorkloadView
+from batchyard.api.views.node import FlavorView
+from batchyard.api.views.workload import WorkloadView
 from batchyard.base.counts import count_with_noun
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes

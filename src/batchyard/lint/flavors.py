@@ -6,8 +6,8 @@ from typing import Final
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.schema.violations import find_nearest_name
-from batchyard.api.views.node import Taint, parallel_pod_count
-from batchyard.api.views.workload import ClusterQueueView, FlavorView
+from batchyard.api.views.node import FlavorView, Taint, parallel_pod_count
+from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.machine_types import Catalog, builtin_catalog, catalog_of
 from batchyard.cloud.catalog.pool_properties import chip_count_of

@@ -15,7 +15,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Key, Obj, annotation, format_amount, group_kind, key_of
 from batchyard.api.views import workload
-from batchyard.api.views.node import NodeView, Taint, node_view
+from batchyard.api.views.node import FlavorView, NodeView, Taint, flavor_view, node_view
 from batchyard.api.views.pods import PodView
 from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_pool
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
@@ -92,7 +92,7 @@ class MachineInventory:
         """The machine groups of node pools, without those of single Nodes."""
         return [machines for machines in self.machines if machines.path]
 
-    def machines_for(self, flavor: workload.FlavorView) -> list[MachineGroup]:
+    def machines_for(self, flavor: FlavorView) -> list[MachineGroup]:
         """Return the machine groups whose node labels match a ResourceFlavor."""
         return [machines for machines in self.machines if machines.has_labels(flavor.labels)]
 
@@ -202,7 +202,7 @@ class LintContext(Protocol):
         """The machines that the linted manifests describe."""
 
     @property
-    def flavors(self) -> Mapping[str, tuple[Manifest, workload.FlavorView]]:
+    def flavors(self) -> Mapping[str, tuple[Manifest, FlavorView]]:
         """The ResourceFlavors by name, each with its manifest."""
 
     @property
@@ -259,7 +259,7 @@ def _usable_flavors(pod_set: LintedPodSet, group_index: int, context: LintContex
 
 
 def _find_mismatch(pod_set: LintedPodSet, flavor_names: Sequence[str], context: LintContext) -> NodeMismatch | None:
-    flavors: list[workload.FlavorView] = [context.flavors[name][1] for name in flavor_names]
+    flavors: list[FlavorView] = [context.flavors[name][1] for name in flavor_names]
     pod = pod_set.job.pod(
         pod_set.index, flavors, with_queued_toleration=True
     )  # the rule queued-pool-without-check covers machines on request
@@ -442,10 +442,10 @@ class LintedManifests:
         return [name for queue_namespace, _, name in keys if queue_namespace == namespace]
 
     @cached_property
-    def flavors(self) -> dict[str, tuple[Manifest, workload.FlavorView]]:
+    def flavors(self) -> dict[str, tuple[Manifest, FlavorView]]:
         """The manifest and view of each ResourceFlavor, by name."""
         manifests = self.latest_versions(scheme.RESOURCE_FLAVOR)
-        return {m.obj["metadata"]["name"]: (m, workload.flavor_view(m.obj)) for m in manifests}
+        return {m.obj["metadata"]["name"]: (m, flavor_view(m.obj)) for m in manifests}
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -562,7 +562,7 @@ class LintedManifests:
         return any(check and check.obj["spec"].get("controllerName") == PROVISIONING_CONTROLLER for check in checks)
 
 
-def _has_taint_per_label(flavor: workload.FlavorView) -> bool:
+def _has_taint_per_label(flavor: FlavorView) -> bool:
     """Return whether a flavor has a taint for each of its non-system labels, as node auto-provisioning requires."""
     keys = [taint.key for taint in flavor.taints]
     return all(is_system_label(key) or key in keys for key in flavor.labels)

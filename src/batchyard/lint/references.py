@@ -12,8 +12,7 @@ from batchyard.api.manifests import Manifest
 from batchyard.api.meta import annotation, group_kind, key_of, label, parse_integer
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation.core import SYSTEM_CLASSES
-from batchyard.api.views.node import GRACE_DEFAULT
-from batchyard.api.views.workload import FlavorView
+from batchyard.api.views.node import GRACE_DEFAULT, FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, parse_duration

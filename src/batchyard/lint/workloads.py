@@ -9,9 +9,9 @@ from batchyard.api import well_known
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.manifests import Manifest
 from batchyard.api.meta import Obj
-from batchyard.api.views.node import Toleration
+from batchyard.api.views.node import FlavorView, Toleration
 from batchyard.api.views.pods import PodView
-from batchyard.api.views.workload import FlavorView, PodSet, WorkloadView
+from batchyard.api.views.workload import PodSet, WorkloadView
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.flavor_assigner import FlavorAssigner, PodSetAssignment
 from batchyard.scheduling.snapshot import Snapshot

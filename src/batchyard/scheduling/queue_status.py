@@ -15,7 +15,8 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.scheduling.cluster_queue import ClusterQueue, QueueActiveStatus
+from batchyard.scheduling.active_status import QueueActiveStatus
+from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import fair_sharing_status
 from batchyard.scheduling.quota import QuotaNode, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache

@@ -11,27 +11,21 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, is_true, key_of
-from batchyard.api.views.node import namespace_labels
+from batchyard.api.views.node import FlavorView, flavor_view, namespace_labels
 from batchyard.api.views.workload import (
     ClusterQueueView,
-    FlavorView,
     LocalQueueView,
     WorkloadView,
     cluster_queue_view,
     cohort_view,
-    flavor_view,
     local_queue_view,
     workload_view,
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling import slices, topology_nomination
-from batchyard.scheduling.cluster_queue import (
-    AdmissionCheckInfo,
-    AdmittedWorkload,
-    QueueActiveStatus,
-    compute_active_status,
-)
+from batchyard.scheduling.active_status import AdmissionCheckInfo, QueueActiveStatus, compute_active_status
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue, make_pending_queue
@@ -316,11 +310,7 @@ def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> A
 
 
 WATCHED_KINDS: Final = (
-    scheme.WORKLOAD,
-    scheme.LOCAL_QUEUE,
-    scheme.CLUSTER_QUEUE,
-    scheme.COHORT,
-    scheme.RESOURCE_FLAVOR,
+    *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR),
     scheme.TOPOLOGY,
     scheme.NAMESPACE,
     scheme.ADMISSION_CHECK,
@@ -356,6 +346,8 @@ class SchedulerCache:
             self.snapshot, self.namespaces, requeue_batch_period, is_reactivated_externally=is_reactivated_externally
         )
         self._rules = rules
+        #: Whether the Active conditions of ClusterQueues depend on Cohorts.
+        self.reports_cohort_cycles = rules.is_current
         self._views = AdjustedViews(view_of, rules, resource_rules)
         self.workload_cache = WorkloadCache(self.snapshot, self.queue_manager, self._views.view)
         self._checks: dict[str, AdmissionCheckInfo] = {}
@@ -391,10 +383,8 @@ class SchedulerCache:
         return self.queue_manager.has_work() or self._views.has_changed
 
     def resync(self, reader: Reader, now: Instant) -> None:
-        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect.
-
-        After the first flavor with a Topology, also list the Nodes and Pods, whose events were ignored before.
-        """
+        """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect."""
+        # The events of Nodes and Pods were ignored until the first flavor with a Topology.
         if self.snapshot.topology.needs_listing:
             self.snapshot.topology.list_nodes(reader)
         if not self._views.has_changed:
@@ -439,13 +429,8 @@ class SchedulerCache:
             flavors={**self.snapshot.flavors, **{flavor.name: flavor for flavor in new_flavors}},
             topologies=self.snapshot.topology.topologies,
             checks=self._checks,
-            is_cohort_cyclic=self._rules.is_current and self.snapshot.forest.has_cycle(view.cohort),
+            is_cohort_cyclic=self.reports_cohort_cycles and self.snapshot.forest.has_cycle(view.cohort),
         )
-
-    @property
-    def reports_cohort_cycles(self) -> bool:
-        """Whether the Active conditions of ClusterQueues depend on Cohorts."""
-        return self._rules.is_current
 
     def has_admission_check(self, name: str) -> bool:
         """Return whether an AdmissionCheck exists."""

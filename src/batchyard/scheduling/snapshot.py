@@ -4,11 +4,12 @@ One snapshot exists for the lifetime of the scheduler and is updated between cyc
 `what_if()` are undone exactly. Source: Kueue's pkg/cache/scheduler (cache, snapshot).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from batchyard.api.views.workload import ClusterQueueView, CohortView, FlavorView, ResourceGroup, WorkloadView
+from batchyard.api.views.node import FlavorView
+from batchyard.api.views.workload import ClusterQueueView, CohortView, ResourceGroup, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.base.primitives import invariant
 from batchyard.scheduling import cluster_queue
@@ -155,6 +156,39 @@ class TentativeChangeScope:
         self._snapshot.undo_to(self._mark)
 
 
+class _SharedResourceGroups:
+    """The resource groups that ClusterQueues share, by the resources and flavors of each group."""
+
+    def __init__(self, flavor_resource_id: Callable[[str, str], int], *, ignores_undeclared: bool) -> None:
+        self._flavor_resource_id = flavor_resource_id
+        self._ignores_undeclared = ignores_undeclared
+        self._indexes: dict[object, cluster_queue.ResourceGroupIndex] = {}
+
+    def index_of(self, groups: tuple[ResourceGroup, ...]) -> cluster_queue.ResourceGroupIndex:
+        """Return the shared index of some resource groups; a new one if no ClusterQueue has such groups yet."""
+        group_content = tuple([(group.resources, group.flavors) for group in groups])
+        shared_index = self._indexes.get(group_content)
+        if shared_index is None:
+            shared_index = self._indexes[group_content] = cluster_queue.ResourceGroupIndex(
+                tuple([self._flavor_group(n, group) for n, group in enumerate(groups)]),
+                ignores_undeclared=self._ignores_undeclared,
+            )
+        return shared_index
+
+    def keep(self, used: Container[cluster_queue.ResourceGroupIndex]) -> None:
+        """Drop the indexes that are not in `used`."""
+        self._indexes = {content: index for content, index in self._indexes.items() if index in used}
+
+    def clear_request_caches(self) -> None:
+        """Forget which flavors suit which pods, after a change of a flavor."""
+        for index in self._indexes.values():
+            index.clear_request_cache()
+
+    def _flavor_group(self, group_number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
+        ids = {r: tuple([self._flavor_resource_id(flavor, r) for flavor in group.flavors]) for r in group.resources}
+        return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
+
+
 class Snapshot:
     """The queues, Cohorts, flavors and Workloads with quota that a cycle reads; call `rebuild_if_changed()` first."""
 
@@ -167,14 +201,11 @@ class Snapshot:
         self.queues: dict[str, cluster_queue.ClusterQueue] = {}
         #: The ClusterQueue of each leaf.
         self.queue_of: dict[QuotaNode, cluster_queue.ClusterQueue] = {}
-        #: Shared resource groups, by the resources and flavors of each group; `rebuild_if_changed()` drops unused ones.
-        self._shared_groups: dict[object, cluster_queue.ResourceGroupIndex] = {}
+        self._shared_groups = _SharedResourceGroups(self.flavor_resource_id, ignores_undeclared=ignores_undeclared)
         self._holders: dict[str, cluster_queue.AdmittedWorkload] = {}
         #: The nodes of flavors with a Topology, and the usage of Workloads there.
         self.topology = TopologyState()
         self._tentative_changes: list[TentativeChange] = []
-        #: Tentative changes of the usage of topology domains, each with the number of other changes before it.
-        self._topology_changes: list[tuple[int, TopologyUsage, int]] = []
         self._depth = 0
         self._is_outdated = False
         #: Trees (by their old ids), queues and Cohorts with changed quotas or members.
@@ -200,7 +231,7 @@ class Snapshot:
 
     def put_queue(self, view: ClusterQueueView) -> cluster_queue.ClusterQueue:
         """Add a ClusterQueue or replace its spec, and return the ClusterQueue; the Workloads with quota in it stay."""
-        queue, coverage = self.queues.get(view.name), self._share_groups(view.groups)
+        queue, coverage = self.queues.get(view.name), self._shared_groups.index_of(view.groups)
         if queue is None:
             node = QuotaNode(view.name, len(self.flavor_resource_names))
             queue = self.queues[view.name] = cluster_queue.ClusterQueue(view, node, coverage)
@@ -300,8 +331,7 @@ class Snapshot:
         self.rebuild_count += 1
         self.forest.rebuild(self.queues[name] for name in sorted(self.queues))
         self._advance_queue_generations()
-        used = {queue.coverage: None for queue in self.queues.values()}
-        self._shared_groups = {key: coverage for key, coverage in self._shared_groups.items() if coverage in used}
+        self._shared_groups.keep({queue.coverage: None for queue in self.queues.values()})
 
     def _record_cohort_change(self, name: str) -> None:
         node = self.cohorts.get(name)
@@ -350,8 +380,8 @@ class Snapshot:
     def undo_to(self, change_count: int) -> None:
         """Undo the tentative changes made since `begin()` returned `change_count`, and end the block that it began."""
         tentative_changes = self._tentative_changes
-        if self._topology_changes:
-            self._undo_topology_changes(change_count)
+        if self.topology.assumed:
+            self.topology.undo_after(change_count)
         while len(tentative_changes) > change_count:
             queue, workload, usage, sign = tentative_changes.pop()
             if sign == _QUEUE_ONLY:
@@ -396,8 +426,7 @@ class Snapshot:
 
     def use_topology(self, usage: TopologyUsage, sign: int = 1) -> None:
         """Tentatively add (sign 1) or subtract (-1) the usage of topology domains; only inside `what_if()`."""
-        self._topology_changes.append((len(self._tentative_changes), usage, sign))
-        self.topology.assume(usage, sign)
+        self.topology.assume_at(len(self._tentative_changes), usage, sign)
 
     def remove_workload(self, workload: cluster_queue.AdmittedWorkload) -> None:
         """Tentatively remove a Workload with quota, and its usage; only inside `what_if()`."""
@@ -419,13 +448,6 @@ class Snapshot:
 
     # Internal helpers.
 
-    def _undo_topology_changes(self, change_count: int) -> None:
-        # A change follows another change of the same block, so it is older only if both are.
-        topology_changes = self._topology_changes
-        while topology_changes and topology_changes[-1][0] > change_count:
-            _, usage, sign = topology_changes.pop()
-            self.topology.assume(usage, -sign)
-
     def _change_usage(self, node: QuotaNode, usage: Usage, sign: int) -> None:
         if not self._is_outdated:
             change_usage(node, usage, sign)
@@ -434,24 +456,9 @@ class Snapshot:
             node.usage.extend([0] * (fr + 1 - len(node.usage)))
             node.usage[fr] += sign * amount
 
-    def _share_groups(self, groups: tuple[ResourceGroup, ...]) -> cluster_queue.ResourceGroupIndex:
-        group_content = tuple([(group.resources, group.flavors) for group in groups])
-        shared_index = self._shared_groups.get(group_content)
-        if shared_index is None:
-            shared_index = self._shared_groups[group_content] = cluster_queue.ResourceGroupIndex(
-                tuple([self._flavor_group(n, group) for n, group in enumerate(groups)]),
-                ignores_undeclared=self.ignores_undeclared,
-            )
-        return shared_index
-
-    def _flavor_group(self, group_number: int, group: ResourceGroup) -> cluster_queue.FlavorGroup:
-        ids = {r: tuple([self.flavor_resource_id(flavor, r) for flavor in group.flavors]) for r in group.resources}
-        return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
-
     def _clear_request_caches(self) -> None:
         self.obstacles.clear()
-        for coverage in self._shared_groups.values():
-            coverage.clear_request_cache()
+        self._shared_groups.clear_request_caches()
         if self.topology.is_enabled:
             for queue in self.queues.values():
                 queue.set_topology_flavors(self.topology.flavors)

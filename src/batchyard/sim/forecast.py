@@ -19,8 +19,8 @@ from batchyard.api import scheme
 from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Key, Obj, find_condition, key_of, with_metadata
 from batchyard.api.times import format_second, format_time
-from batchyard.api.views.node import node_view
-from batchyard.api.views.workload import WorkloadView, flavor_view, workload_view
+from batchyard.api.views.node import flavor_view, node_view
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.apiserver.request import StatusError
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import HOUR, SECOND, Duration, Instant

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import NODE, POD
-from batchyard.api.views.node import NodeView, PodTemplate, node_view, parse_pod_template
+from batchyard.api.views.node import FlavorView, NodeView, PodTemplate, node_view, parse_pod_template
 from batchyard.api.views.topology import TopologyAssignment
-from batchyard.api.views.workload import FlavorView
 from batchyard.api.well_known import (
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
@@ -148,6 +147,8 @@ class TopologyState:
         self.needs_listing = False
         #: Enables the placement of pods without a required or preferred level on the smallest domains first.
         self.is_profile_mixed = True
+        #: The changes of `assume_at`, each with its position and sign.
+        self.assumed: list[tuple[int, TopologyUsage, int]] = []
         #: Enables balanced placement.
         self.is_balanced = False
         #: The node and usage of each pod outside topologies, by namespace and name.
@@ -314,6 +315,18 @@ class TopologyState:
                 leaf = built.tree.leaf_by_values.get(values)
                 if leaf is not None:
                     built.capacity.use(leaf, amounts, sign * count)
+
+    def assume_at(self, position: int, usage: TopologyUsage, sign: int) -> None:
+        """Change the free capacity until `undo_after`; `position` counts the changes of quota before this one."""
+        self.assumed.append((position, usage, sign))
+        self.assume(usage, sign)
+
+    def undo_after(self, position: int) -> None:
+        """Undo the changes of `assume_at` with a greater position."""
+        # A change follows a change of quota in the same block, so it is older only if both are.
+        while self.assumed and self.assumed[-1][0] > position:
+            _, usage, sign = self.assumed.pop()
+            self.assume(usage, -sign)
 
     def reserve(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity and the idle capacity for a while, for the next pod sets of a Workload."""

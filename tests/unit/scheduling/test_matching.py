@@ -6,7 +6,8 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.api.views.workload import flavor_view, workload_view
+from batchyard.api.views.node import flavor_view
+from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.cluster_queue import FlavorMismatches
 from yard import SchedulerBench, flavors_of, group, queue, workload
 

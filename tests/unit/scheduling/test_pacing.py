@@ -11,7 +11,8 @@ from batchyard.api.meta import Obj, is_true
 from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.controller_runtime.runner import Runner
-from batchyard.scheduling.controller import DecisionPacing, Scheduler, SchedulerSettings
+from batchyard.scheduling.blocked_cycle import DecisionPacing
+from batchyard.scheduling.controller import Scheduler, SchedulerSettings
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import WATCHED_KINDS, SchedulerCache
 from batchyard.scheduling.workload.controller import WorkloadLifecycle

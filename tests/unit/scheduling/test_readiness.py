@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.views.workload import FlavorView, cluster_queue_view, flavor_view
-from batchyard.scheduling.cluster_queue import (
+from batchyard.api.views.node import FlavorView, flavor_view
+from batchyard.api.views.workload import cluster_queue_view
+from batchyard.scheduling.active_status import (
     MULTIKUEUE_CONTROLLER_NAME,
     PROVISIONING_CONTROLLER_NAME,
     AdmissionCheckInfo,

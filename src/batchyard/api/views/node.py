@@ -278,3 +278,35 @@ def namespace_labels(namespace: Obj) -> Mapping[str, str]:
     """Return the labels of a Namespace, including the label with its name."""
     metadata = namespace["metadata"]
     return {NAME_LABEL: metadata["name"], **(metadata.get("labels") or {})}
+
+
+# The view of a ResourceFlavor.
+
+
+_SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorView:
+    """The parsed spec of a ResourceFlavor: labels, taints and Topology of its nodes, and tolerations for its pods."""
+
+    name: str
+    labels: Mapping[str, str]
+    #: The taints with the effects NoSchedule and NoExecute.
+    taints: tuple[Taint, ...]
+    tolerations: tuple[Toleration, ...]
+    #: The name of the Topology of its nodes; '' without one.
+    topology: str = ""
+
+
+def flavor_view(obj: Obj) -> FlavorView:
+    """Parse the spec of a ResourceFlavor."""
+    spec = obj.get("spec") or {}
+    taints = map(parse_taint, spec.get("nodeTaints") or ())
+    return FlavorView(
+        name=obj["metadata"]["name"],
+        labels=spec.get("nodeLabels") or {},
+        taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
+        tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
+        topology=spec.get("topologyName") or "",
+    )

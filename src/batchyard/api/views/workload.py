@@ -585,35 +585,3 @@ def _flavor_fungibility(spec: Mapping[str, Any]) -> FlavorFungibility:
 def _fair_sharing_weight(spec: Mapping[str, Any]) -> float:
     weight = (spec.get("fairSharing") or {}).get("weight")
     return 1.0 if weight is None else meta.parse_quantity(weight) / meta.NANO
-
-
-# The view of a ResourceFlavor.
-
-
-_SCHEDULING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-
-
-@dataclass(frozen=True, slots=True)
-class FlavorView:
-    """The parsed spec of a ResourceFlavor: labels, taints and Topology of its nodes, and tolerations for its pods."""
-
-    name: str
-    labels: Mapping[str, str]
-    #: The taints with the effects NoSchedule and NoExecute.
-    taints: tuple[node.Taint, ...]
-    tolerations: tuple[node.Toleration, ...]
-    #: The name of the Topology of its nodes; '' without one.
-    topology: str = ""
-
-
-def flavor_view(obj: Obj) -> FlavorView:
-    """Parse the spec of a ResourceFlavor."""
-    spec = obj.get("spec") or {}
-    taints = map(node.parse_taint, spec.get("nodeTaints") or ())
-    return FlavorView(
-        name=obj["metadata"]["name"],
-        labels=spec.get("nodeLabels") or {},
-        taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
-        tolerations=tuple(map(node.parse_toleration, spec.get("tolerations") or ())),
-        topology=spec.get("topologyName") or "",
-    )

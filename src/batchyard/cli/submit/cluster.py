@@ -13,8 +13,8 @@ import msgspec
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, event_last_time
 from batchyard.api.scheme import kind_info
-from batchyard.api.views.node import PodTemplate, Taint, parse_pod_template
-from batchyard.api.views.workload import ClusterQueueView, FlavorView, cluster_queue_view, flavor_view
+from batchyard.api.views.node import FlavorView, PodTemplate, Taint, flavor_view, parse_pod_template
+from batchyard.api.views.workload import ClusterQueueView, cluster_queue_view
 from batchyard.cli.daily.cluster import ClusterClient
 from batchyard.cli.submit.manifests import JobRequest, job_manifest, with_job_owner
 from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, failure_reason, object_path

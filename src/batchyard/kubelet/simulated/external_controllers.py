@@ -23,7 +23,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.times import parse_time
 from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling.cluster_queue import PROVISIONING_CONTROLLER_NAME
+from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle, pods_ready
 
 _NEVER: Final = "never"

@@ -232,6 +232,28 @@ class SecondPassQueue:
         return min((retry.due for retry in self._retries.values()), default=None)
 
 
+def apply_replacements(
+    replacements: Iterable[NodeReplacement],
+    pass_of_heads: tuple[Sequence[Head], SecondPassQueue],
+    reader: Reader,
+    now: Instant,
+    outcome: ReconcileResult,
+) -> None:
+    """Apply the decided replacements of failed nodes; the others of the heads wait in the queue of the second pass."""
+    heads, second_pass = pass_of_heads
+    decided_workloads = set()
+    for replacement in replacements:
+        if not replacement.is_skipped:
+            decided_workloads.add(replacement.workload.key)
+            view = replacement.workload
+            workload = reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))
+            if workload is not None and is_still_admitted(workload):
+                apply_replacement(replacement, workload, now, outcome)
+    for head in heads:
+        if head.workload.key not in decided_workloads:
+            second_pass.postpone(head.workload, now)
+
+
 def apply_replacement(replacement: NodeReplacement, workload: Obj, now: Instant, outcome: ReconcileResult) -> None:
     """Add to the outcome the write of a Workload's new topology assignment, or of its eviction if there is none."""
     key = Key(scheme.WORKLOAD, replacement.workload.namespace, replacement.workload.name)

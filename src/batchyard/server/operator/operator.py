@@ -30,7 +30,8 @@ from batchyard.interfaces.client import WatchEvent
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import Exposition, TextSource
 from batchyard.metrics.registry import gauge_text
-from batchyard.scheduling.controller import NETWORK_PACING, CycleObserver
+from batchyard.scheduling.blocked_cycle import NETWORK_PACING
+from batchyard.scheduling.controller import CycleObserver
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import ServerClock

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, find_condition
 from batchyard.api.views import workload as workload_views
-from batchyard.api.views.node import namespace_labels
+from batchyard.api.views.node import FlavorView, flavor_view, namespace_labels
 from batchyard.interfaces.client import EventType, WatchEvent
 
 # Quota of the cohort trees, computed slowly and directly from its definition.
@@ -154,7 +154,7 @@ class ObjectStates:
         self.queues: dict[str, workload_views.ClusterQueueView] = {}
         self.cohorts: dict[str, workload_views.CohortView] = {}
         self.local_queues: dict[str, workload_views.LocalQueueView] = {}
-        self.flavors: dict[str, workload_views.FlavorView] = {}
+        self.flavors: dict[str, FlavorView] = {}
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.workloads: dict[str, workload_views.WorkloadView] = {}
@@ -165,7 +165,7 @@ class ObjectStates:
             scheme.CLUSTER_QUEUE: (self.queues, workload_views.cluster_queue_view),
             scheme.COHORT: (self.cohorts, workload_views.cohort_view),
             scheme.LOCAL_QUEUE: (self.local_queues, workload_views.local_queue_view),
-            scheme.RESOURCE_FLAVOR: (self.flavors, workload_views.flavor_view),
+            scheme.RESOURCE_FLAVOR: (self.flavors, flavor_view),
             scheme.NAMESPACE: (self.namespaces, namespace_labels),
             scheme.WORKLOAD: (self.workloads, workload_views.workload_view),
         }

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.api.views.node import flavor_view
 from batchyard.api.views.workload import (
     FlavorFungibility,
     FlavorResourceQuota,
     PreemptionRules,
     cluster_queue_view,
     cohort_view,
-    flavor_view,
     local_queue_view,
 )
 from yard import cohort, group, queue, quota

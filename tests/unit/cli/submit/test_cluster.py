@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.views.workload import FlavorView, cluster_queue_view, flavor_view
+from batchyard.api.views.node import FlavorView, flavor_view
+from batchyard.api.views.workload import cluster_queue_view
 from batchyard.cli.submit.cluster import SubmitError, check_flavors, match_gpu_model
 from batchyard.cli.submit.manifests import JobRequest
 
