@@ -23,6 +23,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.state import TopologyUsage
 
 # The order in which a cycle decides about Workloads: earlier ones take quota before later ones.
 #
@@ -500,7 +501,7 @@ def _over_limit_message(workload: WorkloadView) -> str:
 #: Cycles with preemption in a tree at one instant before loops are checked; ordinary chains are shorter.
 CYCLES_UNCHECKED: Final = 16
 
-TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage], ...]
+TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage, TopologyUsage], ...]
 
 
 class PreemptionStep(NamedTuple):
@@ -581,7 +582,7 @@ class PreemptionLoopDetector:
 
 def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot) -> TreeHoldings:
     return tuple(
-        (workload.key, workload.usage)
+        (workload.key, workload.usage, workload.topology_usage)
         for queue in snapshot.queues_below(root)
         for workload in sorted(queue.workloads.values(), key=lambda w: w.key)
     )
