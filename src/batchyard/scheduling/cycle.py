@@ -33,6 +33,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.state import TopologyUsage
 
 # The order in which a cycle decides about Workloads: earlier ones take quota before later ones.
 #
@@ -467,8 +468,9 @@ CYCLES_UNCHECKED: Final = 16
 #: Cycles with preemption in a tree at one instant before a loop in which usage increases counts as endless.
 _CYCLES_WITH_USAGE_MAX: Final = 1_000
 
-#: The Workloads with quota, each with its quota, and the usage of its LocalQueue if that affects the order of victims.
-TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage, float], ...]
+#: The Workloads with quota, each with its quota, the usage of its LocalQueue if that affects the order of victims, and
+#: the usage of topology domains.
+TreeHoldings: TypeAlias = tuple[tuple[str, quota.Usage, float, TopologyUsage], ...]
 
 
 class PreemptionStep(NamedTuple):
@@ -550,7 +552,12 @@ class PreemptionLoopDetector:
 
 def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot, usage_of: Callable[[str], float] | None) -> TreeHoldings:
     return tuple(
-        (workload.key, workload.usage, 0.0 if usage_of is None else usage_of(workload.local_queue))
+        (
+            workload.key,
+            workload.usage,
+            0.0 if usage_of is None else usage_of(workload.local_queue),
+            workload.topology_usage,
+        )
         for queue in snapshot.queues_below(root)
         for workload in sorted(queue.workloads.values(), key=lambda w: w.key)
     )
