@@ -156,7 +156,7 @@ class MetricGroup:
 
 
 UNTRACKED_VALUE: Final = "kueue.x-k8s.io/_UNTRACKED_VALUE_"
-_LABEL_PATTERN: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL_PATTERN: Final = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 _LOCAL_QUEUE_PREFIX, _COHORT_PREFIX = "kueue_local_queue_", "kueue_cohort_"
 _INFO_METRICS: Final = ("kueue_cohort_info", "kueue_cluster_queue_info")
 _CREATION_LATENCY: Final = "kueue_workload_creation_latency_seconds"

@@ -20,7 +20,7 @@ _CONVERTED_VERSIONS: Final = {
     conversion.OLD_API_VERSION: conversion.STORAGE_API_VERSION,
     conversion.CONFIGURATION_OLD_API_VERSION: conversion.CONFIGURATION_STORAGE_API_VERSION,
 }
-_COMMENT_PATTERN: Final = re.compile(r"^\s*#|\s#\s", re.MULTILINE)
+_COMMENT_PATTERN: Final = re.compile(r"^[ \t]*#|\s#\s", re.MULTILINE)
 _DROPPED_CONFIGURATION_FIELDS: Final = ("queueVisibility", "integrations.podOptions")
 
 
