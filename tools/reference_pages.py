@@ -339,7 +339,7 @@ def _configuration() -> Iterator[str]:
     yield from ("# Configuration", "")
     yield from (
         "These are the fields of Kueue's `Configuration`, the file that `up` and `operator` read with `--config FILE`.",
-        "[Some fields have no effect](../how-to/operator.md#kueues-configuration).",
+        "[Some fields have no effect, and some are rejected](../how-to/operator.md#kueues-configuration).",
         "",
     )
     kind = next(kind for kind in scheme.KINDS if kind.constant == scheme.CONFIGURATION)

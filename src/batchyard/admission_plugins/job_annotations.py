@@ -41,7 +41,10 @@ def parse_timeout_seconds(text: str) -> tuple[int | None, int | None]:
 
     The range of the numbers is not checked. Raises ValueError for other JSON, with the reason.
     """
-    fields: Any = json.loads(text)
+    try:
+        fields: Any = json.loads(text)
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
     if not isinstance(fields, dict):
         raise ValueError("the value must be a JSON object")  # noqa: TRY004 - the text is wrong, not its type
     for name in _FIELDS:

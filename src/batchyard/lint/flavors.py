@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, is_elastic
 from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.views.node import FlavorView, Taint, parallel_pod_count
 from batchyard.api.views.workload import ClusterQueueView
@@ -334,6 +334,8 @@ def _stays_suspended(job: LintedJob, linted: LintedManifests) -> bool:
 def _describe_unmanaged_job(job: LintedJob, linted: LintedManifests) -> str:
     if _stays_suspended(job, linted):
         return "no queue manages the job, so it stays suspended forever"
+    if is_elastic(job.obj):
+        return "no queue manages the job, so its pods keep the scheduling gate of elastic jobs, and do not run"
     return "no queue manages the job, so its pods start immediately and without quota"
 
 
@@ -486,7 +488,7 @@ _TOPOLOGY_ANNOTATIONS: Final = (
     well_known.SLICE_TOPOLOGY,
     well_known.SLICE_LAYERS,
 )
-_TOPOLOGY_PROBLEM: Final = "batchyard does not schedule by topology yet: the pods may get any nodes of their flavor"
+_TOPOLOGY_PROBLEM: Final = "the pods do not follow topology assignments yet: they may get any nodes of their flavor"
 _TOPOLOGY_FIX: Final = (
     "where distance matters, use a pod affinity, a placement group, or a flavor for each domain"
     " (docs/concepts/placement.md); on a cluster with Kueue, ignore this warning"

@@ -236,12 +236,13 @@ class Scheduler:
         self._cache.resync(reader, now)
         if self._due_replacements:
             return self._finish_replaced_slices(reader, now)
-        failed = self._second_pass.take_due(now) if self._settings.watches_nodes else ()
         heads = self._in_flight.select_heads(self._cache.heads(now), self._tree_of)
         outcome = self._new_result(requeue_at=now)
         if self._blocked.may_resume:
             self._apply_decisions(self._blocked.take_decisions(), reader, now, outcome)
             return outcome
+        watches_nodes = self._settings.watches_nodes and not self._blocked.is_blocked
+        failed = self._second_pass.take_due(now) if watches_nodes else ()
         if (not heads and not failed) or self._blocked.is_blocked:
             return self._write_due_reports(reader, now)
         self._number += 1
@@ -412,7 +413,7 @@ class Scheduler:
         # While writes are in flight, the result of the last one causes the next reconcile.
         next_report = self._reports_due + (_REPORT_DELAY_MAX if self._in_flight else 0)
         due_times = [self._cache.queue_manager.next_release(), next_report if self._reports else None]
-        if self._settings.watches_nodes:
+        if self._settings.watches_nodes and not self._blocked.is_blocked:
             due_times.append(self._second_pass.next_due())
         outcome.requeue_at = min((t for t in due_times if t is not None), default=None)
         return outcome

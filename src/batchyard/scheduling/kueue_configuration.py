@@ -181,7 +181,9 @@ class KueueSettings:
     def with_gates(self, gates: Mapping[str, bool]) -> "KueueSettings":
         """Return a copy of the settings with the decision rules and the topology rules that feature gates select."""
         topology_gates = {name: is_on for name, is_on in gates.items() if name in TOPOLOGY_GATES}
-        return replace(self.with_rules(decision_rules(DEFAULT_VERSION, gates)), topology_gates=topology_gates)
+        policy = replace(self.policy, partial_admission=gates.get(PARTIAL_ADMISSION, GATES[PARTIAL_ADMISSION]))
+        settings = replace(self, policy=policy, topology_gates=topology_gates)
+        return settings.with_rules(decision_rules(DEFAULT_VERSION, gates))
 
     def with_rules(self, rules: DecisionRules) -> "KueueSettings":
         """Return a copy of the settings with other decision rules."""
@@ -203,7 +205,7 @@ SIMULATION_SETTINGS: Final = KueueSettings(pods_ready=None, managed_jobs=Managed
 def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     """Return the scheduling settings of a Kueue Configuration in which all defaults are set."""
     fair_sharing_settings = configuration.get("fairSharing")
-    policy = SchedulingPolicy(partial_admission=is_gate_enabled(configuration, PARTIAL_ADMISSION))
+    policy = SchedulingPolicy()
     if fair_sharing_settings is not None:
         strategies = tuple(map(FairSharingStrategy, fair_sharing_settings["preemptionStrategies"]))
         policy = replace(policy, fair_sharing=True, preemption_strategies=strategies)
@@ -321,7 +323,10 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldError]:
-    """Yield an error for each name in `gates` that is no feature gate of Kueue; `path` is the path of the gates."""
+    """Yield an error for each unknown or unsupported feature gate in `gates`; `path` is the path of the gates."""
+    for name in changed_gates({"featureGates": gates}, GateEffect.REFUSED):
+        problem = f"this setting is not supported: {GATE_RULES[name].reason}"
+        yield FieldError(f"{path}.{name}", problem, "remove the field")
     for name in gates:
         if name not in GATES:
             close_matches = get_close_matches(name, list(GATES), 1)

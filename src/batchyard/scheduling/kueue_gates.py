@@ -62,7 +62,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "enabled, admission fair sharing counts usage from the quota reservation, not from the admission",
         ANCHOR_AT_QUOTA_RESERVATION,
     ),
-    **_obeyed("disabled, `multiKueue` has no effect; enabled, it is refused", MULTI_KUEUE),
+    **_obeyed("disabled, `multiKueue` has no effect; otherwise, `multiKueue` is rejected", MULTI_KUEUE),
     **_obeyed("disabled, LocalQueues have no metrics", "LocalQueueMetrics"),
     **_obeyed("disabled, `kueue_cohort_info` and `kueue_cluster_queue_info` are not served", "MetricsForCohorts"),
     **_obeyed(
@@ -90,11 +90,15 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
     ),
     **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
-    **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
+    **_obeyed("in simulations only: disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
-        "disabled, pods without a required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
+        "in simulations only: disabled, pods without required or preferred level do not use the smallest domains first",
+        TAS_PROFILE_MIXED,
     ),
-    **_obeyed("enabled, pods with a preferred level are spread evenly over domains", TAS_BALANCED_PLACEMENT),
+    **_obeyed(
+        "in simulations only: enabled, pods with a preferred level are spread evenly over domains",
+        TAS_BALANCED_PLACEMENT,
+    ),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     # Gates of the scheduler.
     **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),

@@ -98,13 +98,15 @@ class TopologyNominator:
     snapshot: Snapshot
     assigner: FlavorAssigner
     preemptor: Preemptor | None
+    #: Whether the Workload may be admitted with fewer pods than its pod sets specify.
+    may_shrink: bool = True
 
     def nominate(self) -> Nomination:
         """Return the flavors, topology domains and preemption targets; with fewer pods if allowed and needed."""
         workload = self.workload
         self.assigner.topology = FlavorTopologyMismatches(workload, self.queue, self.snapshot)
         nomination = self._assign_with_counts(workload.counts)
-        if not _fits_or_has_targets(nomination) and workload.can_be_partially_admitted:
+        if not _fits_or_has_targets(nomination) and self.may_shrink and workload.can_be_partially_admitted:
             partial_nomination = search_pod_counts(workload.pod_sets, self._assign_with_counts, _fits_or_has_targets)
             nomination = partial_nomination or nomination
         assignment, targets = nomination

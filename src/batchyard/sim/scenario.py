@@ -183,11 +183,13 @@ def _unknown_target(path: str, kind: str, name: str, known_names: Collection[str
 PODS_READY_PATH: Final = "spec.waitForPodsReady"
 
 
-def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any] | None) -> PodsReadyPolicy | None:
+def pods_ready_policy(
+    wait_for_pods_ready: Mapping[str, Any] | None, gates: Mapping[str, bool] = well_known.GATES
+) -> PodsReadyPolicy | None:
     """Return the policy for pods that are not ready in time, from `waitForPodsReady`; None if that is unset or off."""
     if wait_for_pods_ready is None or not wait_for_pods_ready["enable"]:
         return None
-    return kueue_configuration.pods_ready_policy(wait_for_pods_ready)
+    return kueue_configuration.pods_ready_policy(wait_for_pods_ready, gates)
 
 
 def pods_ready_errors(wait_for_pods_ready: Mapping[str, Any] | None) -> Iterator[FieldError]:
@@ -421,7 +423,7 @@ def _scenario_settings(manifest: Manifest, faults: list[ManifestFault]) -> dict[
     kueue_settings = replace(
         SIMULATION_SETTINGS,
         policy=SchedulingPolicy(fair_sharing=_has_fair_sharing(manifest)),
-        pods_ready=pods_ready_policy(pods_ready_fields),
+        pods_ready=pods_ready_policy(pods_ready_fields, {**well_known.GATES, **gates}),
         admission_fair_sharing=parse_admission_fair_sharing(
             spec.get("admissionFairSharing"), {**well_known.GATES, **gates}
         ),
@@ -441,7 +443,7 @@ def _configuration_settings(objects: Iterable[Manifest], settings: Manifest | No
     faults += [manifest.fault(fault) for manifest in configurations for fault in unsupported_field_errors(manifest.obj)]
     if not configurations:
         return {}
-    for name in ("waitForPodsReady", "admissionFairSharing"):
+    for name in ("waitForPodsReady", "admissionFairSharing", "featureGates"):
         if settings is not None and name in (settings.obj.get("spec") or {}):
             problem = f"{name} must not be set if there is a Kueue Configuration"
             faults.append(settings.fault(FieldError(f"spec.{name}", problem, "set it only in the Configuration")))

@@ -109,7 +109,8 @@ def read_change(
     manifests = read_manifests(read_sources(sources, source_errors))
     scenario = make_scenario(manifests, source_errors, run_start.cluster)
     kinds = {group_kind(each.obj) for each in manifests.objects}
-    kueue_settings = scenario.kueue if scheme.CONFIGURATION in kinds else None
+    version = run_start.scenario.kueue.policy.rules.version
+    kueue_settings = scenario.kueue.with_version(version) if scheme.CONFIGURATION in kinds else None
     if kueue_settings is None and scheme.SCENARIO in kinds:
         policy = replace(run_start.scenario.kueue.policy, fair_sharing=scenario.kueue.policy.fair_sharing)
         kueue_settings = replace(run_start.scenario.kueue, policy=policy)

@@ -125,6 +125,11 @@ def test_feature_gates_are_set_and_unknown_ones_are_rejected() -> None:
     assert fault == f"{place}: unknown feature gate 'TASBalancePlacement'; did you mean 'TASBalancedPlacement'?"
 
 
+def test_unsupported_feature_gates_are_rejected() -> None:
+    (fault,) = faults(CONFIG.replace("horizon: 10m", "featureGates: {PriorityBoost: true}"))
+    assert fault.startswith("f.yaml:5 Scenario/example: spec.featureGates.PriorityBoost: this setting is not supported")
+
+
 def test_second_scenario_is_rejected() -> None:
     assert faults(CONFIG, CONFIG) == [
         "f.yaml:8 Scenario/example: there is already a document of kind Scenario; keep one of them"

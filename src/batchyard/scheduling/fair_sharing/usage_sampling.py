@@ -78,7 +78,7 @@ class UsageSampling:
             self._cache.record_usage_change(obj["spec"].get("clusterQueue", ""))
             status = {**(obj.get("status") or {}), "fairSharing": fair_sharing_status(entry)}
             writes = [UpdateStatus(with_status(obj, status))] if status != obj.get("status") else []
-        if self._is_endless or self._holds_quota():
+        if self._is_endless:
             return ReconcileResult(writes, requeue_at=entry.last_update + interval)
         self._is_idle = True
         return ReconcileResult(writes)
@@ -90,9 +90,6 @@ class UsageSampling:
             self._ledger.sample(local_queue, now)
         while now >= entry.last_update + interval:
             self._ledger.sample(local_queue, entry.last_update + interval)
-
-    def _holds_quota(self) -> bool:
-        return any(queue.workloads for queue in self._cache.snapshot.queues.values())
 
     def _resume(self) -> list[Key]:
         self._is_idle = False

@@ -301,7 +301,9 @@ def _nameless_view_of(view_of: Callable[[Obj], WorkloadView]) -> Callable[[Obj],
     """Return a function like `view_of` for which names of pod sets do not make Workloads different."""
 
     def nameless_view(obj: Obj) -> WorkloadView:
-        view = view_of(obj)
+        shared_view = view_of(obj)
+        view = WorkloadView(obj, shared_view)  # a copy, because other caches may use other rules
+        view.queued = shared_view.queued
         view.ignore_pod_set_names()
         return view
 

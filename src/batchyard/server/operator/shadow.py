@@ -255,6 +255,11 @@ _NO_USAGE_COMPARISON: Final = (
     "follow from the usage of LocalQueues are reported as differences"
 )
 
+_NO_CYCLE_GATES: Final = (
+    "shadow mode does not follow the feature gates FairSharingRefill and PrioritizePreemptorWorkloads: decisions that"
+    " follow from them are reported as differences"
+)
+
 
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
@@ -270,6 +275,8 @@ async def _read_kueue_settings(
             report(f"batchyard: {_NO_USAGE_COMPARISON}")
         kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
     kueue_settings = kueue_settings.with_version(config.version)
+    if kueue_settings.policy.rules.has_cycle_gates:
+        report(f"batchyard: {_NO_CYCLE_GATES}")
     return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings
 
 
