@@ -44,7 +44,7 @@ def test_scenario_and_cluster_documents_of_docs_are_valid() -> None:
     blocks = re.findall(
         r"```yaml\n(.*?)```", (ROOT / "docs" / "reference" / "scenarios.md").read_text("utf-8"), re.DOTALL
     )
-    request, described, reserved = (yaml.safe_load(block) for block in blocks)
+    _workload, request, described, reserved = (yaml.safe_load(block) for block in blocks)
     group, cloud = "sim.batchyard.dev/v1alpha1", "cloud.batchyard.dev/v1alpha1"
     documents = [
         {"apiVersion": group, "kind": "Scenario", "metadata": {"name": "s"}, "spec": request},

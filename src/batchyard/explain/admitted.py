@@ -32,7 +32,7 @@ from batchyard.interfaces.client import Reader
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload.lifecycle import READY, checks_of
+from batchyard.scheduling.workload.lifecycle import READY, checks_of, retry_at
 
 # Node capacity: the autoscaler's messages about pods without a node, and the machines and retries that it waits for.
 
@@ -127,7 +127,9 @@ class AdmittedExplainer:
         first_check = waiting_checks[0]
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
-        binding_limit = BindingLimit(ADMISSION_CHECK, text, "AdmissionCheck", first_check["name"])
+        binding_limit = BindingLimit(
+            ADMISSION_CHECK, text, "AdmissionCheck", first_check["name"], until=retry_at(workload)
+        )
         queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
         changes = [each.document() for each in propose_check_removal(queue, waiting_checks, self._reader)]
         document_part |= nonempty_fields(changes=changes, changesEnd=awaited_event(first_check, self._reader))

@@ -106,7 +106,8 @@ def failed_check_binding_limit(workload: Obj) -> BindingLimit | None:
     for state in (lifecycle.REJECTED, lifecycle.RETRY):
         checks = lifecycle.checks_in_state(workload, state)
         if checks:
-            return BindingLimit(CHECK, lifecycle.describe_checks(checks, state), "AdmissionCheck", checks[0]["name"])
+            text, until = lifecycle.describe_checks(checks, state), lifecycle.retry_at(workload)
+            return BindingLimit(CHECK, text, "AdmissionCheck", checks[0]["name"], until=until)
     return None
 
 

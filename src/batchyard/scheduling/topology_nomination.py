@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from batchyard.api import scheme
+from batchyard.api.meta import Obj
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, PodSet, WorkloadView
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -244,12 +245,17 @@ def usage_of_pod_set(workload: WorkloadView, held: AdmittedPodSet) -> TopologyUs
     return usage_of(held.flavors.values(), held.topology, template)
 
 
+def _level_labels(topology: Obj) -> list[str]:
+    levels = (topology.get("spec") or {}).get("levels") or ()
+    return [level["nodeLabel"] for level in levels if "nodeLabel" in level]
+
+
 def queues_after_topology_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
     """Update a Topology, and return the ClusterQueues with flavors of it, if it is new, gone or changed."""
     name, topology = event.key.name, snapshot.topology
     if event.type is EventType.DELETED:
         topology.remove_topology(name)
-    elif not topology.put_topology(name, [level["nodeLabel"] for level in event.obj["spec"]["levels"]]):
+    elif not topology.put_topology(name, _level_labels(event.obj)):
         return []
     flavors = {flavor.name for flavor in snapshot.flavors.values() if flavor.topology == name}
     return [queue.name for queue in snapshot.queues.values() if not flavors.isdisjoint(queue.view.flavors)]

@@ -4,11 +4,15 @@ Sources: Kueue's pkg/workload (IsExplicitlyRequestingTAS) and pkg/util/tas.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 from batchyard.api.kueue_conversion import compress_domains, expand_slices
 from batchyard.api.meta import SliceLayer
 from batchyard.api.well_known import HOSTNAME
+
+#: The maximum number of domains of an assignment: the schema allows as many values in each slice.
+_DOMAINS_MAX: Final = 100_000
 
 
 class TopologyRequest(NamedTuple):
@@ -68,8 +72,12 @@ def parse_topology_request(obj: Mapping[str, Any]) -> TopologyRequest:
 
 
 def parse_topology_assignment(obj: Mapping[str, Any]) -> TopologyAssignment:
-    """Parse the `topologyAssignment` of a pod set in an admission."""
-    domains = expand_slices(obj.get("slices") or ())
+    """Parse the `topologyAssignment` of a pod set in an admission; one with inconsistent slices has no domains."""
+    slices = obj.get("slices") or ()
+    domains: list[dict[str, Any]] = []
+    if sum(part["domainCount"] for part in slices) <= _DOMAINS_MAX:
+        with suppress(KeyError, IndexError):
+            domains = expand_slices(slices)
     return TopologyAssignment(
         tuple(obj.get("levels") or ()), tuple(TopologyDomain(tuple(each["values"]), each["count"]) for each in domains)
     )
