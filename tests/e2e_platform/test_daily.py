@@ -241,8 +241,9 @@ def test_top_prints_one_frame_for_scripts(yard: Yard) -> None:
 class Screen:
     """A terminal of a fixed size with a running program, and the frames that the program draws."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, height: int) -> None:
         self._descriptor = descriptor
+        self._height = height
         self._received = b""
 
     def press(self, keys: str) -> None:
@@ -254,9 +255,10 @@ class Screen:
         for _ in range(_READS_MAX):
             frames = [re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", each) for each in self._received.split(b"\x1b[H")[-3:]]
             for frame in frames:
-                if text in frame.decode("utf-8", "ignore") and b"quit" in frame:
+                lines = frame.decode("utf-8", "ignore").splitlines()
+                if len(lines) == self._height and all(word in "\n".join(lines) for word in (text, "quit")):
                     self._received = b""
-                    return frame.decode("utf-8", "ignore").splitlines()
+                    return lines
             ready, _, _ = select.select([self._descriptor], [], [], _ENDS_WITHIN)
             assert ready, f"no {text!r} in: {frames[-1].decode('utf-8', 'replace')}"
             self._received += os.read(self._descriptor, 65536)
@@ -276,7 +278,7 @@ def top_on_screen(yard: Yard, width: int, height: int) -> Iterator[tuple[Screen,
     with subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner, env=environment) as process:
         os.close(inner)
         try:
-            yield Screen(outer), process
+            yield Screen(outer, height), process
         finally:
             process.kill()
             os.close(outer)
