@@ -121,7 +121,7 @@ def convert(
     """Print manifests with Kueue's v1beta1, which Kueue 0.20 refuses, converted to v1beta2.
 
     Converted documents lose their comments; the other documents are printed unchanged. Messages on standard error name
-    what is lost. Exits with 1 if a document is invalid.
+    the lost fields. Exits with 1 if a document is invalid.
     """
     file_faults: list[FileFault] = []
     documents = [each for source, text in read_sources(paths, file_faults) for each in convert_text(source, text)]

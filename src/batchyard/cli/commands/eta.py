@@ -179,7 +179,7 @@ def _forecast_all_locally(request: EtaRequest) -> list[Mapping[str, Any]]:
 
 
 def _forecast_namespace_on_server(request: EtaRequest, error: ListPermissionError) -> list[Mapping[str, Any]]:
-    """Return the server's forecasts of one namespace's pending Workloads, for a user who may not list all namespaces.
+    """Return the server's forecasts of one namespace's pending Workloads, for a user without the right to list all.
 
     Exit with `error` if these forecasts are not available either.
     """

@@ -43,9 +43,9 @@ class UsageSampling:
     kinds = WATCHED_KINDS
 
     def __init__(self, scheduler_cache: SchedulerCache, ledger: UsageLedger, *, is_endless: bool) -> None:
-        """Create the controller; unless `is_endless`, it samples only while some Workload holds quota.
+        """Create the controller; unless `is_endless`, it takes the samples that are due only after the next change.
 
-        Otherwise a simulation without an end would never stop. The omitted samples are taken at the next change.
+        A timer would keep a simulation without a horizon from ending.
         """
         self._cache = scheduler_cache
         self._ledger = ledger
