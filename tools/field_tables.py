@@ -82,6 +82,8 @@ REQUIRED: Final = (
 )
 #: Fields that CRDs require, but their webhooks set before the validation.
 FILLED_IN: Final = ("JobSet.spec.failurePolicy.rules.name",)
+#: Bounds of CRDs that a later version of Kueue changed (0.20: a podSet may have the minCount 0).
+LATER: Final[Mapping[str, Mapping[str, Any]]] = {"Workload.spec.podSets.minCount": {"min": 0}}
 WEBHOOKS: Final = ("MutatingWebhook", "ValidatingWebhook")
 WEBHOOK: Final[Mapping[str, Mapping[str, Any]]] = {
     "failurePolicy": {"enum": ["Ignore", "Fail"], "default": "Fail"},
@@ -236,7 +238,7 @@ class CrdTable:
         unknown = [key for key in schema if key not in {*_FACTS, *_IGNORED, *_STRUCTURE}]
         if unknown:
             raise UnknownSchemaError(f"{path}: {', '.join(unknown)}")
-        facts = {word: schema[key] for key, word in _FACTS.items() if key in schema}
+        facts = {word: schema[key] for key, word in _FACTS.items() if key in schema} | LATER.get(path, {})
         if schema.get("x-kubernetes-list-type") == "set":
             facts["set"] = True
         if schema.get("x-kubernetes-map-type") == "atomic":

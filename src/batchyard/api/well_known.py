@@ -198,7 +198,10 @@ ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
 TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
-TOPOLOGY_GATES: Final = (TAS_BALANCED_PLACEMENT, TAS_PROFILE_MIXED, TOPOLOGY_AWARE_SCHEDULING)
+ELASTIC_TOPOLOGY_GATE: Final = "ElasticJobsViaWorkloadSlicesWithTAS"
+TOPOLOGY_GATES: Final = (
+    *(ELASTIC_TOPOLOGY_GATE, TAS_BALANCED_PLACEMENT, TAS_PROFILE_MIXED, TOPOLOGY_AWARE_SCHEDULING),
+)
 
 #: The preemption strategies of fair sharing.
 FINAL_SHARE: Final = "LessThanOrEqualToFinalShare"

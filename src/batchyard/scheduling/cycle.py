@@ -217,13 +217,13 @@ class Cycle:
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
+        if workload.replaced_slice and self.policy.rules.elastic_jobs:
+            assigner.replaced = slices.find_replaced_slice(workload, queue)
         if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
             may_shrink = self.policy.partial_admission
             return topology_nomination.TopologyNominator(
                 workload, queue, self.snapshot, assigner, preemptor, may_shrink
             ).nominate()
-        if workload.replaced_slice and self.policy.rules.elastic_jobs:
-            assigner.replaced = slices.find_replaced_slice(workload, queue)
         full_result = _assign_with_counts(assigner, preemptor, workload.counts)
         if assigner.replaced is not None:
             return full_result[0], slices.with_replaced_slice(full_result[0].mode, full_result[1], assigner.replaced)

@@ -12,6 +12,7 @@ from batchyard.api.well_known import (
     ANCHOR_AT_QUOTA_RESERVATION,
     DISABLE_WAIT_FOR_PODS_READY,
     ELASTIC_JOBS_GATE,
+    ELASTIC_TOPOLOGY_GATE,
     GATES,
     TAS_BALANCED_PLACEMENT,
     TAS_PROFILE_MIXED,
@@ -99,6 +100,10 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "in simulations only: enabled, pods with a preferred level are spread evenly over domains",
         TAS_BALANCED_PLACEMENT,
     ),
+    **_obeyed(
+        "in simulations only: enabled, a Job that is scaled keeps the topology domains of its pods",
+        ELASTIC_TOPOLOGY_GATE,
+    ),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     # Gates of the scheduler.
     **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),
@@ -150,7 +155,6 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         *("KueueDRAIntegrationExtendedResource", "KueueDRAIntegrationPartitionableDevices"),
         *("KueueDRAIntegrationConsumableCapacity", "KueueDRARejectWorkloadsWhenDRADisabled"),
     ),
-    **_without_effect("topologies of elastic jobs are not supported", "ElasticJobsViaWorkloadSlicesWithTAS"),
     **_refused(
         "topology-aware scheduling always follows the rule of this gate",
         *("TASFailedNodeReplacement", "TASFailedNodeReplacementFailFast", "TASHandleOverlappingFlavors"),

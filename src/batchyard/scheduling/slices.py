@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from batchyard.api.views.node import Requests
+from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, WorkloadView
 from batchyard.scheduling.cluster_queue import (
     AdmittedWorkload,
@@ -32,6 +33,7 @@ class AssignedPodSet(Protocol):
     name: str
     count: int
     requests: Requests
+    topology: TopologyAssignment | None
 
     @property
     def choices(self) -> Mapping[str, FlavorChoice]:
@@ -163,7 +165,7 @@ def admitted_pod_sets(assigned_pod_sets: Sequence[AssignedPodSet]) -> tuple[Admi
     """Return the pod sets of a slice as they are once its flavor assignment is written."""
     return tuple(
         [
-            AdmittedPodSet(a.name, a.count, {r: c.flavor for r, c in a.choices.items()}, a.requests)
+            AdmittedPodSet(a.name, a.count, {r: c.flavor for r, c in a.choices.items()}, a.requests, a.topology)
             for a in assigned_pod_sets
         ]
     )

@@ -14,7 +14,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, PodSet, WorkloadView
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.scheduling import cluster_queue
+from batchyard.scheduling import cluster_queue, slices
 from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignment, make_flavor_assignment
 from batchyard.scheduling.flavor_assigner import Assignment, FlavorAssigner, PodSetAssignment, search_pod_counts
 from batchyard.scheduling.preemption.context import PreemptionTarget
@@ -28,6 +28,8 @@ from batchyard.topology.state import DomainUsage, TopologyUsage, usage_of
 _FIT: Final = FlavorAssignmentMode.FIT
 _PREEMPT: Final = FlavorAssignmentMode.PREEMPT
 _NO_FIT: Final = FlavorAssignmentMode.NO_FIT
+
+_ELASTIC_LEVEL: Final = "{} topology is not supported with ElasticJobsViaWorkloadSlices"
 
 #: A flavor assignment, and the Workloads to preempt for it.
 Nomination: TypeAlias = tuple[Assignment, list[PreemptionTarget]]
@@ -107,6 +109,9 @@ class TopologyNominator:
         workload = self.workload
         self.assigner.topology = FlavorTopologyMismatches(workload, self.queue, self.snapshot)
         nomination = self._assign_with_counts(workload.counts)
+        if self.assigner.replaced is not None:
+            assignment, targets = nomination
+            nomination = assignment, slices.with_replaced_slice(assignment.mode, targets, self.assigner.replaced)
         if not _fits_or_has_targets(nomination) and self.may_shrink and workload.can_be_partially_admitted:
             partial_nomination = search_pod_counts(workload.pod_sets, self._assign_with_counts, _fits_or_has_targets)
             nomination = partial_nomination or nomination
@@ -121,13 +126,17 @@ class TopologyNominator:
         if self.preemptor is None or assignment.mode is not _PREEMPT:
             return assignment, []
         check = _TopologyCheck(self.snapshot, requests) if requests else None
+        replaced = self.assigner.replaced
+        if replaced is not None:
+            usage = slices.requested_difference(self.workload, assignment.pod_sets, replaced.pod_sets)
+            return assignment, self.preemptor.targets_for_usage(usage, assignment.preempting_frs, check)
         return assignment, self.preemptor.targets_for(assignment, check)
 
     def _place(self, assignment: Assignment) -> list[PodSetTopologyRequest]:
         """Set the topology domains of an assignment, or lower its mode; return the requests for domains."""
         if assignment.mode is _NO_FIT:
             return []
-        requests, errors = topology_requests(assignment, self.workload, self.queue)
+        requests, errors = self._topology_requests(assignment)
         for pod_set, error in errors.items():
             _set_topology_error(assignment, pod_set, error)
         if errors:
@@ -154,12 +163,30 @@ class TopologyNominator:
             _set_mode(_pod_set_of(assignment, request.name), _PREEMPT)
         return requests
 
+    def _topology_requests(self, assignment: Assignment) -> tuple[list[PodSetTopologyRequest], Mapping[str, str]]:
+        """Return what `topology_requests` returns; the pods of a replaced slice keep their domains if a gate is on.
+
+        As in Kueue, a slice then cannot require or prefer a level.
+        """
+        requests, errors = topology_requests(assignment, self.workload, self.queue)
+        if not self.workload.elastic or not self.snapshot.topology.keeps_slices:
+            return requests, errors
+        level_errors = {
+            request.name: _ELASTIC_LEVEL.format("required" if request.request.required else "preferred")
+            for request in requests
+            if request.request is not None and (request.request.required or request.request.preferred)
+        }
+        replaced = self.assigner.replaced
+        domains = {} if replaced is None else {held.name: held.topology for held in replaced.pod_sets}
+        kept = [request._replace(existing=domains.get(request.name)) for request in requests]
+        return kept, {**errors, **level_errors}
+
     def _reserve_domains(self, assignment: Assignment, targets: Sequence[PreemptionTarget]) -> None:
         """Set the domains that a preemptor will need: without its targets, or without any Workload if it has none.
 
         Later Workloads of the cycle then cannot take them.
         """
-        requests, errors = topology_requests(assignment, self.workload, self.queue)
+        requests, errors = self._topology_requests(assignment)
         if errors or not requests:
             return
         snapshot = self.snapshot

@@ -39,7 +39,8 @@ class PodSetTopologyRequest(NamedTuple):
     is_implied: bool
     #: The pod set group; None without one.
     group: str | None
-    #: The existing assignment, one of whose hosts must be replaced; None for a new assignment.
+    #: The existing assignment: with a failed node to replace, or of the slice that the Workload replaces; None for a
+    #: new assignment.
     existing: TopologyAssignment | None = None
 
 
@@ -100,6 +101,17 @@ def _group_requests(requests: Sequence[PodSetTopologyRequest]) -> list[list[PodS
     return sorted(groups.values(), key=lambda group: group[0].flavor)
 
 
+def _first_pods(assignment: TopologyAssignment, count: int) -> TopologyAssignment:
+    """Return the assignment of the first pods; the domains at the end lose pods."""
+    domains: list[TopologyDomain] = []
+    for domain in assignment.domains:
+        if count <= 0:
+            break
+        domains.append(domain._replace(pods=min(domain.pods, count)))
+        count -= domain.pods
+    return assignment._replace(domains=tuple(domains))
+
+
 @dataclass(slots=True)
 class _FlavorAssigner:
     """Assigns domains of one flavor."""
@@ -119,6 +131,8 @@ class _FlavorAssigner:
             leader = group[1]
             if leader.pod_count > workers.pod_count:
                 workers, leader = leader, workers
+        if workers.existing is not None and self._has_domains(workers, leader):
+            return self._resize_group(workers, leader, workers.existing)
         placed = self.place(workers, leader)
         if isinstance(placed, str):
             return TopologyFailure(group[0].name, group[0].flavor, placed)
@@ -126,6 +140,47 @@ class _FlavorAssigner:
         if leader is not None:
             assignments[leader.name] = self._make_assignment([(each.domain, each.leaders) for each in placed])
         return assignments, assignments
+
+    # Slices of elastic jobs. Source: Kueue's pkg/cache/scheduler/tas_elastic_workloads.go.
+
+    def _has_domains(self, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None) -> bool:
+        """Return whether all domains of the existing assignments of a group still exist."""
+        if self.flavor is None:
+            return False
+        assignments = [request.existing for request in (workers, leader) if request is not None]
+        domains = [domain for each in assignments if each is not None for domain in each.domains]
+        return all(domain.values in self.flavor.tree.leaf_by_values for domain in domains)
+
+    def _resize_group(
+        self, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None, existing: TopologyAssignment
+    ) -> tuple[TopologyAssignments, TopologyAssignments] | TopologyFailure:
+        """Return the assignments of a group, twice: added pods get further domains, removed pods are the last ones.
+
+        As in Kueue, the existing pods count in addition to the usage of the replaced slice.
+        """
+        result: TopologyAssignments = {}
+        if leader is not None and leader.existing is not None:
+            result[leader.name] = leader.existing
+        count = sum(domain.pods for domain in existing.domains)
+        if workers.pod_count <= count:
+            result[workers.name] = _first_pods(existing, workers.pod_count)
+            return result, result
+        kept = usage_of([workers.flavor], existing, workers.template)
+        if leader is not None and leader.existing is not None:
+            kept = (*kept, *usage_of([leader.flavor], leader.existing, leader.template))
+        self.state.reserve(kept, 1)
+        try:
+            added = workers._replace(pod_count=workers.pod_count - count, existing=None)
+            placed = self.place(added, None if leader is None or leader.existing is not None else leader)
+        finally:
+            self.state.reserve(kept, -1)
+        if isinstance(placed, str):
+            return TopologyFailure(workers.name, workers.flavor, placed)
+        new_pods = self._make_assignment([(each.domain, each.pods) for each in placed])
+        result[workers.name] = self._merge(new_pods, existing.domains)
+        if leader is not None and leader.existing is None:
+            result[leader.name] = self._make_assignment([(each.domain, each.leaders) for each in placed])
+        return result, result
 
     def replace_nodes(
         self, group: Sequence[PodSetTopologyRequest]

@@ -12,6 +12,8 @@ from batchyard.api.scheme import NODE, POD
 from batchyard.api.views.node import FlavorView, NodeView, PodTemplate, node_view, parse_pod_template
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.well_known import (
+    ELASTIC_JOBS_GATE,
+    ELASTIC_TOPOLOGY_GATE,
     PREFERRED_TOPOLOGY,
     REQUIRED_TOPOLOGY,
     SLICE_LAYERS,
@@ -151,6 +153,8 @@ class TopologyState:
         self.assumed: list[tuple[int, TopologyUsage, int]] = []
         #: Enables balanced placement.
         self.is_balanced = False
+        #: Keeps the pods of a replaced slice of an elastic job in their domains.
+        self.keeps_slices = False
         #: The node and usage of each pod outside topologies, by namespace and name.
         self._pods: dict[str, tuple[str, PodAmounts]] = {}
         #: The usage of Workloads by flavor ('' for all flavors with hosts) and domain, and the amounts of one pod.
@@ -165,6 +169,7 @@ class TopologyState:
         self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
         self.is_profile_mixed = gates.get(TAS_PROFILE_MIXED, True)
         self.is_balanced = gates.get(TAS_BALANCED_PLACEMENT, False)
+        self.keeps_slices = gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True)
 
     # Topologies and flavors.
 

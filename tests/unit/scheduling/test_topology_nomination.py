@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import pytest
+
 import make
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
 from batchyard.api.views.workload import workload_view
-from batchyard.api.well_known import HOSTNAME
+from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.decisions import Admit, Preempt
+from batchyard.scheduling.scheduler_cache import holder_from_admission
 from batchyard.topology.state import usage_of
 from racks import LEVELS, racks, template
 from yard import SchedulerBench, group, preemption, queue, workload
@@ -156,3 +159,39 @@ def test_workload_view_tells_explicit_requests() -> None:
     explicit, grouped = pods(1, unconstrained=False), pods(1, podSetGroupName="g")
     assert workload_view(workload("a", pod_sets=[explicit])).requests_topology
     assert not workload_view(workload("b", pod_sets=[grouped])).requests_topology
+
+
+# Slices of elastic jobs.
+
+
+def elastic(name: str, count: int, replaces: str = "", **fields: Any) -> Obj:
+    """A slice of an elastic job; `replaces` is the name of the replaced slice."""
+    annotations = {ELASTIC_JOB: "true"} | ({REPLACEMENT_FOR: f"team/{replaces}"} if replaces else {})
+    return with_metadata(workload(name, pod_sets=[pods(count, **fields)]), annotations=annotations)
+
+
+def bench_with_slice(*, keeps_slices: bool) -> SchedulerBench:
+    """A bench in which the slice `old` has two pods on the host b1r1h1."""
+    bench = bench_of(tas_queue(cpu=4), hosts={"b1r1h1": 2, "b1r2h1": 2, "b1r3h1": 4})
+    bench.snapshot.topology.keeps_slices = keeps_slices
+    decision = bench.admission(elastic("old", 2))
+    bench.snapshot.add_holder(holder_from_admission(decision, make.at(1), admitted=True))
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("keeps_slices", "hosts"), [(True, "b1r1h1:2 b1r2h1:2"), (False, "b1r3h1:4")], ids=["gate", "no gate"]
+)
+def test_larger_slice_requests_the_difference_and_keeps_its_domains_with_a_gate(keeps_slices: bool, hosts: str) -> None:
+    decision = bench_with_slice(keeps_slices=keeps_slices).admission(elastic("new", 4, replaces="old"))
+    assert hosts_of(decision) == hosts
+    assert [amount for _, amount in decision.assignment.usage] == [2000]
+    assert decision.replaced is not None
+
+
+@pytest.mark.parametrize("field", ["required", "preferred"])
+def test_slice_cannot_constrain_its_level_if_it_keeps_its_domains(field: str) -> None:
+    bench = bench_with_slice(keeps_slices=True)
+    waiting = bench.wait(elastic("new", 3, replaces="old", **{field: "rack"}))
+    message = f"{field} topology is not supported with ElasticJobsViaWorkloadSlices"
+    assert waiting.why.message.endswith(message)

@@ -80,3 +80,44 @@ def test_stale_assignment_is_not_repaired() -> None:
         "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the stale domain"
         " b1r1h9"
     )
+
+
+# Slices of elastic jobs.
+
+
+def test_added_pods_of_a_slice_get_further_domains() -> None:
+    topology = state(*racks(b1r1h1=4, b1r2h1=2, b1r3h1=3))
+    topology.add_usage(
+        usage_of(["tas"], TopologyAssignment((HOSTNAME,), (TopologyDomain(("b1r2h1",), 1),)), template())
+    )
+    assert place(topology, existing(request(3), b1r1h1=2)) == "b1r1h1:2 b1r2h1:1"
+
+
+def test_running_pods_of_a_slice_keep_their_domains_without_room() -> None:
+    topology = state(*racks(b1r1h1=2, b1r2h1=2))
+    assert place(topology, existing(request(4), b1r1h1=2)) == "b1r1h1:2 b1r2h1:2"
+    assert str(place(topology, existing(request(5), b1r1h1=2))).startswith(
+        'topology "racks" allows to fit only 2 out of 3 pod(s)'
+    )
+
+
+def test_smaller_slice_gives_up_the_last_pods() -> None:
+    topology = state(*racks(b1r1h1=2, b1r2h1=2))
+    assert place(topology, existing(request(3), b1r1h1=2, b1r2h1=2)) == "b1r1h1:2 b1r2h1:1"
+    assert place(topology, existing(request(2), b1r1h1=2, b1r2h1=2)) == "b1r1h1:2"
+
+
+def test_slice_with_a_vanished_domain_is_placed_afresh() -> None:
+    topology = state(*racks(b1r1h1=2, b1r2h1=2))
+    assert place(topology, existing(request(2), b1r9h1=1)) == "b1r1h1:2"
+
+
+def test_leader_of_a_slice_keeps_its_domain() -> None:
+    topology = state(*racks(b1r1h1=4, b1r2h1=2))
+    workers = existing(request(4)._replace(group="g"), b1r2h1=1)
+    leader = existing(request(1, "leader")._replace(group="g"), b1r2h1=1)
+    assert place(topology, workers, leader) == {"main": "b1r1h1:3 b1r2h1:1", "leader": "b1r2h1:1"}
+    assert place(topology, workers, leader._replace(existing=None)) == {
+        "main": "b1r1h1:3 b1r2h1:1",
+        "leader": "b1r1h1:1",
+    }

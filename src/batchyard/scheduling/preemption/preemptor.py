@@ -234,12 +234,14 @@ class Preemptor:
         usage = [
             (fr, amount) for fr, amount in assignment.usage if amount != 0 and (counts_pods or names[fr][1] != PODS)
         ]
-        if topology is not None:
-            return self._find_targets(tuple(usage), assignment.preempting_frs, topology)
-        return self._find_targets_cached(tuple(usage), assignment.preempting_frs)
+        return self.targets_for_usage(tuple(usage), assignment.preempting_frs, topology)
 
-    def targets_for_usage(self, usage: Usage, contested_frs: tuple[int, ...]) -> list[PreemptionTarget]:
+    def targets_for_usage(
+        self, usage: Usage, contested_frs: tuple[int, ...], topology: TopologyFit | None = None
+    ) -> list[PreemptionTarget]:
         """Return the Workloads to preempt for requested amounts, given the flavor-resources with too little quota."""
+        if topology is not None:
+            return self._find_targets(usage, contested_frs, topology)
         return self._find_targets_cached(usage, contested_frs)
 
     def simulate_preemption(self, fr: int, amount: int, borrowing_height: int) -> GranularMode:

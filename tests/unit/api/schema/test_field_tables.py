@@ -66,9 +66,11 @@ def differences(schema: Mapping[str, Any], field: Field, within: TypeScope, path
     """Yield differences between a CRD and the tables, for a field and its children."""
     if type_of(schema) != type_in_table(field):
         yield f"{path}: {type_of(schema)} in the CRD, {field.expression} in the table"
+    later = field_tables().LATER.get(path.replace("[]", ""), {})
     for key, word in BOUNDS.items():
-        if schema.get(key) != field.constraints.get(word):
-            yield f"{path}: {key} is {schema.get(key)} in the CRD, {field.constraints.get(word)} in the table"
+        expected = later.get(word, schema.get(key))
+        if expected != field.constraints.get(word):
+            yield f"{path}: {key} is {expected} in the CRD, {field.constraints.get(word)} in the table"
     if type_in_table(field) != "quantity" and schema.get("pattern") != field.constraints.get("pattern"):
         yield f"{path}: pattern"
     if (schema.get("x-kubernetes-list-type") == "set") != field.constraints.get("set", False):
