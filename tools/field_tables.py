@@ -238,7 +238,7 @@ class CrdTable:
         unknown = [key for key in schema if key not in {*_FACTS, *_IGNORED, *_STRUCTURE}]
         if unknown:
             raise UnknownSchemaError(f"{path}: {', '.join(unknown)}")
-        facts = {word: schema[key] for key, word in _FACTS.items() if key in schema} | LATER.get(path, {})
+        facts = {**{word: schema[key] for key, word in _FACTS.items() if key in schema}, **LATER.get(path, {})}
         if schema.get("x-kubernetes-list-type") == "set":
             facts["set"] = True
         if schema.get("x-kubernetes-map-type") == "atomic":
