@@ -169,7 +169,7 @@ class JobReconciler:
         #: Whether jobs can be scaled while they run, by slices.
         self._elastic_jobs = rules.elastic_jobs and integration.kind == scheme.JOB
         if self._elastic_jobs:
-            self.kinds = (*JobReconciler.kinds, scheme.POD)
+            self.kinds = (*self.kinds, scheme.POD)
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
