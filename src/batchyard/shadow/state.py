@@ -51,7 +51,7 @@ class ObservedUsageLedger(UsageLedger):
     def set_time(self, now: Instant) -> bool:
         """Set the time up to which `usage_of` samples; return whether a sample became due since the last time."""
         was, self._now = self._now, now // SECOND * SECOND
-        return any(was < (due_at := self._first_due_after(entry, was)) <= self._now for entry in self._entries.values())
+        return any(self._first_due_after(entry, was) <= self._now for entry in self._entries.values())
 
     def next_sample_at(self, local_queues: Iterable[str]) -> Instant | None:
         """Return the time of the next sample of these LocalQueues (`namespace/name`); None if none has usage."""
