@@ -159,6 +159,8 @@ class KueueSettings:
     admission_fair_sharing: AdmissionFairSharing | None = None
     #: The feature gates of topology-aware scheduling that are set, by name.
     topology_gates: Mapping[str, bool] = field(default_factory=dict)
+    #: The version of Kueue whose rules applied when the state with these settings was recorded; None if unknown.
+    recorded_version: KueueVersion | None = None
 
     @property
     def tracks_scheduling(self) -> bool:
@@ -177,6 +179,10 @@ class KueueSettings:
     def with_version(self, version: KueueVersion) -> "KueueSettings":
         """Return a copy of the settings with the decision rules of a version of Kueue; the feature gates stay set."""
         return self.with_rules(decision_rules(version, dict(self.policy.rules.set_gates)))
+
+    def with_recorded_version(self, version: KueueVersion) -> "KueueSettings":
+        """Return a copy of the settings with the decision rules of the version that a state records."""
+        return replace(self.with_version(version), recorded_version=version)
 
     def with_gates(self, gates: Mapping[str, bool]) -> "KueueSettings":
         """Return a copy of the settings with the decision rules and the topology rules that feature gates select."""
