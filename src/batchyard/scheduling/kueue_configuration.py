@@ -26,6 +26,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import DEFAULT_VERSION, DecisionRules, KueueVersion, decision_rules
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import DEFAULT_SAMPLING_INTERVAL, AdmissionFairSharing
 from batchyard.scheduling.kueue_gates import (
+    FAILURE_RECOVERY_POLICY,
     GATE_RULES,
     MULTI_KUEUE,
     PARTIAL_ADMISSION,
@@ -159,6 +160,8 @@ class KueueSettings:
     admission_fair_sharing: AdmissionFairSharing | None = None
     #: The feature gates of topology-aware scheduling that are set, by name.
     topology_gates: Mapping[str, bool] = field(default_factory=dict)
+    #: Whether terminating pods on unreachable nodes are deleted by force if they opt in (FailureRecoveryPolicy).
+    recovers_failures: bool = False
     #: The version of Kueue whose rules applied when the state with these settings was recorded; None if unknown.
     recorded_version: KueueVersion | None = None
 
@@ -188,7 +191,8 @@ class KueueSettings:
         """Return a copy of the settings with the decision rules and the topology rules that feature gates select."""
         topology_gates = {name: is_on for name, is_on in gates.items() if name in TOPOLOGY_GATES}
         policy = replace(self.policy, partial_admission=gates.get(PARTIAL_ADMISSION, GATES[PARTIAL_ADMISSION]))
-        settings = replace(self, policy=policy, topology_gates=topology_gates)
+        recovers_failures = gates.get(FAILURE_RECOVERY_POLICY, GATES[FAILURE_RECOVERY_POLICY])
+        settings = replace(self, policy=policy, topology_gates=topology_gates, recovers_failures=recovers_failures)
         return settings.with_rules(decision_rules(DEFAULT_VERSION, gates))
 
     def with_rules(self, rules: DecisionRules) -> "KueueSettings":
