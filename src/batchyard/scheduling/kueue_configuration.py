@@ -259,13 +259,14 @@ def parse_admission_fair_sharing(
 ) -> AdmissionFairSharing | None:
     """Parse the object `admissionFairSharing` with all defaults; None if it is unset, or disabled by a feature gate.
 
-    A sampling interval of 0 means the default.
+    A sampling interval of 0 means the default. A positive one below the resolution of one microsecond is rounded up.
     """
     if fields is None or not gates[ADMISSION_FAIR_SHARING]:
         return None
     half_life, interval = (parse_duration(fields[name]) for name in ("usageHalfLifeTime", "usageSamplingInterval"))
     weights = {resource: float(weight) for resource, weight in (fields.get("resourceWeights") or {}).items()}
-    return AdmissionFairSharing(half_life, interval or DEFAULT_SAMPLING_INTERVAL, weights)
+    is_zero = not any(digit in fields["usageSamplingInterval"] for digit in "123456789")
+    return AdmissionFairSharing(half_life, interval or (DEFAULT_SAMPLING_INTERVAL if is_zero else 1), weights)
 
 
 def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: str) -> KueueSettings:

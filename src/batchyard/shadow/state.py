@@ -39,10 +39,6 @@ from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceTy
 # is over, or when a scheduling cycle follows it: when Kueue reserves quota, or preempts.
 
 
-#: Samples that are overdue by more intervals than this are taken as one: only the rounding differs.
-_SINGLE_SAMPLES_MAX: Final = 100
-
-
 class ObservedUsageLedger(UsageLedger):
     """The usage of LocalQueues, computed from watch events, and corrected by the statuses that Kueue writes."""
 
@@ -61,10 +57,10 @@ class ObservedUsageLedger(UsageLedger):
     def usage_of(self, local_queue: str) -> float:
         """Return the usage by which a LocalQueue is compared with others, with the samples that are due by now."""
         entry = self._entries.get(local_queue)
-        if entry is None or entry.last_update + self.settings.sampling_interval > self._now:
+        if entry is None or entry.last_update + self.settings.sampling_period > self._now:
             return super().usage_of(local_queue)
         consumed, last_update = entry.consumed, entry.last_update
-        self._sample_until(local_queue, entry, self._now)
+        self.take_due_samples(local_queue, self._now)
         usage = super().usage_of(local_queue)
         entry.consumed, entry.last_update = consumed, last_update
         return usage
@@ -77,9 +73,9 @@ class ObservedUsageLedger(UsageLedger):
         self.set_time(now)
         is_reservation = view is not None and _reserves_quota(event, view)
         follows_cycle = is_reservation or (view is not None and _is_preempted(event, view))
-        for local_queue, entry in self._entries.items():
+        for local_queue in self._entries:
             if self._is_sampled(local_queue):
-                self._sample_until(local_queue, entry, self._now if follows_cycle else self._now - 1)
+                self.take_due_samples(local_queue, self._now if follows_cycle else self._now - 1)
         if is_reservation and view is not None and (queue := self._snapshot.queues.get(view.cluster_queue)) is not None:
             self.add_penalty(view, queue, self._now)
 
@@ -105,17 +101,9 @@ class ObservedUsageLedger(UsageLedger):
         queue = None if view is None or view.stop_policy != "None" else self._snapshot.queues.get(view.cluster_queue)
         return queue is not None and queue.active
 
-    def _sample_until(self, local_queue: str, entry: LedgerEntry, now: Instant) -> None:
-        interval = self.settings.sampling_interval
-        count = (now - entry.last_update) // interval
-        if count > _SINGLE_SAMPLES_MAX:
-            self.sample(local_queue, entry.last_update + count * interval)
-        while now >= entry.last_update + interval:
-            self.sample(local_queue, entry.last_update + interval)
-
     def _first_due_after(self, entry: LedgerEntry, now: Instant) -> Instant:
-        interval = self.settings.sampling_interval
-        return entry.last_update + max(1, (now - entry.last_update) // interval + 1) * interval
+        period = self.settings.sampling_period
+        return entry.last_update + max(1, (now - entry.last_update) // period + 1) * period
 
 
 def _keep_observed_usage(cache: SchedulerCache, settings: AdmissionFairSharing) -> ObservedUsageLedger:

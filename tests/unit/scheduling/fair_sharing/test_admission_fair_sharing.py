@@ -189,6 +189,42 @@ def test_deletion_and_rejected_write_drop_penalty() -> None:
     assert watcher.waiting() == ["a2"]
 
 
+def test_admission_does_not_restore_the_entry_of_a_deleted_local_queue() -> None:
+    watcher = FairWatcher()
+    watcher.put(workload("a1", queue="a"))
+    watcher.admit()
+    watcher.delete(scheme.LOCAL_QUEUE, "a", "team")
+    watcher.put(admitted(workload("a1", queue="a")))
+    assert watcher.ledger.entry("team/a") is None
+    watcher.put(make.local_queue("a", cluster_queue="cq"))
+    assert watcher.usages() == (0, 0)
+
+
+@pytest.mark.parametrize(("interval", "samples"), [(1, 30), (SECOND // 2, 6), (SECOND, 3)])
+def test_samples_are_at_least_a_tenth_of_a_second_apart(interval: int, samples: int) -> None:
+    watcher = FairWatcher(AdmissionFairSharing(half_life=10 * SECOND, sampling_interval=interval))
+    watcher.put(workload("a1", 4, queue="a"))
+    watcher.admit()
+    watcher.put(admitted(workload("a1", 4, queue="a")))
+    times: list[int] = []
+    sample = watcher.ledger.sample
+    watcher.ledger.sample = lambda name, now: (times.append(now), sample(name, now))[1]  # type: ignore[method-assign]
+    watcher.ledger.take_due_samples("team/a", watcher.now + 3 * SECOND)
+    assert len(times) == samples
+
+
+def test_many_overdue_samples_are_taken_together() -> None:
+    together, apart = (FairWatcher(AdmissionFairSharing(MINUTE, SECOND)) for _ in range(2))
+    for watcher in (together, apart):
+        watcher.put(workload("a1", 4, queue="a"))
+        watcher.admit()
+        watcher.put(admitted(workload("a1", 4, queue="a")))
+    for second in range(0, 5000, 500):
+        apart.ledger.take_due_samples("team/a", apart.now + second * SECOND)
+    together.ledger.take_due_samples("team/a", together.now + 4500 * SECOND)
+    assert together.usages()[0] == pytest.approx(apart.usages()[0])
+
+
 def test_evicted_workload_keeps_penalty() -> None:
     watcher = FairWatcher()
     watcher.put(workload("a1", queue="a"))
