@@ -1,7 +1,7 @@
 """State of a comparison with Kueue: batchyard's scheduler as a model, pending changes, blockAdmission, settings."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
@@ -45,7 +45,7 @@ class ObservedUsageLedger(UsageLedger):
     _now: Instant = 0
 
     def set_time(self, now: Instant) -> bool:
-        """Set the time up to which `usage_of` samples; return whether a sample became due since the last time."""
+        """Set the time up to which usage is sampled; return whether a sample became due since the last time."""
         was, self._now = self._now, now // SECOND * SECOND
         return any(self._first_due_after(entry, was) <= self._now for entry in self._entries.values())
 
@@ -54,14 +54,14 @@ class ObservedUsageLedger(UsageLedger):
         entries = [self._entries[name] for name in local_queues if name in self._entries]
         return min((self._first_due_after(entry, self._now) for entry in entries), default=None)
 
-    def usage_of(self, local_queue: str) -> float:
-        """Return the usage by which a LocalQueue is compared with others, with the samples that are due by now."""
+    def usage_with(self, local_queue: str, penalty: Mapping[str, int]) -> float:
+        """Return the usage of a LocalQueue with a further penalty, and with the samples that are due by now."""
         entry = self._entries.get(local_queue)
         if entry is None or entry.last_update + self.settings.sampling_period > self._now:
-            return super().usage_of(local_queue)
+            return super().usage_with(local_queue, penalty)
         consumed, last_update = entry.consumed, entry.last_update
         self.take_due_samples(local_queue, self._now)
-        usage = super().usage_of(local_queue)
+        usage = super().usage_with(local_queue, penalty)
         entry.consumed, entry.last_update = consumed, last_update
         return usage
 
@@ -302,7 +302,8 @@ class SchedulerModel:
         cycle = self._create_cycle()
         if self._policy.rules.has_cycle_gates:
             queue_manager = self.index.queue_manager
-            cycle = gated_cycles.create_cycle(cycle, queue_manager, heads, may_refill=self._may_refill)
+            refill = gated_cycles.RefillTerms(self._ledger) if self._may_refill else None
+            cycle = gated_cycles.create_cycle(cycle, queue_manager, heads, refill)
         return cycle.run(heads)
 
     def decide_for_only_head(self, workload: str) -> Decision | None:

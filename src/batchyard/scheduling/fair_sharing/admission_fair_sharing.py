@@ -175,11 +175,22 @@ class UsageLedger:
 
         The amounts are weighted by resource, and divided by the weight of the LocalQueue (1 if it does not exist).
         """
+        return self.usage_with(local_queue, {})
+
+    def usage_with(self, local_queue: str, penalty: Mapping[str, int]) -> float:
+        """Return the usage of a LocalQueue with a further penalty."""
         view, entry = self._local_queues.get(local_queue), self._entries.get(local_queue)
-        amounts: Mapping[str, int] = {}
+        amounts = penalty
         if entry is not None:
             amounts = add_amounts(entry.consumed, entry.pending_penalty()) if entry.penalties else entry.consumed
+            amounts = add_amounts(amounts, penalty) if penalty else amounts
         return self.settings.weighted_usage(amounts, 1.0 if view is None else view.weight)
+
+    def penalty_of(self, view: WorkloadView, queue: ClusterQueue) -> NanoAmounts:
+        """Return the entry penalty of a Workload in a ClusterQueue; empty if the ClusterQueue ignores usage."""
+        if not self.orders_by_usage(queue):
+            return {}
+        return self.settings.entry_penalty(total_requests(view, queue))
 
     def orders_by_usage(self, queue: ClusterQueue | None) -> bool:
         """Return whether a ClusterQueue orders its Workloads by the usage of their LocalQueues."""
@@ -217,7 +228,7 @@ class UsageLedger:
     def add_penalty(self, view: WorkloadView, queue: ClusterQueue, now: Instant) -> None:
         """Record the entry penalty of a Workload for which the scheduler reserves quota."""
         if self.orders_by_usage(queue) and (entry := self._entry_of(view.queue, now)) is not None:
-            entry.penalties[view.key] = self.settings.entry_penalty(total_requests(view, queue))
+            entry.penalties[view.key] = self.penalty_of(view, queue)
 
     def drop_penalty(self, local_queue: str, workload: str) -> None:
         """Forget the entry penalty of a Workload that can no longer be settled, if there is one."""

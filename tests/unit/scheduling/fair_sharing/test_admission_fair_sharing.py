@@ -1,6 +1,7 @@
 """Admission fair sharing: the arithmetic of usage, the ledger, and the orders of pending Workloads and of victims."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from batchyard.api.meta import Obj
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
     AdmissionFairSharing,
     UsageLedger,
@@ -21,6 +22,7 @@ from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
     order_victims,
 )
 from batchyard.scheduling.fair_sharing.usage_sampling import keep_usage_ledger
+from batchyard.scheduling.gated_cycles import RefillTerms, create_cycle
 from yard import SchedulerBench, group, preemption, queue, workload
 
 SETTINGS = AdmissionFairSharing(half_life=10 * SECOND, sampling_interval=10 * SECOND)
@@ -223,6 +225,34 @@ def test_many_overdue_samples_are_taken_together() -> None:
         apart.ledger.take_due_samples("team/a", apart.now + second * SECOND)
     together.ledger.take_due_samples("team/a", together.now + 4500 * SECOND)
     assert together.usages()[0] == pytest.approx(apart.usages()[0])
+
+
+# FairSharingRefill.
+
+
+def refilled(**terms: Any) -> list[str]:
+    """The Workloads that one cycle admits, in order; the first is of LocalQueue a."""
+    watcher = FairWatcher()
+    watcher.put(*(workload(name, queue=name[0], created=n) for n, name in enumerate(("a1", "a2", "b1"))))
+    policy = SchedulingPolicy(fair_sharing=True, rules=replace(DEFAULT_RULES, refills_heads=True))
+    heads = watcher.index.heads(watcher.now)
+    cycle = Cycle(watcher.index.snapshot, policy, watcher.index.namespaces, 1)
+    refill = RefillTerms(**{"ledger": watcher.ledger, **terms})
+    cycle = create_cycle(cycle, watcher.index.queue_manager, heads, refill)
+    return [each.head.workload.name for each in cycle.run(heads) if isinstance(each, Admit)]
+
+
+def test_refill_counts_penalties_of_the_cycle() -> None:
+    assert refilled() == ["a1", "b1", "a2"]
+
+
+def test_refill_without_ledger_follows_usage_before_the_cycle() -> None:
+    assert refilled(ledger=None) == ["a1", "a2", "b1"]
+
+
+def test_refill_ends_at_a_workload_whose_write_is_in_flight() -> None:
+    assert refilled(may_join=lambda head: head.workload.name != "a2") == ["a1", "b1"]
+    assert refilled(may_join=lambda head: head.workload.name != "b1") == ["a1"]
 
 
 def test_evicted_workload_keeps_penalty() -> None:
