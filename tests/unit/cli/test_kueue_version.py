@@ -25,12 +25,7 @@ from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVe
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.sim.state_document import (
-    KUEUE_VERSION_ANNOTATION,
-    TAKEN_AT_ANNOTATION,
-    document_of,
-    state_of_texts,
-)
+from batchyard.sim.state_document import KUEUE_VERSION_ANNOTATION, TAKEN_AT_ANNOTATION, document_of, state_of_texts
 from batchyard.webhooks.hooks import review_validation
 from stage import Stage
 
