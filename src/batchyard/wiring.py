@@ -37,7 +37,7 @@ from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.nodes.health import NodeHealth, TaintEviction
-from batchyard.nodes.pods import PodGarbageCollector
+from batchyard.nodes.pods import FailureRecovery, PodGarbageCollector
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import Hotswap
@@ -249,6 +249,10 @@ def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> 
     return () if ledger is None else (UsageSampling(index, ledger, is_endless=not settings.ends_when_idle),)
 
 
+def _failure_recovery(settings: PlatformSettings) -> Sequence[Controller]:
+    return (FailureRecovery(),) if settings.kueue.recovers_failures else ()
+
+
 def _node_controllers(
     settings: PlatformSettings, placement: Controller, scaling_controllers: Sequence[Controller]
 ) -> Sequence[tuple[str, Sequence[Controller]]]:
@@ -256,6 +260,6 @@ def _node_controllers(
         (controller_groups.PLACEMENT, (placement,)),
         (controller_groups.JOBSET, (ExclusivePlacementController(),)),
         (controller_groups.NODES, (NodeHealth(), TaintEviction(), PodGarbageCollector())),
-        (controller_groups.HOTSWAP, (Hotswap(),) if settings.hotswap else ()),
+        (controller_groups.HOTSWAP, (*((Hotswap(),) if settings.hotswap else ()), *_failure_recovery(settings))),
         (controller_groups.AUTOSCALER, scaling_controllers),  # the first updates the index of the others
     )

@@ -1,7 +1,7 @@
 """A shadow of upstream: our API server serves upstream's decisions in virtual time, and a shadow follows them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchyard.admission_plugins.built_in import new_namespace
@@ -98,8 +98,9 @@ def run_shadow(
     line = UnreliableTransport(kernel, api, trouble or ConnectionFaults())
     for name in {obj["metadata"].get("namespace", "team") for step in scenario.steps for obj in step.apply}:
         api.stored.store.put(Key(scheme.NAMESPACE, "", name), new_namespace(name))
-    policy = SchedulingPolicy(fair_sharing=scenario.fair_sharing and knows_fair_sharing)
-    one = [ShadowFollower(line, kernel, policy, ShadowSettings())]
+    policy = replace(scenario.kueue.policy, fair_sharing=scenario.fair_sharing and knows_fair_sharing)
+    terms = ShadowSettings(admission_fair_sharing=scenario.kueue.admission_fair_sharing)
+    one = [ShadowFollower(line, kernel, policy, terms)]
     for at in restarts_at:
         kernel.call_at(EPOCH + at, lambda: one.append(one[-1].again()))
     now: Instant = EPOCH

@@ -2,10 +2,11 @@
 
 import pytest
 
+from batchyard.api.manifests import read_manifests
 from batchyard.shadow.findings import Divergence, DivergenceType
-from batchyard.sim.scenario import Scenario
+from batchyard.sim.scenario import Scenario, make_scenario
 from differential import injected_divergences
-from differential.recorded_scenarios import packed_cases
+from differential.recorded_scenarios import packed_cases, run
 from differential.shadow_runs import ShadowResults, run_shadow, run_shadow_case
 from differential.unreliable_transport import ConnectionFaults
 from differential.upstream_writes import Record, read_case
@@ -15,6 +16,7 @@ CASES = (
     *("single-1", "cohort-1", "preempt-1", "hierarchy-1", "fair-1", "fungibility-1", "groups-45", "podsets-1"),
     *("partial-1", "affinity-1", "updates-1", "refarch-1", "mixed-25"),
     *("preempt-45", "hierarchy-5", "groups-53", "affinity-37", "updates-29", "fair-17", "updates-33"),
+    *("afs-1", "afs-29", "afs-69", "afs-85"),
 )
 
 
@@ -32,6 +34,15 @@ def test_shadow_predicts_all_upstream_decisions(name: str) -> None:
     reported = run_shadow(scenario, log)
     assert reported.findings == []
     assert sum(reported.counts.agreements.values()) == count_decisions(log)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_shadow_follows_priority_of_waiting_preemptors(is_known: bool) -> None:
+    text = packed_cases()["preempt-25"].scenario
+    gated = text.replace("  fairSharing: ", "  featureGates: {PrioritizePreemptorWorkloads: true}\n  fairSharing: ", 1)
+    log = [record for record in run("preempt-25", gated) if record["event"] != "Final" and "workload" in record]
+    scenario = make_scenario(read_manifests([("preempt-25", gated if is_known else text)]))
+    assert (run_shadow(scenario, log).findings == []) is is_known
 
 
 @pytest.mark.parametrize("name", ["updates-21", "updates-1", "mixed-25"])

@@ -116,6 +116,8 @@ NODE_PROVISIONING_REQUEST: Final = "autoscaling.gke.io/provisioning-request"
 # Taints of nodes. Extended resources are tainted with their own names.
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+#: With the value `true`, a terminating pod on an unreachable node may be deleted by force.
+SAFE_TO_FORCEFULLY_DELETE: Final = "kueue.x-k8s.io/safe-to-forcefully-delete"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 UNINITIALIZED: Final = "node.cloudprovider.kubernetes.io/uninitialized"

@@ -97,7 +97,7 @@ def _up_arguments(options: UpOptions) -> list[str]:
     arguments += ["--sync", str(platform_options.sync)]
     arguments += [] if options.cluster is None else ["--cluster", str(options.cluster)]
     arguments += [] if options.config is None else ["--config", str(options.config)]
-    arguments += ["--kueue-version", platform_options.kueue_version]
+    arguments += ["--kueue-version", platform_options.kueue_version] if platform_options.kueue_version else []
     arguments += [argument for image in options.images for argument in ("--image", image)]
     arguments += [argument for path in options.host_paths for argument in ("--host-path", str(path))]
     arguments += ["--listen", platform_options.address] if platform_options.address != LOOPBACK else []

@@ -434,8 +434,9 @@ async def _read_state(target: ClusterTarget) -> State:
         objects.extend(page)
 
     snapshot = await read_snapshot(target, collect_objects)
+    recorded = snapshot.at, tuple(snapshot.forbidden), snapshot.kueue_version
     if snapshot.configuration is None:
         if snapshot.configuration_message:
             output.report_line(f"batchyard: {snapshot.configuration_message}; using the default Kueue Configuration")
-        return state_of(objects, snapshot.at, tuple(snapshot.forbidden))
-    return state_of([*objects, complete_configuration(snapshot.configuration)], snapshot.at, tuple(snapshot.forbidden))
+        return state_of(objects, *recorded)
+    return state_of([*objects, complete_configuration(snapshot.configuration)], *recorded)

@@ -7,6 +7,8 @@ from batchyard.api.kueue_configuration import InvalidConfiguration, read_configu
 from batchyard.api.meta import Obj
 from batchyard.cli import output
 from batchyard.scheduling import kueue_configuration
+from batchyard.scheduling.decisions import KueueVersion
+from batchyard.scheduling.kueue_configuration import KueueSettings
 from batchyard.server.operator.coexistence import unsupported_settings
 
 
@@ -61,3 +63,16 @@ def configuration_remarks(configuration: Obj) -> Iterator[str]:
         yield f"ignored fields, which configure Kueue's own deployment: {', '.join(deployment_only)}"
     if unsupported_fields:
         yield f"fields that batchyard does not support: {'; '.join(unsupported_fields)}"
+
+
+def select_version(settings: KueueSettings, version: KueueVersion | None) -> KueueSettings:
+    """Return the settings with the rules of a requested version of Kueue; None: of the recorded version, or default.
+
+    A version that differs from the recorded one is reported.
+    """
+    if version is None:
+        return settings
+    if settings.recorded_version not in {None, version}:
+        recorded = f"the state was recorded with the rules of Kueue {settings.recorded_version}"
+        output.report_line(f"batchyard: {recorded}; --kueue-version {version} selects others")
+    return settings.with_version(version)

@@ -228,6 +228,13 @@ Otlp: TypeAlias = Annotated[
 KueueVersionOption: TypeAlias = Annotated[
     KueueVersionChoice, typer.Option("--kueue-version", help="Decide by the rules of this version of Kueue.")
 ]
+#: The option of commands that read a state: without it, the version that the state records applies.
+RecordedVersionOption: TypeAlias = Annotated[
+    KueueVersionChoice | None,
+    typer.Option(
+        "--kueue-version", help="Decide by the rules of this version of Kueue.", show_default="as recorded, else 0.19"
+    ),
+]
 ConfigFile: TypeAlias = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration.")]
 Runtime: TypeAlias = Annotated[
     Duration | None,

@@ -313,7 +313,7 @@ class _Trial:
         cycle = Cycle(self._snapshot, simulation._policy, simulation._namespaces, simulation._cycle_number)
         if not simulation._policy.rules.has_cycle_gates:
             return cycle
-        return gated_cycles.create_cycle(cycle, self._queue_manager, heads, may_refill=True)
+        return gated_cycles.create_cycle(cycle, self._queue_manager, heads, gated_cycles.RefillTerms())
 
     def _apply_decision(self, decision: Decision) -> bool:
         match decision:

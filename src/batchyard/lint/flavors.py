@@ -255,6 +255,8 @@ def queue_name_not_a_label(linted: LintedManifests) -> Iterator[RuleResult]:
         if job.is_job and not job.queue:
             for path, name in _misplaced_values(job, well_known.QUEUE_NAME):
                 problem = f"the queue name {name} has no effect in this field: {_describe_unmanaged_job(job, linted)}"
+                if _is_job_template_label(path):
+                    problem = f"each Job of this field waits in queue {name} alone, so the JobSet starts in parts"
                 fix = f"set the label {well_known.QUEUE_NAME}: {name} in metadata.labels of the {job.obj['kind']}"
                 patch = _add_label_patch(well_known.QUEUE_NAME, name)
                 yield RuleResult(job.manifest, path, problem, fix, [(job.manifest, patch)])
@@ -341,6 +343,11 @@ def _describe_unmanaged_job(job: LintedJob, linted: LintedManifests) -> str:
 
 def _add_label_patch(key: str, value: str) -> Mapping[str, object]:
     return {"metadata": {"labels": {key: value}}}
+
+
+def _is_job_template_label(path: str) -> bool:
+    """Return whether a field path is that of a label of the Jobs of a JobSet."""
+    return path.startswith("spec.replicatedJobs[") and "].template.metadata.labels[" in path
 
 
 def _misplaced_values(job: LintedJob, key: str) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,8 @@
 The collector deletes pods on missing nodes, and terminating pods on out-of-service nodes or without a node. Such a pod
 is first set to Failed, so that its Job counts it, and then deleted without grace period. A missing node has some time
 to appear. If there are too many ended pods, the oldest are deleted. Source: pkg/controller/podgc.
+
+FailureRecovery is the controller of Kueue's feature gate FailureRecoveryPolicy.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,12 +12,13 @@ from heapq import heappop, heappush
 from typing import Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, annotation, find_condition, with_path
+from batchyard.api.times import parse_time
 from batchyard.api.views import pods
 from batchyard.api.views.pods import bound_node
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import MINUTE, SECOND, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, UpdateStatus, WatchEvent
-from batchyard.interfaces.controller import ReconcileResult
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.nodes.conditions import has_taint, readiness
 
 
@@ -162,3 +165,76 @@ def _remove_pod(pod: Obj, disruption: pods.Disruption | None, now: Instant) -> R
     metadata = pod["metadata"]
     key = Key(scheme.POD, metadata.get("namespace") or "", metadata["name"])
     return ReconcileResult([Delete(key, grace_period_seconds=0, uid=metadata["uid"])])
+
+
+# Failure recovery: pods that opted in are deleted by force if they cannot stop because their node is unreachable.
+#
+# Source: pkg/controller/failurerecovery of Kueue.
+
+
+#: How long after the end of its grace period a terminating pod is deleted by force.
+FORCEFUL_TERMINATION_GRACE: Final = MINUTE
+_FAILURE_RECOVERY: Final = "KueueFailureRecovery"
+_FORCEFULLY_DELETED: Final = "KueueForcefullyDeleted"
+
+
+class FailureRecovery:
+    """Controller that fails and deletes terminating pods with the opt-in annotation on unreachable nodes."""
+
+    name = "failure-recovery"
+    rank = 0
+    kinds = (scheme.NODE, scheme.POD)
+
+    def __init__(self) -> None:
+        self._pods = PodsByNode()
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the key of a pod that may now be deleted by force, or those of all pods of a node that got lost."""
+        key, old, new = event.key, event.old, None if event.type is _DELETED else event.obj
+        if key.kind == scheme.POD:
+            self._pods.observe(key, old, new)
+            is_new = new is not None and _may_be_forced(new) and (old is None or not _may_be_forced(old))
+            return (key,) if is_new else ()
+        was_lost = old is not None and has_taint(old, well_known.UNREACHABLE)
+        is_lost = new is not None and has_taint(new, well_known.UNREACHABLE)
+        return self._pods.pod_keys_on(key.name) if is_lost and not was_lost else ()
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Fail and delete a terminating pod whose grace period ended a minute ago, if its node is unreachable."""
+        pod = reader.get(key)
+        if pod is None or not _may_be_forced(pod):
+            return ReconcileResult()
+        due_at = parse_time(pod["metadata"]["deletionTimestamp"]) + FORCEFUL_TERMINATION_GRACE
+        if now < due_at:
+            return ReconcileResult(requeue_at=due_at)
+        node = reader.get(Key(scheme.NODE, "", bound_node(pod)))
+        if node is None or not has_taint(node, well_known.UNREACHABLE):
+            return ReconcileResult()
+        message = _forced_termination_message(pod)
+        delete = Delete(key, grace_period_seconds=0, uid=pod["metadata"]["uid"])
+        if find_condition(pod, _FAILURE_RECOVERY) is not None:  # the status was written, but the deletion failed
+            return ReconcileResult([] if pods.has_only_finalizers_left(pod) else [delete])
+        event = EventRecord(key, "Warning", _FORCEFULLY_DELETED, message)
+        return ReconcileResult([UpdateStatus(_with_recovery_condition(pod, message)), delete], [event])
+
+
+def _may_be_forced(pod: Obj) -> bool:
+    return pods.is_terminating(pod) and annotation(pod, well_known.SAFE_TO_FORCEFULLY_DELETE) == "true"
+
+
+def _with_recovery_condition(pod: Obj, message: str) -> Obj:
+    condition = {"type": _FAILURE_RECOVERY, "status": "True", "reason": _FORCEFULLY_DELETED, "message": message}
+    status = pod.get("status") or {}
+    failed_pod = with_path(pod, ("status", "conditions"), [*(status.get("conditions") or ()), condition])
+    return failed_pod if pods.is_terminal(pod) else with_path(failed_pod, ("status", "phase"), "Failed")
+
+
+def _forced_termination_message(pod: Obj) -> str:
+    """Return Kueue's message; Kueue counts the grace period of the pod in nanoseconds, as Go formats durations."""
+    nanoseconds = f"{pod['metadata'].get('deletionGracePeriodSeconds') or 0:09d}".rstrip("0")
+    grace = f"1m0.{nanoseconds}s" if nanoseconds else "1m0s"
+    annotation_name = well_known.SAFE_TO_FORCEFULLY_DELETE
+    return (
+        f"Pod forcefully terminated after {grace} grace period due to unreachable node `{bound_node(pod)}` "
+        f"(triggered by `{annotation_name}` annotation)"
+    )

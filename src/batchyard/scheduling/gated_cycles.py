@@ -6,12 +6,14 @@ Sources: Kueue's pkg/scheduler (scheduler.go, fair_sharing_iterator.go, the refi
 """
 
 import heapq
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
 
 from batchyard.scheduling.cycle import ClaimedVictims, Cycle, NominatedEntry
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, StayPending
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import NanoAmounts, UsageLedger, add_amounts
 from batchyard.scheduling.fair_sharing.fair_order import fair_order
+from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue
 from batchyard.scheduling.messages import WAITING_FOR_QUOTA, RequeueReason
 from batchyard.scheduling.pending_heap import QUEUE_ORDER
 from batchyard.scheduling.queue_manager import PendingQueueReader, QueueManager
@@ -21,11 +23,28 @@ from batchyard.scheduling.quota import FlavorAssignmentMode
 REFILL_BUDGET: Final = 8
 
 
-def create_cycle(cycle: Cycle, queue_manager: QueueManager, heads: Sequence[Head], *, may_refill: bool) -> Cycle:
-    """Return the cycle with the rules of the enabled gates; `heads` are the Workloads that it will try."""
+def _may_always_join(head: Head) -> bool:
+    del head
+    return True
+
+
+class RefillTerms(NamedTuple):
+    """What decides which Workload joins a running cycle."""
+
+    #: The usage of LocalQueues, which orders the Workloads of usage-based ClusterQueues.
+    ledger: UsageLedger | None = None
+    #: Returns whether a Workload may join, because no write of it is in flight.
+    may_join: Callable[[Head], bool] = _may_always_join
+
+
+def create_cycle(cycle: Cycle, queue_manager: QueueManager, heads: Sequence[Head], refill: RefillTerms | None) -> Cycle:
+    """Return the cycle with the rules of the enabled gates; `heads` are the Workloads that it will try.
+
+    Without `refill`, no other Workload joins the cycle.
+    """
     rules = cycle.policy.rules
-    if rules.refills_heads and may_refill and cycle.policy.fair_sharing:
-        cycle = RefillingCycle(cycle, queue_manager, heads)
+    if rules.refills_heads and refill is not None and cycle.policy.fair_sharing:
+        cycle = RefillingCycle(cycle, queue_manager, heads, refill)
     if rules.prioritizes_preemptors:
         cycle.preemptors = waiting_preemptors(queue_manager, heads)
     return cycle
@@ -47,10 +66,13 @@ def head_after(queue: PendingQueueReader, excluded_keys: Collection[str]) -> Hea
 class RefillingCycle(Cycle):
     """A cycle with fair sharing in which the next Workload of a ClusterQueue joins after an admission."""
 
-    def __init__(self, cycle: Cycle, queue_manager: QueueManager, heads: Sequence[Head]) -> None:
+    def __init__(self, cycle: Cycle, queue_manager: QueueManager, heads: Sequence[Head], refill: RefillTerms) -> None:
         """`heads` are the Workloads that the cycle will try."""
         super().__init__(cycle.snapshot, cycle.policy, cycle.namespaces, cycle.number)
         self._queue_manager = queue_manager
+        self._refill = refill
+        #: The entry penalties of this cycle's admissions, by LocalQueue.
+        self._penalties: dict[str, NanoAmounts] = {}
         self._taken_keys = dict.fromkeys([head.workload.key for head in heads])
         self._budget = REFILL_BUDGET
         #: The keys of the Workloads that joined the cycle.
@@ -65,7 +87,11 @@ class RefillingCycle(Cycle):
         decisions: list[Decision] = []
 
         def nominate_successor(winner: NominatedEntry) -> NominatedEntry | None:
-            head = self._next_head(winner.queue.name) if isinstance(decisions[-1], Admit) else None
+            decision = decisions[-1]
+            if not isinstance(decision, Admit):
+                return None
+            self._record_penalty(decision)
+            head = self._next_head(winner.queue.name)
             if head is None:
                 return None
             obstacle = self.nomination_obstacle(head)
@@ -80,8 +106,28 @@ class RefillingCycle(Cycle):
             decisions.append(_defer_entry(entry) if is_deferred else self.decide_entry(entry, claimed_victims))
         return decisions
 
+    def _record_penalty(self, admission: Admit) -> None:
+        ledger, view = self._refill.ledger, admission.head.workload
+        if ledger is not None:
+            penalty = ledger.penalty_of(view, admission.queue)
+            self._penalties[view.queue] = add_amounts(self._penalties.get(view.queue, {}), penalty)
+
+    def _usage_of(self, local_queue: str) -> float:
+        ledger, usage_of = self._refill.ledger, self.snapshot.usage_of
+        if ledger is not None:
+            return ledger.usage_with(local_queue, self._penalties.get(local_queue, {}))
+        return 0.0 if usage_of is None else usage_of(local_queue)
+
     def _next_head(self, queue: str) -> Head | None:
-        head = head_after(self._queue_manager.pending[queue], self._taken_keys) if self._budget > 0 else None
+        if self._budget <= 0:
+            return None
+        pending = self._queue_manager.pending[queue]
+        if isinstance(pending, UsageOrderedQueue):
+            head = pending.head_by_usage(self._usage_of, self._taken_keys)
+        else:
+            head = head_after(pending, self._taken_keys)
+        if head is not None and not self._refill.may_join(head):
+            return None
         if head is not None:
             self._budget -= 1
             self._taken_keys[head.workload.key] = None

@@ -26,6 +26,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.decisions import DEFAULT_VERSION, DecisionRules, KueueVersion, decision_rules
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import DEFAULT_SAMPLING_INTERVAL, AdmissionFairSharing
 from batchyard.scheduling.kueue_gates import (
+    FAILURE_RECOVERY_POLICY,
     GATE_RULES,
     MULTI_KUEUE,
     PARTIAL_ADMISSION,
@@ -159,6 +160,10 @@ class KueueSettings:
     admission_fair_sharing: AdmissionFairSharing | None = None
     #: The feature gates of topology-aware scheduling that are set, by name.
     topology_gates: Mapping[str, bool] = field(default_factory=dict)
+    #: Whether terminating pods on unreachable nodes are deleted by force if they opt in (FailureRecoveryPolicy).
+    recovers_failures: bool = False
+    #: The version of Kueue whose rules applied when the state with these settings was recorded; None if unknown.
+    recorded_version: KueueVersion | None = None
 
     @property
     def tracks_scheduling(self) -> bool:
@@ -178,11 +183,16 @@ class KueueSettings:
         """Return a copy of the settings with the decision rules of a version of Kueue; the feature gates stay set."""
         return self.with_rules(decision_rules(version, dict(self.policy.rules.set_gates)))
 
+    def with_recorded_version(self, version: KueueVersion) -> "KueueSettings":
+        """Return a copy of the settings with the decision rules of the version that a state records."""
+        return replace(self.with_version(version), recorded_version=version)
+
     def with_gates(self, gates: Mapping[str, bool]) -> "KueueSettings":
         """Return a copy of the settings with the decision rules and the topology rules that feature gates select."""
         topology_gates = {name: is_on for name, is_on in gates.items() if name in TOPOLOGY_GATES}
         policy = replace(self.policy, partial_admission=gates.get(PARTIAL_ADMISSION, GATES[PARTIAL_ADMISSION]))
-        settings = replace(self, policy=policy, topology_gates=topology_gates)
+        recovers_failures = gates.get(FAILURE_RECOVERY_POLICY, GATES[FAILURE_RECOVERY_POLICY])
+        settings = replace(self, policy=policy, topology_gates=topology_gates, recovers_failures=recovers_failures)
         return settings.with_rules(decision_rules(DEFAULT_VERSION, gates))
 
     def with_rules(self, rules: DecisionRules) -> "KueueSettings":
@@ -249,13 +259,14 @@ def parse_admission_fair_sharing(
 ) -> AdmissionFairSharing | None:
     """Parse the object `admissionFairSharing` with all defaults; None if it is unset, or disabled by a feature gate.
 
-    A sampling interval of 0 means the default.
+    A sampling interval of 0 means the default. A positive one below the resolution of one microsecond is rounded up.
     """
     if fields is None or not gates[ADMISSION_FAIR_SHARING]:
         return None
     half_life, interval = (parse_duration(fields[name]) for name in ("usageHalfLifeTime", "usageSamplingInterval"))
     weights = {resource: float(weight) for resource, weight in (fields.get("resourceWeights") or {}).items()}
-    return AdmissionFairSharing(half_life, interval or DEFAULT_SAMPLING_INTERVAL, weights)
+    is_zero = not any(digit in fields["usageSamplingInterval"] for digit in "123456789")
+    return AdmissionFairSharing(half_life, interval or (DEFAULT_SAMPLING_INTERVAL if is_zero else 1), weights)
 
 
 def platform_kueue_settings(configuration: Mapping[str, Any] | None, version: str) -> KueueSettings:

@@ -23,6 +23,7 @@ from batchyard.api.well_known import (
 
 QUOTA_CHECK_STRATEGY: Final = "QuotaCheckStrategy"
 PARTIAL_ADMISSION: Final = "PartialAdmission"
+FAILURE_RECOVERY_POLICY: Final = "FailureRecoveryPolicy"
 MULTI_KUEUE: Final = "MultiKueue"
 
 
@@ -105,6 +106,11 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         ELASTIC_TOPOLOGY_GATE,
     ),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
+    **_obeyed(
+        "enabled, terminating pods on unreachable nodes are deleted by force if they have the annotation"
+        " `kueue.x-k8s.io/safe-to-forcefully-delete`",
+        FAILURE_RECOVERY_POLICY,
+    ),
     # Gates of the scheduler.
     **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),
     **_refused(
@@ -133,7 +139,6 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_refused("Workloads are always validated in full", "WorkloadValidateResourcesAreNonNegative"),
     **_refused("Workloads are always validated in full", "WorkloadValidationForPodSetMetadata"),
     **_refused("names of prebuilt Workloads are always read from annotations too", "WorkloadIdentifierAnnotations"),
-    **_refused("terminating pods on unreachable nodes are not deleted by force", "FailureRecoveryPolicy"),
     **_refused("Workloads with ResourceClaims are not rejected", "KueueDRAIntegration"),
     **_refused(
         "Kueue 0.19 and later reject this value: the feature gate is locked to true",

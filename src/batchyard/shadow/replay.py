@@ -101,8 +101,8 @@ class DecisionReplay(ShadowState):
                 for first_made_at in open_decisions.first_made_at.values()
             ]
             check_times.append(self._wait_start(open_decisions.since) + self._settings.watch_skew_max)
-        release_time = self.model.index.queue_manager.next_release()
-        check_times += [] if release_time is None else [release_time]
+        for time in (self.model.index.queue_manager.next_release(), self.model.next_sample_at()):
+            check_times += [] if time is None else [time]
         return min((time for time in check_times if time > self._now), default=None)
 
     # 1. The model decides.

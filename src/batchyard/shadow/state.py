@@ -1,18 +1,27 @@
 """State of a comparison with Kueue: batchyard's scheduler as a model, pending changes, blockAdmission, settings."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
+from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, view_by_creation, workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.blocked_cycle import PodsReadyGate
 from batchyard.scheduling.controller import QuiescenceDetector
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
 from batchyard.scheduling.decisions import Decision, Head, Preempt, StayPending
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
+    AdmissionFairSharing,
+    LedgerEntry,
+    UsageLedger,
+    consumed_resources,
+)
+from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD, PendingQueue
 from batchyard.scheduling.resource_charging import ResourceRules
@@ -21,6 +30,104 @@ from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.shadow import observed
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
+
+# The usage of LocalQueues (admission fair sharing), as Kueue's ledger has it.
+#
+# Kueue writes the consumed resources of a LocalQueue to its status, but later than it uses them. So the shadow settles
+# and samples as Kueue does, and replaces the result by each status that arrives. The events of one second have no
+# order among the watches. So times are whole seconds, as in the status, and a sample becomes definite when its second
+# is over, or when a scheduling cycle follows it: when Kueue reserves quota, or preempts.
+
+
+class ObservedUsageLedger(UsageLedger):
+    """The usage of LocalQueues, computed from watch events, and corrected by the statuses that Kueue writes."""
+
+    _now: Instant = 0
+
+    def set_time(self, now: Instant) -> bool:
+        """Set the time up to which usage is sampled; return whether a sample became due since the last time."""
+        was, self._now = self._now, now // SECOND * SECOND
+        return any(self._first_due_after(entry, was) <= self._now for entry in self._entries.values())
+
+    def next_sample_at(self, local_queues: Iterable[str]) -> Instant | None:
+        """Return the time of the next sample of these LocalQueues (`namespace/name`); None if none has usage."""
+        entries = [self._entries[name] for name in local_queues if name in self._entries]
+        return min((self._first_due_after(entry, self._now) for entry in entries), default=None)
+
+    def usage_with(self, local_queue: str, penalty: Mapping[str, int]) -> float:
+        """Return the usage of a LocalQueue with a further penalty, and with the samples that are due by now."""
+        entry = self._entries.get(local_queue)
+        if entry is None or entry.last_update + self.settings.sampling_period > self._now:
+            return super().usage_with(local_queue, penalty)
+        consumed, last_update = entry.consumed, entry.last_update
+        self.take_due_samples(local_queue, self._now)
+        usage = super().usage_with(local_queue, penalty)
+        entry.consumed, entry.last_update = consumed, last_update
+        return usage
+
+    def prepare_event(self, event: WatchEvent, view: WorkloadView | None, now: Instant) -> None:
+        """Take the samples that precede a watch event, and record the entry penalty if it shows a quota reservation.
+
+        `view` is the Workload of the event, if it is one. This must happen before the event changes the usage.
+        """
+        self.set_time(now)
+        is_reservation = view is not None and _reserves_quota(event, view)
+        follows_cycle = is_reservation or (view is not None and _is_preempted(event, view))
+        for local_queue in self._entries:
+            if self._is_sampled(local_queue):
+                self.take_due_samples(local_queue, self._now if follows_cycle else self._now - 1)
+        if is_reservation and view is not None and (queue := self._snapshot.queues.get(view.cluster_queue)) is not None:
+            self.add_penalty(view, queue, self._now)
+
+    def observe(self, event: WatchEvent, view_of: Callable[[Obj], WorkloadView], now: Instant) -> None:
+        """Update the ledger from a watch event; the status of a LocalQueue replaces the computed usage."""
+        super().observe(event, view_of, now // SECOND * SECOND)
+        if event.type is EventType.DELETED or event.key.kind == scheme.WORKLOAD:
+            return
+        for local_queue in self._local_queues:
+            if local_queue not in self._entries and self._is_sampled(local_queue):
+                self._entries[local_queue] = LedgerEntry(self._now)
+        entry = self._entries.get(f"{event.key.namespace}/{event.key.name}")
+        if event.key.kind != scheme.LOCAL_QUEUE or entry is None:
+            return
+        reported_at = _usage_reported_at(event.obj)
+        old = event.old or {}
+        is_new = (reported_at, consumed_resources(event.obj)) != (_usage_reported_at(old), consumed_resources(old))
+        if reported_at is not None and is_new:
+            entry.consumed, entry.last_update = consumed_resources(event.obj), reported_at
+
+    def _is_sampled(self, local_queue: str) -> bool:
+        view = self._local_queues.get(local_queue)
+        queue = None if view is None or view.stop_policy != "None" else self._snapshot.queues.get(view.cluster_queue)
+        return queue is not None and queue.active
+
+    def _first_due_after(self, entry: LedgerEntry, now: Instant) -> Instant:
+        period = self.settings.sampling_period
+        return entry.last_update + max(1, (now - entry.last_update) // period + 1) * period
+
+
+def _keep_observed_usage(cache: SchedulerCache, settings: AdmissionFairSharing) -> ObservedUsageLedger:
+    workloads = cache.workload_cache
+    ledger = ObservedUsageLedger(settings, cache.snapshot, workloads.local_queues, workloads.local_queue_counters)
+    workloads.usage_ledger, cache.snapshot.usage_of = ledger, ledger.usage_of
+    return ledger
+
+
+def _reserves_quota(event: WatchEvent, view: WorkloadView) -> bool:
+    if event.type is EventType.DELETED or event.old is None or not view.quota_reserved or view.finished:
+        return False
+    return not workload_view(event.old).quota_reserved
+
+
+def _is_preempted(event: WatchEvent, view: WorkloadView) -> bool:
+    return view.evicted and not view.finished and observed.observed_preemption(event.obj, view) is not None
+
+
+def _usage_reported_at(local_queue: Obj) -> Instant | None:
+    fair_sharing = (local_queue.get("status") or {}).get("fairSharing") or {}
+    text = (fair_sharing.get("admissionFairSharingStatus") or {}).get("lastUpdate")
+    return None if text is None else parse_time(text)
+
 
 # The model: our scheduler on the observed objects. It predicts Kueue's decisions, and writes nothing.
 #
@@ -38,11 +145,14 @@ class SchedulerModel:
         *,
         is_ordered_by_creation: bool = False,
         resource_rules: ResourceRules | None = None,
+        fair_sharing: AdmissionFairSharing | None = None,
+        may_refill: bool = True,
     ) -> None:
         """`requeue_batch_period`: how long Kueue collects changes before it requeues inadmissible Workloads.
 
         `is_ordered_by_creation`: Workloads evicted for PodsReady keep their original place in the queue.
-        `resource_rules`: the resources that quota is charged for.
+        `resource_rules`: the resources that quota is charged for. `fair_sharing`: the settings of admission fair
+        sharing. `may_refill`: whether cycles can be refilled (FairSharingRefill); False with blockAdmission.
         """
         view_of = view_by_creation if is_ordered_by_creation else workload_view
         self.index = SchedulerCache(
@@ -52,7 +162,9 @@ class SchedulerModel:
             rules=policy.rules,
             resource_rules=resource_rules,
         )
+        self._ledger = None if fair_sharing is None else _keep_observed_usage(self.index, fair_sharing)
         self._policy = policy
+        self._may_refill = may_refill
         self._quiescence_detector = QuiescenceDetector(self.index)
         self._cycle_number = 0
         #: Whether Kueue writes why Workloads are pending: then it also marks heads that wait for their victims.
@@ -76,6 +188,8 @@ class SchedulerModel:
             # The quota of a Workload from the initial list is not a decision.
             old, kind = (event.obj, EventType.MODIFIED) if is_workload else (None, EventType.ADDED)
             namespace_objects[event.key] = event._replace(type=kind, old=old)
+        if self._ledger is not None:
+            self._ledger.prepare_event(event, workload_view(event.obj) if is_workload else None, arrived_at)
         self.index.observe(event, arrived_at)
         if is_workload and event.type is not EventType.DELETED:
             self._apply_pending_message(event, old_event, arrived_at)
@@ -118,7 +232,19 @@ class SchedulerModel:
     def heads(self, now: Instant) -> list[Head]:
         """Return the first pending Workloads of the ClusterQueues, which take part in the next scheduling cycle."""
         self.index.resync(self, now)
+        if self._ledger is not None and self._ledger.set_time(now):
+            for name in self.index.queue_manager.pending:
+                self.index.record_usage_change(name)
         return self.index.heads(now)
+
+    def next_sample_at(self) -> Instant | None:
+        """Return when the order of a ClusterQueue may change because usage is sampled; None if that is never."""
+        if self._ledger is None:
+            return None
+        pending = self.index.queue_manager.pending
+        ordered = {name for name, q in pending.items() if isinstance(q, UsageOrderedQueue) and q.has_heads()}
+        local_queues = self.index.workload_cache.local_queues.values()
+        return self._ledger.next_sample_at([each.key for each in local_queues if each.cluster_queue in ordered])
 
     def activate_trees(self, now: Instant, may_reactivate: Callable[[str], bool]) -> list[str]:
         """Requeue the inadmissible Workloads of changed cohort trees whose batching time has passed.
@@ -173,7 +299,12 @@ class SchedulerModel:
     def decide(self, heads: Sequence[Head]) -> list[Decision]:
         """Run a cycle of batchyard's scheduler with these first Workloads of queues, and return its decisions."""
         self._cycle_number += 1
-        return self._create_cycle().run(heads)
+        cycle = self._create_cycle()
+        if self._policy.rules.has_cycle_gates:
+            queue_manager = self.index.queue_manager
+            refill = gated_cycles.RefillTerms(self._ledger) if self._may_refill else None
+            cycle = gated_cycles.create_cycle(cycle, queue_manager, heads, refill)
+        return cycle.run(heads)
 
     def decide_for_only_head(self, workload: str) -> Decision | None:
         """Return the decision of batchyard's scheduler for one Workload as the only head.
@@ -339,6 +470,8 @@ class ShadowSettings(NamedTuple):
     blocked_periods: BlockedPeriods | None = None
     #: The resources that quota is charged for; None: the requests of the pods.
     resource_rules: ResourceRules | None = None
+    #: The settings of admission fair sharing; None if Kueue does not use it.
+    admission_fair_sharing: AdmissionFairSharing | None = None
 
     def wait_start(self, start_time: Instant, now: Instant) -> Instant:
         """Return the instant from which Kueue's delay is measured, for an action that was expected at `start_time`.
@@ -358,6 +491,8 @@ class ShadowState:
             settings.requeue_batch_period,
             is_ordered_by_creation=settings.is_ordered_by_creation,
             resource_rules=settings.resource_rules,
+            fair_sharing=settings.admission_fair_sharing,
+            may_refill=settings.blocked_periods is None,
         )
         self.counts = ComparisonCounts()
         #: Findings that are not reported yet.

@@ -24,6 +24,7 @@ from batchyard.api.yaml_documents import DocumentLines, read_documents
 from batchyard.base.instant import Duration, Instant, format_duration
 from batchyard.base.primitives import uid_for
 from batchyard.client.transport import to_storage_version
+from batchyard.scheduling.decisions import KueueVersion
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.sim.forecasting.run_times import owner_of, round_count_of, with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, Source, read_sources
@@ -31,6 +32,8 @@ from batchyard.sim.state import OMITTED_KINDS, State
 
 #: The annotation of a list with the time at which its objects were read.
 TAKEN_AT_ANNOTATION: Final = "batchyard.dev/taken-at"
+#: The version of Kueue whose decision rules the recorded platform follows.
+KUEUE_VERSION_ANNOTATION: Final = "batchyard.dev/kueue-version"
 #: The annotation of a list with the kinds that could not be listed, separated by commas.
 UNREAD_KINDS_ANNOTATION: Final = "batchyard.dev/not-read"
 #: The timestamps of a condition. A kubelet sends heartbeats at least every five minutes.
@@ -56,6 +59,7 @@ def state_of_texts(texts: Sequence[tuple[str, str]], source_errors: Iterable[Fil
     faults = [*source_errors]
     objects: list[Obj] = []
     at: Instant | None = None
+    version = ""
     unread_kinds: dict[str, None] = {}
     for name, text in texts:
         for document in read_documents(text):
@@ -63,6 +67,7 @@ def state_of_texts(texts: Sequence[tuple[str, str]], source_errors: Iterable[Fil
             faults += _located_faults(name, lines, document.faults)
             document_objects, recorded_at = _objects_of(document.value)
             at = recorded_at if at is None else at
+            version = version or _recorded_version(document.value)
             unread_kinds.update(dict.fromkeys(_unread_kinds(document.value)))
             for item_path, obj in document_objects:
                 known_object, errors = _decode_known_object(obj)
@@ -73,7 +78,7 @@ def state_of_texts(texts: Sequence[tuple[str, str]], source_errors: Iterable[Fil
         faults.append(FileFault(", ".join(name for name, _ in texts), FieldError("", "it contains no objects", remedy)))
     if faults:
         raise InvalidScenario(faults)
-    return state_of(objects, at, tuple(unread_kinds))
+    return state_of(objects, at, tuple(unread_kinds), version)
 
 
 def is_snapshot_text(text: str) -> bool:
@@ -88,8 +93,12 @@ def is_state_text(text: str) -> bool:
     return _LIST_KIND_PATTERN.search(text) is not None and all(each.search(text) for each in _SERVER_FIELD_PATTERNS)
 
 
-def state_of(objects: Iterable[Obj], at: Instant | None = None, unread_kinds: Sequence[str] = ()) -> State:
+def state_of(
+    objects: Iterable[Obj], at: Instant | None = None, unread_kinds: Sequence[str] = (), version: str = ""
+) -> State:
     """Build a state from objects in their storage version, at the instant `at`; None: at their latest timestamp.
+
+    `version` is the version of Kueue whose decision rules the platform follows; '' or an unknown one: the default.
 
     A later creation time, which the API server writes, replaces `at`. Later timestamps of other clients do not, because
     their clocks may be wrong. Leases, Events and Secrets are left out; missing Namespaces and metadata are added.
@@ -109,6 +118,8 @@ def state_of(objects: Iterable[Obj], at: Instant | None = None, unread_kinds: Se
     completed_objects = {key: _complete_metadata(key, obj, revisions[key], time) for key, obj in objects_by_key.items()}
     configuration = configurations[0] if configurations else None
     kueue = SIMULATION_SETTINGS if configuration is None else parse_kueue_settings(configuration)
+    if version in [*KueueVersion]:
+        kueue = kueue.with_recorded_version(KueueVersion(version))
     last_applied_manifests = _applied_manifests(completed_objects)
     revision = max(revisions.values(), default=0)
     return State(
@@ -129,13 +140,18 @@ def document_of(state: State) -> dict[str, Any]:
     """
     item_objects = [state.objects[key] for key in sorted(state.objects) if key.kind not in OMITTED_KINDS]
     item_objects += [] if state.configuration is None else [state.configuration]
-    metadata = list_metadata(state.at, state.revision, state.unread_kinds)
+    metadata = list_metadata(state.at, state.revision, state.unread_kinds, state.kueue.policy.rules.version)
     return {"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": item_objects}
 
 
-def list_metadata(at: Instant, revision: int, unread_kinds: Sequence[str]) -> dict[str, Any]:
-    """Return the metadata of a `List` document: its time, its revision, and the kinds that could not be read."""
+def list_metadata(at: Instant, revision: int, unread_kinds: Sequence[str], version: str = "") -> dict[str, Any]:
+    """Return the metadata of a `List` document: its time, its revision, and the kinds that could not be read.
+
+    `version` is the version of Kueue whose decision rules apply; '' if it is unknown.
+    """
     annotations = {TAKEN_AT_ANNOTATION: format_time(at)}
+    if version:
+        annotations[KUEUE_VERSION_ANNOTATION] = version
     if unread_kinds:
         annotations[UNREAD_KINDS_ANNOTATION] = ",".join(unread_kinds)
     return {"resourceVersion": str(revision), "annotations": annotations}
@@ -145,6 +161,11 @@ def _unread_kinds(value: Any) -> Sequence[str]:
     metadata = value.get("metadata") if isinstance(value, Mapping) and isinstance(value.get("items"), list) else None
     text = annotation({"metadata": metadata or {}}, UNREAD_KINDS_ANNOTATION)
     return [kind for kind in (text or "").split(",") if kind]
+
+
+def _recorded_version(value: Any) -> str:
+    metadata = value.get("metadata") if isinstance(value, Mapping) and isinstance(value.get("items"), list) else None
+    return annotation({"metadata": metadata or {}}, KUEUE_VERSION_ANNOTATION) or ""
 
 
 def _located_faults(

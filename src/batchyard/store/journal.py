@@ -121,6 +121,12 @@ class RevisionJournal:
         for _ in obsolete_rows:
             self._replaced_rows.popleft()
 
+    def record_setting(self, name: str, value: str, default: str) -> None:
+        """Record a setting in the journal file, unless it is recorded; a journal without it has the default."""
+        if (journal_file.read_setting(self._path, name) or default) != value:
+            with self._transaction():
+                journal_file.write_setting(self._connection, name, value)
+
     def close(self) -> None:
         """Close the journal file, and its commit mark (the small file that is also the journal's lock)."""
         self._flush_commit_mark()

@@ -254,6 +254,25 @@ def read_journal(path: Path, *, is_immutable: bool = False, error_path: Path | N
         return _JournalReader(reported_path, _read_floor(reported_path, connection)).read(connection)
 
 
+_CREATE_SETTINGS_SQL: Final = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
+
+
+def read_setting(path: Path, name: str) -> str:
+    """Return a setting that a journal file records; '' if it records none, or if the file is missing or unreadable."""
+    try:
+        with closing(open_read_only(path)) as connection:
+            (value,) = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone() or ("",)
+    except DAMAGE_ERRORS:
+        return ""
+    return str(value)
+
+
+def write_setting(connection: sqlite3.Connection, name: str, value: str) -> None:
+    """Record a setting in a journal file, within the caller's transaction. Backups contain it."""
+    connection.execute(_CREATE_SETTINGS_SQL)
+    connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+
 def reject_orphaned_log(path: Path) -> None:
     """Raise JournalError if a missing journal has left a non-empty write-ahead log.
 

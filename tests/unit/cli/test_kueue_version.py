@@ -1,5 +1,6 @@
 """The option --kueue-version, the command convert, and the rules of a version outside the scheduler."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVe
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, parse_kueue_settings
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
+from batchyard.sim.state_document import KUEUE_VERSION_ANNOTATION, TAKEN_AT_ANNOTATION, document_of, state_of_texts
 from batchyard.webhooks.hooks import review_validation
 from stage import Stage
 
@@ -117,6 +119,45 @@ def test_gates_of_the_configuration_stay_set_with_a_version() -> None:
     assert settings.policy.rules.refills_heads
     rules = settings.with_version(KueueVersion.V0_20).policy.rules
     assert (rules.is_current, rules.refills_heads, rules.ignores_pod_set_names) == (True, True, False)
+
+
+# The version in states.
+
+
+def write_state(folder: Path, version: str) -> Path:
+    """Write a snapshot of SCENARIO at its start, recorded with the rules of a version."""
+    objects = [document.value for document in read_documents(SCENARIO)][:3]
+    stored = [{**obj, "metadata": {**obj["metadata"], "resourceVersion": str(i)}} for i, obj in enumerate(objects, 1)]
+    metadata = {"annotations": {TAKEN_AT_ANNOTATION: "2026-01-01T00:00:00Z", KUEUE_VERSION_ANNOTATION: version}}
+    file = folder / f"state-{version}.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": stored}))
+    return file
+
+
+def preemptions(folder: Path, state: Path, *options: str) -> tuple[int, str]:
+    """Simulate the Workloads of SCENARIO after a state; return the number of preemptions, and the remarks."""
+    workloads, events = folder / "workloads.yaml", folder / "events"
+    workloads.write_text("---".join(SCENARIO.split("---")[3:]))
+    _, remarks = run("simulate", str(state), str(workloads), "--events", str(events), *options)
+    return events.read_text().count('"event":"Preempted"'), remarks
+
+
+@pytest.mark.parametrize(("version", "count"), [("0.19", 0), ("0.20", 2), ("0.99", 0)])
+def test_state_selects_the_recorded_version(tmp_path: Path, version: str, count: int) -> None:
+    assert preemptions(tmp_path, write_state(tmp_path, version))[0] == count
+
+
+def test_option_that_changes_the_recorded_version_is_reported(tmp_path: Path) -> None:
+    state = write_state(tmp_path, "0.20")
+    count, remarks = preemptions(tmp_path, state, "--kueue-version", "0.19")
+    assert (count, "recorded with the rules of Kueue 0.20; --kueue-version 0.19 selects others" in remarks) == (0, True)
+    assert "was recorded" not in preemptions(tmp_path, state, "--kueue-version", "0.20")[1]
+
+
+def test_document_of_a_state_keeps_the_version(tmp_path: Path) -> None:
+    state = state_of_texts([("s", write_state(tmp_path, "0.20").read_text())])
+    assert document_of(state)["metadata"]["annotations"][KUEUE_VERSION_ANNOTATION] == "0.20"
+    assert state_of_texts([("s", json.dumps(document_of(state)))]).kueue.recorded_version is KueueVersion.V0_20
 
 
 # Convert.

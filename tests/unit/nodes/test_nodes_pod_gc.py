@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, find_condition, with_metadata
-from batchyard.nodes.pods import PodGarbageCollector
+from batchyard.nodes.pods import FailureRecovery, PodGarbageCollector
+from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from stage import Stage, condition_state
 from unit.nodes.node_make import node, pod, running, taint
 
@@ -113,3 +116,73 @@ def test_excess_ended_pods_are_deleted_evicted_first_then_oldest() -> None:
         stage.put(pod(f"p{number}", status=status, metadata={"creationTimestamp": make.stamp(number)}))
     stage.run(1)
     assert [result["metadata"]["name"] for result in stage.client.list(scheme.POD)] == ["p1", "p3", "p4"]
+
+
+# --- FailureRecoveryPolicy ---
+
+_LOST = taint(well_known.UNREACHABLE)
+
+
+def opted_in_pod(value: str = "true", **status: Any) -> Any:
+    """A pod with the opt-in annotation and a finalizer, so that it can be read after its deletion."""
+    obj = with_finalizer(pod(status={**running(), **status}))
+    return with_metadata(obj, annotations={well_known.SAFE_TO_FORCEFULLY_DELETE: value})
+
+
+def recovery_stage(*objects: Any) -> Stage:
+    stage = Stage(FailureRecovery())
+    stage.put(*objects)
+    return stage
+
+
+def grace(stage: Stage) -> Any:
+    return stage.get(scheme.POD, "pod")["metadata"].get("deletionGracePeriodSeconds")
+
+
+def test_terminating_pod_on_unreachable_node_is_forced_after_a_minute() -> None:
+    stage = recovery_stage(node(taints=[_LOST]), opted_in_pod())
+    stage.delete(scheme.POD, "pod")
+    stage.run(89)
+    assert (phase(stage), grace(stage)) == ("Running", 30)
+    stage.run(91)
+    assert (phase(stage), grace(stage)) == ("Failed", 0)
+    condition = find_condition(stage.get(scheme.POD, "pod"), "KueueFailureRecovery")
+    message = (
+        "Pod forcefully terminated after 1m0.00000003s grace period due to unreachable node `node` "
+        "(triggered by `kueue.x-k8s.io/safe-to-forcefully-delete` annotation)"
+    )
+    assert condition is not None
+    assert (condition["status"], condition["reason"], condition["message"]) == ("True", "KueueForcefullyDeleted", message)
+    assert stage.reasons() == ["KueueForcefullyDeleted"]
+
+
+def test_terminating_pod_is_forced_when_its_node_becomes_unreachable() -> None:
+    stage = recovery_stage(node(), opted_in_pod())
+    stage.delete(scheme.POD, "pod")
+    stage.run(200)
+    assert phase(stage) == "Running"
+    stage.put(node(taints=[_LOST]))
+    stage.run(201)
+    assert phase(stage) == "Failed"
+
+
+@pytest.mark.parametrize(
+    "obj", [opted_in_pod("false"), with_metadata(opted_in_pod(), annotations=None)], ids=["false", "none"]
+)
+def test_pod_without_opt_in_is_not_forced(obj: Any) -> None:
+    stage = recovery_stage(node(taints=[_LOST]), obj)
+    stage.delete(scheme.POD, "pod")
+    stage.run(1000)
+    assert phase(stage) == "Running"
+
+
+def test_ended_pod_is_forced_but_keeps_its_phase() -> None:
+    stage = recovery_stage(node(taints=[_LOST]), opted_in_pod(phase="Succeeded"))
+    stage.delete(scheme.POD, "pod")
+    stage.run(1000)
+    assert (phase(stage), stage.reasons()) == ("Succeeded", ["KueueForcefullyDeleted"])
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_gate_enables_failure_recovery(*, is_on: bool) -> None:
+    assert SIMULATION_SETTINGS.with_gates({"FailureRecoveryPolicy": is_on}).recovers_failures is is_on

@@ -411,3 +411,10 @@ def test_gate_turns_slices_of_elastic_jobs_off() -> None:
     assert parse_kueue_settings(configuration()).policy.rules.elastic_jobs
     off = configuration("featureGates: {ElasticJobsViaWorkloadSlices: false}")
     assert not parse_kueue_settings(off).policy.rules.elastic_jobs
+
+
+@pytest.mark.parametrize(("text", "interval"), [("0s", 5 * MINUTE), ("1ns", 1), ("100ms", SECOND // 10)])
+def test_positive_sampling_interval_is_not_the_default(text: str, interval: int) -> None:
+    settings = parse_kueue_settings(configuration(f"admissionFairSharing: {{usageSamplingInterval: {text}}}"))
+    assert settings.admission_fair_sharing is not None
+    assert settings.admission_fair_sharing.sampling_interval == interval

@@ -1,13 +1,19 @@
 """Forecasts of when Workloads start: certain, likely and unknown."""
 
+from dataclasses import replace
 from math import log
 
 import pytest
 
+import make
+import yard
+from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import AdmissionFairSharing
 from batchyard.sim import forecast
 from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecast_workloads, sample_forecasts
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
+from batchyard.sim.forecasting.quota_only_state import pending_order_of, queues_of
 from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.state import State
 from unit.sim.forks_make import queue, state, without_runtimes, workload
@@ -135,3 +141,26 @@ def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     assert len({sample.workload for sample in drawn}) == SAMPLE_SIZE
     assert "team/w00" not in {sample.workload for sample in drawn}
     assert all(sample.uid and sample.at == result.at for sample in drawn)
+
+
+# Admission fair sharing.
+
+
+def queue_order(cpu_of_a: str, *, is_usage_based: bool = True, half_life: int = 600 * SECOND) -> list[str]:
+    """The order of Workloads of the LocalQueues a (with a past usage) and b (without)."""
+    scope = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}} if is_usage_based else {}
+    usage = {"weightedShare": 0, "admissionFairSharingStatus": {"consumedResources": {"cpu": cpu_of_a}}}
+    used = {**make.local_queue("a"), "status": {"fairSharing": usage}}
+    heads = [yard.head(name, 4, created=n) for n, name in enumerate(("a1", "a2", "a3", "b1", "b2", "b3"))]
+    objects: list[Obj] = [yard.queue("cq", 8, **scope), used, make.local_queue("b"), *heads]
+    found = State(make.NOW, 1, {key_of(obj): obj for obj in objects})
+    fair_sharing = AdmissionFairSharing(half_life, sampling_interval=600 * SECOND)
+    found = replace(found, kueue=replace(found.kueue, admission_fair_sharing=fair_sharing))
+    return [view.name for view in pending_order_of(found, queues_of(found)).waiting_by_queue["cq"]]
+
+
+def test_queue_order_of_forecasts_counts_usage_and_penalties() -> None:
+    assert queue_order("0") == ["a1", "b1", "a2", "b2", "a3", "b3"]
+    assert queue_order("3") == ["b1", "b2", "a1", "b3", "a2", "a3"]
+    assert queue_order("3", half_life=0) == ["b1", "b2", "b3", "a1", "a2", "a3"]
+    assert queue_order("3", is_usage_based=False) == ["a1", "a2", "a3", "b1", "b2", "b3"]

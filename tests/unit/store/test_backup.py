@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batchyard.store.journal import REVISION_LEAP, back_up, restore_backup
-from batchyard.store.journal_file import JournalError, commit_mark_path, restore_draft_path
+from batchyard.store.journal_file import JournalError, commit_mark_path, read_setting, restore_draft_path
 from batchyard.store.memory import ExpiredRevision
 from unit.store.limits import files_no_larger_than
 from unit.store.test_damaged_journals import LOG, write_crashed_journal
@@ -38,6 +38,22 @@ def test_backup_of_open_journal_has_state_of_its_time(path: Path, backup: Path, 
     restore_backup(backup, other_path)
     restored = JournaledStore(other_path).store
     assert restored.list("ConfigMap") == [obj for obj in kept.store.list("ConfigMap") if obj["metadata"]["name"] != "z"]
+
+
+def test_backup_contains_settings_that_differ_from_their_default(path: Path, backup: Path, other_path: Path) -> None:
+    kept = JournaledStore(path)
+    kept.journal.record_setting("kueue-version", "0.19", "0.19")
+    assert read_setting(path, "kueue-version") == ""
+    for version in ("0.20", "0.19", "0.20"):
+        kept.journal.record_setting("kueue-version", version, "0.19")
+        assert read_setting(path, "kueue-version") == version
+    back_up(path, backup)
+    restore_backup(backup, other_path)
+    assert read_setting(other_path, "kueue-version") == "0.20"
+
+
+def test_missing_journal_has_no_settings(path: Path) -> None:
+    assert read_setting(path, "kueue-version") == ""
 
 
 def test_backup_of_crashed_journal_is_complete(path: Path, backup: Path) -> None:

@@ -14,11 +14,12 @@ from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.commands.simulate import parse_load_factor, write_report
 from batchyard.cli.figure_tables import two_run_totals
+from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
-from batchyard.cli.options import KueueVersionChoice, KueueVersionOption, Output, OutputOption, Seed, to_duration
+from batchyard.cli.options import Output, OutputOption, RecordedVersionOption, Seed, to_duration
 from batchyard.cli.output import render_document, run_with_progress
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
+from batchyard.scheduling.decisions import KueueVersion
 from batchyard.sim.compare.comparison import (
     CHANGES_SHOWN_MAX,
     ComparisonSettings,
@@ -57,7 +58,7 @@ class CompareRequest:
     output_format: Output
     html: Path | None
     #: The version of Kueue whose decision rules apply to both.
-    kueue_version: KueueVersion = DEFAULT_VERSION
+    kueue_version: KueueVersion | None = None
 
 
 def run(request: CompareRequest) -> None:
@@ -114,7 +115,7 @@ def _read_variants(request: CompareRequest, names: tuple[str, str]) -> Configura
         pair = read_pair(variants[0], variants[1], _read_load_sources(request, variants), request.settings.until)
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: {count_with_noun(len(invalid.faults), 'fault')}; nothing was run")
-    a, b = (replace(each, kueue=each.kueue.with_version(request.kueue_version)) for each in (pair.a, pair.b))
+    a, b = (replace(each, kueue=select_version(each.kueue, request.kueue_version)) for each in (pair.a, pair.b))
     return pair._replace(a=a, b=b)
 
 
@@ -232,9 +233,10 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds for both, starting at --seed.")] = 1,
     output: OutputOption = Output.TABLE,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write an HTML report.")] = None,
-    kueue_version: KueueVersionOption = KueueVersionChoice.V0_19,
+    kueue_version: RecordedVersionOption = None,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Compare two configurations on the same load: waits, utilization, fairness, preemptions, costs."""
-    settings, version = ComparisonSettings(until, seed, seeds), KueueVersion(kueue_version.value)
+    settings = ComparisonSettings(until, seed, seeds)
+    version = None if kueue_version is None else KueueVersion(kueue_version.value)
     run(CompareRequest(a, b, (cluster_a, cluster_b), trace or [], load, settings, output, html, version))

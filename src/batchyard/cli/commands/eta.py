@@ -25,10 +25,11 @@ from batchyard.cli.cluster_access import (
     read_state_file,
 )
 from batchyard.cli.daily.cluster import ClusterClient, run_in_cluster
+from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.client.transport import HttpRequest, decode_object, failure_reason, object_path
-from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
+from batchyard.scheduling.decisions import KueueVersion
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.sim.forecast import HORIZON, NO_START, ForecastOptions, forecast_workloads
 from batchyard.sim.state import State
@@ -58,7 +59,7 @@ class EtaRequest:
     #: Whether options are given that only a local forecast takes into account.
     is_local: bool = False
     #: The version of Kueue whose decision rules apply.
-    kueue_version: KueueVersion = DEFAULT_VERSION
+    kueue_version: KueueVersion | None = None
 
 
 def run(request: EtaRequest) -> None:
@@ -119,7 +120,7 @@ def _default_namespace(source: ClusterTarget) -> str:
 
 def _read_state(request: EtaRequest) -> State:
     state = read_state_file(request.state) if request.state is not None else read_cluster_state(request.source)
-    return replace(state, kueue=state.kueue.with_version(request.kueue_version))
+    return replace(state, kueue=select_version(state.kueue, request.kueue_version))
 
 
 def _forecast_locally(request: EtaRequest, subject: Key) -> Mapping[str, Any]:
@@ -278,7 +279,7 @@ def eta(
     kube_context: options.Context = "",
     data_dir: options.DataDir = None,
     fair_sharing: options.FairSharing = False,
-    kueue_version: options.KueueVersionOption = options.KueueVersionChoice.V0_19,
+    kueue_version: options.RecordedVersionOption = None,
     seed: options.Seed = 0,
     output: options.OutputOption = options.Output.TABLE,
 ) -> None:
@@ -300,5 +301,5 @@ def eta(
         options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
     )
     is_local = any(options.is_on_command_line(context, name) for name in _LOCAL_PARAMETERS)
-    version = KueueVersion(kueue_version.value)
+    version = None if kueue_version is None else KueueVersion(kueue_version.value)
     run(EtaRequest(subject, namespace, queue, state, source, forecast_options, output, is_local, version))

@@ -18,9 +18,10 @@ from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Duration
 from batchyard.cli import output
 from batchyard.cli.cluster_access import DEFAULT_RUN_LENGTH, SourceTexts, read_source_texts, with_explicit_runtimes
+from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
-from batchyard.cli.options import KueueVersionChoice, KueueVersionOption, LoopAction, Output, Report, to_duration
+from batchyard.cli.options import LoopAction, Output, RecordedVersionOption, Report, to_duration
 from batchyard.cli.output import render_document, run_until_interrupted
 from batchyard.cli.simulation_output import (
     REMARKS_SHOWN_MAX,
@@ -36,7 +37,7 @@ from batchyard.lint.findings import Severity
 from batchyard.lint.references import unknown_cluster_queue, unknown_local_queue
 from batchyard.lint.registry import index_manifests, lint_manifests
 from batchyard.placement.gpu_policies import GpuPolicyName
-from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
+from batchyard.scheduling.decisions import KueueVersion
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.sim.compare.result_view import (
     EARLIER_RESULT_LENGTH_MAX,
@@ -89,7 +90,7 @@ class SimulateRequest:
     #: The report or the JSON output of an earlier run, to compare with.
     compare_with: Path | None = None
     #: The version of Kueue whose decision rules apply.
-    kueue_version: KueueVersion = DEFAULT_VERSION
+    kueue_version: KueueVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +170,12 @@ def read_input(request: SimulateRequest, texts: SourceTexts | None = None) -> Si
         output.fail(f"{request.cluster}: this file contains no Cluster of cloud.batchyard.dev/v1alpha1; add one")
     if state is not None:
         run_start = start_from_state(state)
-        kueue_settings = run_start.scenario.kueue if scenario.kueue == SIMULATION_SETTINGS else scenario.kueue
+        kueue_settings = run_start.scenario.kueue
+        if scenario.kueue != SIMULATION_SETTINGS:
+            version = kueue_settings.recorded_version
+            kueue_settings = scenario.kueue if version is None else scenario.kueue.with_recorded_version(version)
         scenario = replace(scenario, cluster=scenario.cluster or run_start.cluster, kueue=kueue_settings)
-    kueue = scenario.kueue.with_version(request.kueue_version)
+    kueue = select_version(scenario.kueue, request.kueue_version)
     scenario = replace(_with_requested_run_times(scenario, request), runtime=request.runtime, kueue=kueue)
     return SimulationInput(scenario, state, manifests)
 
@@ -493,7 +497,7 @@ def simulate(
     runtime: OldRuntime = None,
     runtimes: RuntimesFile = None,
     lenient: Lenient = False,
-    kueue_version: KueueVersionOption = KueueVersionChoice.V0_19,
+    kueue_version: RecordedVersionOption = None,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
 ) -> None:
     """Run manifests in virtual time, and print a summary and the final state of queues, Workloads and Jobs."""
@@ -525,7 +529,7 @@ def simulate(
         grouping=by,
         is_lenient=lenient or trace is not None,
         compare_with=compare_with,
-        kueue_version=KueueVersion(kueue_version.value),
+        kueue_version=None if kueue_version is None else KueueVersion(kueue_version.value),
     )
     if trace is None:
         run(request)

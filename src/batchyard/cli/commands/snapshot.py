@@ -109,7 +109,8 @@ async def _write_snapshot(
     snapshot_result = await read_snapshot(source, write_page)
     if snapshot_result.configuration is not None:
         stream.write(item_prefix + encode(snapshot_result.configuration))
-    metadata: dict[str, Any] = list_metadata(snapshot_result.at, snapshot_result.revision, snapshot_result.forbidden)
+    place = snapshot_result.at, snapshot_result.revision
+    metadata: dict[str, Any] = list_metadata(*place, snapshot_result.forbidden, snapshot_result.kueue_version)
     stream.write(b'\n],"metadata":' + encode(metadata) + b"}\n")
     return snapshot_result
 

@@ -26,7 +26,10 @@ from batchyard.server.logging.logs import LogSettings
 from batchyard.server.platform.cluster_option import ClusterConflictError
 from batchyard.server.platform.credentials import CredentialsError
 from batchyard.server.platform.data_dir import (
+    DEFAULT_KUEUE_VERSION,
+    JOURNAL_FILE,
     KUBECONFIG_FILE,
+    KUEUE_VERSION_SETTING,
     LOG_FILE,
     LOOPBACK,
     DirectoryError,
@@ -37,7 +40,7 @@ from batchyard.server.platform.data_dir import (
 from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as JournalSyncMode
-from batchyard.store.journal_file import JournalError
+from batchyard.store.journal_file import JournalError, read_setting
 
 _CONTAINER_ENGINES: Final = ("podman", "docker")
 #: The options of `up` that require this machine as a node.
@@ -88,8 +91,22 @@ def _print_ready_message(options: PlatformOptions, url: str) -> None:
         output.report_line(f"batchyard: export KUBECONFIG={quote(str((options.folder / KUBECONFIG_FILE).resolve()))}")
 
 
+def _with_recorded_version(options: PlatformOptions) -> PlatformOptions:
+    """Return the options with the version of Kueue that the data directory records, unless an option selects one.
+
+    A change of the version is reported.
+    """
+    journal = options.folder / JOURNAL_FILE
+    recorded = read_setting(journal, KUEUE_VERSION_SETTING) or DEFAULT_KUEUE_VERSION
+    version = options.kueue_version or recorded
+    if version != recorded and journal.exists():
+        output.report_line(f"batchyard: decides by the rules of Kueue {version} now; before, by those of {recorded}")
+    return replace(options, kueue_version=version)
+
+
 def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
     """Run a platform until a termination signal; call `report_ready` with its URL once it listens."""
+    options = _with_recorded_version(options)
     answers = ForecastAnswers(platform_kueue_settings(options.configuration, options.kueue_version))
     forecast_functions = ForecastFunctions(answers.forecast_of, answers.sample_forecasts, answers.warnings_for)
     try:
@@ -215,7 +232,7 @@ def up(
     data_dir: cli_options.PlatformDir = cli_options.DATA_DIR,
     cluster: _Cluster = None,
     config: cli_options.ConfigFile = None,
-    kueue_version: cli_options.KueueVersionOption = cli_options.KueueVersionChoice.V0_19,
+    kueue_version: cli_options.RecordedVersionOption = None,
     image: _Images = None,
     host_path: _HostPaths = None,
     host_network: Annotated[
@@ -265,7 +282,7 @@ def up(
         controllers=cli_options.parse_platform_controllers(controllers),
         traces_to=otlp,
         runtime=runtime,
-        kueue_version=kueue_version.value,
+        kueue_version="" if kueue_version is None else kueue_version.value,
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

@@ -21,12 +21,13 @@ from batchyard.cli.cluster_access import (
     with_explicit_runtimes,
 )
 from batchyard.cli.commands.simulate import read_scenario_or_exit
+from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
+from batchyard.scheduling.decisions import KueueVersion
 from batchyard.sim.scenario import FileFault, InvalidScenario
 from batchyard.sim.whatif import (
     Comparison,
@@ -63,7 +64,7 @@ class WhatifRequest:
     seed: int
     output_format: options.Output
     #: The version of Kueue whose decision rules apply in both runs.
-    kueue_version: KueueVersion = DEFAULT_VERSION
+    kueue_version: KueueVersion | None = None
 
 
 def run_whatif(request: WhatifRequest) -> None:
@@ -125,7 +126,7 @@ def format_differences(difference: Difference, output_format: options.Output) ->
 def _requested_run_start(request: WhatifRequest) -> RunStart:
     run_start = _read_run_start(request)
     scenario = run_start.scenario
-    kueue = scenario.kueue.with_version(request.kueue_version)
+    kueue = select_version(scenario.kueue, request.kueue_version)
     return replace(run_start, scenario=replace(scenario, kueue=kueue))
 
 
@@ -245,7 +246,7 @@ def whatif(
     kube_context: options.Context = "",
     data_dir: options.DataDir = None,
     fair_sharing: options.FairSharing = False,
-    kueue_version: options.KueueVersionOption = options.KueueVersionChoice.V0_19,
+    kueue_version: options.RecordedVersionOption = None,
     seed: options.Seed = 0,
     output: options.OutputOption = options.Output.TABLE,
     verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
@@ -266,6 +267,6 @@ def whatif(
     )
     request = WhatifRequest(
         *(paths or [], change or [], delete or [], at, until, state, source, fair_sharing, seed, output),
-        kueue_version=KueueVersion(kueue_version.value),
+        kueue_version=None if kueue_version is None else KueueVersion(kueue_version.value),
     )
     run_whatif(request)

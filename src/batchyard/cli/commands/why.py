@@ -29,9 +29,8 @@ from batchyard.cli.options import (
     Context,
     DataDir,
     Kubeconfig,
-    KueueVersionChoice,
-    KueueVersionOption,
     Output,
+    RecordedVersionOption,
     select_kubeconfig,
 )
 from batchyard.cli.output import render_document
@@ -283,7 +282,7 @@ class SimulationInputs(NamedTuple):
     at: Duration | None
     seed: int
     #: The version of Kueue whose decision rules apply.
-    kueue_version: str = "0.19"
+    kueue_version: str | None = None
 
 
 def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: Output) -> None:
@@ -327,20 +326,20 @@ def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_for
     """
     from batchyard.cli.cluster_access import read_source_texts  # noqa: PLC0415 - loads the simulator
     from batchyard.cli.commands.simulate import SimulateRequest, read_scenario_and_state  # noqa: PLC0415 - loads the simulator
+    from batchyard.cli.kueue_configuration import select_version  # noqa: PLC0415 - loads the scheduler
     from batchyard.scheduling.decisions import KueueVersion  # noqa: PLC0415 - loads the scheduler
     from batchyard.sim.simulate import Simulation, SimulationOptions  # noqa: PLC0415 - loads the simulator
     from batchyard.sim.world import EPOCH  # noqa: PLC0415 - loads the simulator
 
+    version = None if inputs.kueue_version is None else KueueVersion(inputs.kueue_version)
     texts = read_source_texts(inputs.paths)
     if inputs.at is None and not (texts.manifests or texts.file_faults):
         state = texts.state()
         if state is not None:
-            state = replace(state, kueue=state.kueue.with_version(KueueVersion(inputs.kueue_version)))
+            state = replace(state, kueue=select_version(state.kueue, version))
             explain_in_state(subject, state, output_format)
             return
-    request = SimulateRequest(
-        inputs.paths, None, inputs.at, inputs.seed, kueue_version=KueueVersion(inputs.kueue_version)
-    )
+    request = SimulateRequest(inputs.paths, None, inputs.at, inputs.seed, kueue_version=version)
     scenario, state = read_scenario_and_state(request, texts)
     until = 0 if inputs.at is None and state is not None else inputs.at
     # A sink, even one that keeps nothing, makes the run record the time of its last event.
@@ -439,7 +438,7 @@ def why(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="With -f: seed of all random values, such as uids.")] = 0,
-    kueue_version: KueueVersionOption = KueueVersionChoice.V0_19,
+    kueue_version: RecordedVersionOption = None,
     kubeconfig: Kubeconfig = "",
     kube_context: Context = "",
     data_dir: DataDir = None,
@@ -453,7 +452,7 @@ def why(
     if subject is None:
         raise typer.BadParameter(f"{about!r} is not a supported KIND/NAME: use {SUBJECT_FORMS}")
     if paths:
-        explain_in_simulation(subject, SimulationInputs(paths, at, seed, kueue_version.value), output)
+        explain_in_simulation(subject, SimulationInputs(paths, at, seed, kueue_version), output)
     else:
         target = ClusterTarget(select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or DATA_DIR)
         explain_in_cluster(subject, target, output)

@@ -153,9 +153,18 @@ def pod_owner(pod: Obj) -> tuple[str, str] | None:
     return None if owner is None else (owner["kind"], owner["name"])
 
 
-def _workload_rank(workload: Obj) -> tuple[bool, Instant]:
-    """Return a sort key: unfinished Workloads come after finished ones, and newer ones after older ones."""
-    return not is_true(workload, "Finished"), workload_view(workload).created
+def _workload_rank(workload: Obj) -> tuple[bool, bool, Instant]:
+    """Return a sort key: Workloads that are finished come first, then those without quota, then the older ones.
+
+    So the last Workload of an elastic Job is the one that runs, even if a larger one waits to replace it.
+    """
+    is_held = is_true(workload, "QuotaReserved") and not is_true(workload, "Evicted")
+    return not is_true(workload, "Finished"), is_held, workload_view(workload).created
+
+
+def workload_entries(workloads: Iterable[Obj]) -> list[JobEntry]:
+    """Return an entry for each unfinished Workload; an elastic Job that grows has two."""
+    return [_entry_of(None, each, None) for each in workloads if not is_true(each, "Finished")]
 
 
 def _pods_by_job(pods: Iterable[Obj]) -> Mapping[_JobName, Sequence[Obj]]:

@@ -20,7 +20,7 @@ from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.cli import output as terminal
 from batchyard.cli.daily.cluster import AllNamespaces, ClusterClient, NamespaceOption, run_in_cluster
 from batchyard.cli.daily.commands import list_document, shorten, target_of
-from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, forbidden_error, format_requests, job_entries
+from batchyard.cli.daily.jobs import JobEntry, JobState, find_job, forbidden_error, format_requests, workload_entries
 from batchyard.cli.options import Context, DataDir, Kubeconfig, Output, OutputOption
 from batchyard.client.transport import decode_object, object_path
 from batchyard.dashboard.models.reasons import shorten_reason
@@ -105,7 +105,7 @@ async def _read_pending_job_sources(client: ClusterClient, namespace: str) -> Pe
         workloads = await client.list_objects(scheme.WORKLOAD, namespace)
     if workloads is None:
         raise forbidden_error(client, "workloads.kueue.x-k8s.io", namespace)
-    entries = job_entries(workloads, (), None)
+    entries = workload_entries(workloads)
     return PendingJobSources(local_queues, {(entry.namespace, entry.workload_name): entry for entry in entries})
 
 

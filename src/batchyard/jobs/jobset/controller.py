@@ -230,6 +230,7 @@ def _create_and_resume(
     jobset_pass: _JobSetReconcilePass, startup: policies.StartupDecision, reader: client.Reader
 ) -> ReconcileResult:
     jobset, status_draft, writes = jobset_pass.jobset, jobset_pass.status_draft, jobset_pass.writes
+    active_jobs = [job for job in jobset_pass.children.active_jobs if not _is_queued_alone(job, jobset, reader)]
     writes.extend(_missing_service_writes(jobset, reader))
     for jobs in _missing_jobs(jobset_pass, startup):
         existing_keys = [key for key in map(key_of, jobs) if reader.get(key) is not None]
@@ -237,10 +238,10 @@ def _create_and_resume(
         if existing_keys:  # later replicated jobs must wait too
             return ReconcileResult(writes, [_creation_failed_event(jobset_pass.key, existing_keys)])
     if jobset_spec.is_suspended(jobset):
-        writes.extend(_job_suspend_writes(jobset_pass.children.active_jobs))
+        writes.extend(_job_suspend_writes(active_jobs))
         status_draft.suspend()
         return jobset_pass.reconcile_result()
-    writes.extend(_job_resume_writes(jobset_pass.children.active_jobs, startup))
+    writes.extend(_job_resume_writes(active_jobs, startup))
     if startup.must_wait:
         status_draft.begin_startup_policy()
         return jobset_pass.reconcile_result()
@@ -248,6 +249,20 @@ def _create_and_resume(
         status_draft.complete_startup_policy()
     status_draft.resume()
     return jobset_pass.reconcile_result()
+
+
+def _is_queued_alone(job: Obj, jobset: Obj, reader: client.Reader) -> bool:
+    """Return whether a Job of a JobSet without a queue waits in a queue itself, because its template names one.
+
+    The job framework suspends and resumes such a Job. Upstream's JobSet controller does so too: both then undo each
+    other's writes until the Workload of the Job is admitted, which takes no time here, so it would never end.
+    """
+    if well_known.QUEUE_NAME not in (job["metadata"].get("labels") or {}):
+        return False
+    if well_known.QUEUE_NAME in (jobset["metadata"].get("labels") or {}):
+        return False
+    dependents = reader.owned_by(job["metadata"]["uid"], job["metadata"].get("namespace", ""))
+    return any(group_kind(each) == scheme.WORKLOAD for each in dependents)
 
 
 def _jobs_of(jobset: Obj, reader: client.Reader) -> Iterable[Obj]:

@@ -30,6 +30,10 @@ from batchyard.scheduling.snapshot import QueueCounters, Snapshot
 NanoAmounts: TypeAlias = dict[str, int]
 
 DEFAULT_SAMPLING_INTERVAL: Final = 5 * MINUTE
+#: The least time between samples: Kueue cannot sample more often than it writes statuses.
+_SAMPLING_PERIOD_MIN: Final = SECOND // 10
+#: Overdue samples beyond this number are taken as one, which differs only in the rounding.
+_OVERDUE_SAMPLES_MAX: Final = 1000
 #: The billionths in the unit of an integer amount: a thousandth of a core, or one unit of any other resource.
 _NANO_PER_MILLICORE: Final = NANO // 1000
 
@@ -46,6 +50,11 @@ class AdmissionFairSharing:
     resource_weights: Mapping[str, float] = field(default_factory=dict)
     #: Whether usage counts from the quota reservation, as by default in Kueue 0.20; otherwise from the admission.
     is_anchored_at_reservation: bool = False
+
+    @property
+    def sampling_period(self) -> Duration:
+        """The time from an update of a LocalQueue's usage to the next sample: the interval, or 0.1 s if it is less."""
+        return max(self.sampling_interval, _SAMPLING_PERIOD_MIN)
 
     def decay_rate(self, elapsed: Duration) -> float:
         """Return the part of the usage that decays in a time: 0.5 after a half-life; 0 if the half-life is 0."""
@@ -166,11 +175,22 @@ class UsageLedger:
 
         The amounts are weighted by resource, and divided by the weight of the LocalQueue (1 if it does not exist).
         """
+        return self.usage_with(local_queue, {})
+
+    def usage_with(self, local_queue: str, penalty: Mapping[str, int]) -> float:
+        """Return the usage of a LocalQueue with a further penalty."""
         view, entry = self._local_queues.get(local_queue), self._entries.get(local_queue)
-        amounts: Mapping[str, int] = {}
+        amounts = penalty
         if entry is not None:
             amounts = add_amounts(entry.consumed, entry.pending_penalty()) if entry.penalties else entry.consumed
+            amounts = add_amounts(amounts, penalty) if penalty else amounts
         return self.settings.weighted_usage(amounts, 1.0 if view is None else view.weight)
+
+    def penalty_of(self, view: WorkloadView, queue: ClusterQueue) -> NanoAmounts:
+        """Return the entry penalty of a Workload in a ClusterQueue; empty if the ClusterQueue ignores usage."""
+        if not self.orders_by_usage(queue):
+            return {}
+        return self.settings.entry_penalty(total_requests(view, queue))
 
     def orders_by_usage(self, queue: ClusterQueue | None) -> bool:
         """Return whether a ClusterQueue orders its Workloads by the usage of their LocalQueues."""
@@ -196,11 +216,19 @@ class UsageLedger:
         else:
             entry.consumed, entry.last_update = {}, now
 
+    def take_due_samples(self, local_queue: str, now: Instant) -> None:
+        """Take the samples of a LocalQueue that were due up to a time, at their own times."""
+        entry, period = self._entries[local_queue], self.settings.sampling_period
+        overdue_count = (now - entry.last_update) // period - _OVERDUE_SAMPLES_MAX
+        if overdue_count > 0:
+            self.sample(local_queue, entry.last_update + overdue_count * period)
+        while now >= entry.last_update + period:
+            self.sample(local_queue, entry.last_update + period)
+
     def add_penalty(self, view: WorkloadView, queue: ClusterQueue, now: Instant) -> None:
         """Record the entry penalty of a Workload for which the scheduler reserves quota."""
-        if self.orders_by_usage(queue):
-            entry = self._entries.setdefault(view.queue, LedgerEntry(now))
-            entry.penalties[view.key] = self.settings.entry_penalty(total_requests(view, queue))
+        if self.orders_by_usage(queue) and (entry := self._entry_of(view.queue, now)) is not None:
+            entry.penalties[view.key] = self.penalty_of(view, queue)
 
     def drop_penalty(self, local_queue: str, workload: str) -> None:
         """Forget the entry penalty of a Workload that can no longer be settled, if there is one."""
@@ -219,6 +247,12 @@ class UsageLedger:
                 self._observe_change(view_of(event.old), view, now)
         elif kind == scheme.LOCAL_QUEUE and is_deleted:
             self._entries.pop(f"{event.key.namespace}/{event.key.name}", None)
+
+    def _entry_of(self, local_queue: str, now: Instant) -> LedgerEntry | None:
+        """Return the entry of a LocalQueue, which is created if it is missing; None if the LocalQueue is deleted."""
+        if local_queue not in self._local_queues:
+            return self._entries.get(local_queue)
+        return self._entries.setdefault(local_queue, LedgerEntry(now))
 
     def _observe_change(self, old_view: WorkloadView, view: WorkloadView, now: Instant) -> None:
         if self._has_reached_anchor(old_view, view):
@@ -239,7 +273,9 @@ class UsageLedger:
         return view.admitted and not old_view.admitted
 
     def _settle(self, view: WorkloadView, now: Instant) -> None:
-        entry = self._entries.setdefault(view.queue, LedgerEntry(now))
+        entry = self._entry_of(view.queue, now)
+        if entry is None:
+            return
         self._decay(view.queue, entry, now)
         entry.consumed = add_amounts(entry.consumed, entry.penalties.pop(view.key, {}))
 

@@ -6,13 +6,13 @@ read. Source: queueOrderingFunc in pkg/cache/queue/cluster_queue.go of Kueue.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling.cluster_queue import ClusterQueue
-from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, Head
 from batchyard.scheduling.pending_heap import PendingEntry, QueueOrder
 from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.snapshot import Snapshot
@@ -61,6 +61,16 @@ class UsageOrderedQueue(PendingQueue):
         first_usage = self._usage_of(self._sorted_entries()[0].view.queue)
         own_usage = self._usage_of(self._entries[key].view.queue)
         return (first_usage, own_usage) if first_usage < own_usage else None
+
+    def head_by_usage(self, usage_of: Callable[[str], float], excluded_keys: Collection[str]) -> Head | None:
+        """Return the first Workload that a cycle may try, with other usages; None if there is none.
+
+        `excluded_keys` are the Workloads that the cycle has taken already.
+        """
+        entries = [e for e in self._entries.values() if self._is_in_line(e) and e.view.key not in excluded_keys]
+        usages = {name: usage_of(name) for name in {entry.view.queue: None for entry in entries}}
+        first = min(entries, key=lambda entry: self._order(entry, usages), default=None)
+        return None if first is None else self.head_of(first.view.key)
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
         """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued."""

@@ -70,26 +70,24 @@ class UsageSampling:
         obj = reader.get(key)
         if obj is None or not _is_active(obj, reader):
             return ReconcileResult()
-        local_queue, interval = f"{key.namespace}/{key.name}", self._ledger.settings.sampling_interval
+        local_queue, period = f"{key.namespace}/{key.name}", self._ledger.settings.sampling_period
         entry, is_new = self._ledger.merge_status(local_queue, obj, now)
         writes: list[Write] = []
-        if is_new or now >= entry.last_update + interval or _is_sampled_early(entry, now):
+        if is_new or now >= entry.last_update + period or _is_sampled_early(entry, now):
             self._take_samples(local_queue, entry, now)
             self._cache.record_usage_change(obj["spec"].get("clusterQueue", ""))
             status = {**(obj.get("status") or {}), "fairSharing": fair_sharing_status(entry)}
             writes = [UpdateStatus(with_status(obj, status))] if status != obj.get("status") else []
         if self._is_endless:
-            return ReconcileResult(writes, requeue_at=entry.last_update + interval)
+            return ReconcileResult(writes, requeue_at=entry.last_update + period)
         self._is_idle = True
         return ReconcileResult(writes)
 
     def _take_samples(self, local_queue: str, entry: LedgerEntry, now: Instant) -> None:
         """Sample a LocalQueue now; if samples were omitted, take all that were due, at their own times."""
-        interval = self._ledger.settings.sampling_interval
-        if self._is_endless or now < entry.last_update + interval:
+        if self._is_endless or now < entry.last_update + self._ledger.settings.sampling_period:
             self._ledger.sample(local_queue, now)
-        while now >= entry.last_update + interval:
-            self._ledger.sample(local_queue, entry.last_update + interval)
+        self._ledger.take_due_samples(local_queue, now)
 
     def _resume(self) -> list[Key]:
         self._is_idle = False

@@ -250,17 +250,6 @@ async def compare_with_kueue(
     return shadow.counts
 
 
-_NO_USAGE_COMPARISON: Final = (
-    "the setting admissionFairSharing of Kueue's Configuration is not supported in shadow mode, so decisions that "
-    "follow from the usage of LocalQueues are reported as differences"
-)
-
-_NO_CYCLE_GATES: Final = (
-    "shadow mode does not follow the feature gates FairSharingRefill and PrioritizePreemptorWorkloads: decisions that"
-    " follow from them are reported as differences"
-)
-
-
 async def _read_kueue_settings(
     config: ShadowConfig, http_transport: HttpTransport, report: Callable[[str], None]
 ) -> KueueSettings:
@@ -271,17 +260,15 @@ async def _read_kueue_settings(
         note = "" if configuration is not None else "; assuming Kueue's defaults (set others with --config)"
         for line in [result.message + note, *(() if configuration is None else unsupported_settings(configuration))]:
             report(f"batchyard: {line}")
-        if configuration is not None and "admissionFairSharing" in configuration:
-            report(f"batchyard: {_NO_USAGE_COMPARISON}")
         kueue_settings = KueueSettings() if configuration is None else parse_kueue_settings(configuration)
     kueue_settings = kueue_settings.with_version(config.version)
-    if kueue_settings.policy.rules.has_cycle_gates:
-        report(f"batchyard: {_NO_CYCLE_GATES}")
     return kueue_settings.with_fair_sharing() if config.fair_sharing else kueue_settings
 
 
 def _with_kueue_settings(shadow_settings: ShadowSettings, kueue_settings: KueueSettings) -> ShadowSettings:
-    shadow_settings = shadow_settings._replace(resource_rules=kueue_settings.resources)
+    shadow_settings = shadow_settings._replace(
+        resource_rules=kueue_settings.resources, admission_fair_sharing=kueue_settings.admission_fair_sharing
+    )
     settings = kueue_settings.pods_ready
     if settings is None:
         return shadow_settings

@@ -60,6 +60,8 @@ class SnapshotResult:
     kinds_at_other_revision: list[str] = field(default_factory=list)
     #: Kueue's Configuration, as reported by a platform or read from a ConfigMap.
     configuration: Obj | None = None
+    #: The version of Kueue whose decision rules a platform follows; '' if it is unknown.
+    kueue_version: str = ""
     #: A message about that Configuration; '' if it is neither known nor expected.
     configuration_message: str = ""
     #: Messages about settings of that Configuration that batchyard does not support.
@@ -80,6 +82,7 @@ async def read_cluster(sender: RequestSender, kinds: Iterable[str], on_page: Pag
     snapshot_result = SnapshotResult(
         at=int(status_document.get("instant") or response.server_time),
         configuration=status_document.get("configuration"),
+        kueue_version=status_document.get("kueueVersion") or "",
     )
     for kind in kinds:
         await _read_kind(sender, kind_info(kind), on_page, snapshot_result)

@@ -21,6 +21,10 @@ LEDGER_FILE: Final = "decisions.db"
 #: The calibration of forecasts.
 FORECASTS_FILE: Final = "forecasts.json"
 KUBECONFIG_FILE: Final = "kubeconfig"
+#: The version of Kueue whose decision rules apply if neither an option nor the data directory selects one.
+DEFAULT_KUEUE_VERSION: Final = "0.19"
+#: The setting of the journal that records the version.
+KUEUE_VERSION_SETTING: Final = "kueue-version"
 #: The state file, written once the platform listens.
 STATE_FILE: Final = "up.json"
 #: The standard output and error of a platform that runs in the background.
@@ -143,5 +147,5 @@ class PlatformOptions:
     configuration: Mapping[str, Any] | None = None
     #: The run time of simulated pods that do not specify one; None uses that of the Cluster.
     runtime: Duration | None = None
-    #: The version of Kueue whose decision rules apply.
-    kueue_version: str = "0.19"
+    #: The version of Kueue whose decision rules apply; '' for the version of the last start, else the default.
+    kueue_version: str = ""

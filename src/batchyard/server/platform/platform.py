@@ -84,7 +84,14 @@ from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
 from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
-from batchyard.server.platform.data_dir import FORECASTS_FILE, JOURNAL_FILE, LEDGER_FILE, PlatformOptions
+from batchyard.server.platform.data_dir import (
+    DEFAULT_KUEUE_VERSION,
+    FORECASTS_FILE,
+    JOURNAL_FILE,
+    KUEUE_VERSION_SETTING,
+    LEDGER_FILE,
+    PlatformOptions,
+)
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.platform.group_commit import HISTORY_REVISIONS, GroupCommit
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
@@ -310,7 +317,9 @@ class EmbeddedPlatform:
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
         local_settings = local_node_settings(effective_cluster)
         root_pem = _root_certificate(options, is_mounted=local_settings is not None)
-        kueue = platform_kueue_settings(options.configuration, options.kueue_version)
+        version = options.kueue_version or DEFAULT_KUEUE_VERSION
+        self._journal.record_setting(KUEUE_VERSION_SETTING, version, DEFAULT_KUEUE_VERSION)
+        kueue = platform_kueue_settings(options.configuration, version)
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._kueue = kueue

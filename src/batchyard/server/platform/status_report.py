@@ -21,7 +21,7 @@ from batchyard.metrics.registry import Histograms, gauge_text
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.metrics import ObservedPlatform, ServerMetrics
-from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformOptions
+from batchyard.server.platform.data_dir import DEFAULT_KUEUE_VERSION, JOURNAL_FILE, PlatformOptions
 
 #: The URL path of the document.
 STATUS_REPORT_PATH: Final = "/batchyard/status"
@@ -58,6 +58,7 @@ class StatusReport:
         self._sync = options.sync
         self._controllers = options.controllers
         self._configuration = options.configuration
+        self._kueue_version = options.kueue_version or DEFAULT_KUEUE_VERSION
 
     def document(self, *, wall: Instant, clock: Instant, node_status: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Return the platform's status document.
@@ -87,6 +88,7 @@ class StatusReport:
             },
             "objects": dict(self.counts()),
             **({} if self._configuration is None else {"configuration": self._configuration}),
+            "kueueVersion": self._kueue_version,
             **({} if node_status is None else {"local": node_status}),
         }
 

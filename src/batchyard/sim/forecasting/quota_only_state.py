@@ -4,14 +4,30 @@ Workloads in a reduced state run for a given time. Only the cohort trees of the 
 the first Workloads of long queues. Admission checks are removed, so that they pass at once.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
-from batchyard.api.views.workload import WorkloadView, cluster_queue_view, cohort_view, workload_view
+from batchyard.api.views.workload import (
+    LocalQueueView,
+    WorkloadView,
+    cluster_queue_view,
+    cohort_view,
+    local_queue_view,
+    workload_view,
+)
 from batchyard.base.instant import Duration, format_duration
+from batchyard.scheduling.cluster_queue import ClusterQueue
+from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
+    AdmissionFairSharing,
+    NanoAmounts,
+    add_amounts,
+    consumed_resources,
+    total_requests,
+)
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.state import State
 
@@ -101,9 +117,58 @@ def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
             waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
     for views in waiting.values():
         views.sort(key=_queue_order_key)
+    if state.kueue.admission_fair_sharing is not None:
+        waiting |= _ordered_by_usage(state, state.kueue.admission_fair_sharing, waiting)
     views_with_quota.sort(key=lambda view: (view.reserved_at or 0, view.key))
     positions = {view.key: (queue, position) for queue, views in waiting.items() for position, view in enumerate(views)}
     return PendingOrder(waiting, views_with_quota, positions)
+
+
+def _ordered_by_usage(
+    state: State, settings: AdmissionFairSharing, waiting: Mapping[str, list[WorkloadView]]
+) -> dict[str, list[WorkloadView]]:
+    """Return the pending Workloads of the usage-based ClusterQueues in the order of an admission one after another.
+
+    Each admission adds its entry penalty to the usage of its LocalQueue. Usage does not decay in between.
+    """
+    local_queues = {view.key: view for view in map(local_queue_view, state.of_kind(scheme.LOCAL_QUEUE))}
+    consumed = {
+        f"{obj['metadata']['namespace']}/{obj['metadata']['name']}": consumed_resources(obj)
+        for obj in state.of_kind(scheme.LOCAL_QUEUE)
+    }
+    queues = trees_of(state).queues
+    usage_based = {name: queues[name] for name in waiting if name in queues and queues[name].view.is_usage_based}
+    return {
+        name: list(_admission_order(waiting[name], queue, settings, (local_queues, consumed)))
+        for name, queue in usage_based.items()
+    }
+
+
+def _admission_order(
+    views: Sequence[WorkloadView],
+    queue: ClusterQueue,
+    settings: AdmissionFairSharing,
+    usages: tuple[Mapping[str, LocalQueueView], Mapping[str, NanoAmounts]],
+) -> Iterator[WorkloadView]:
+    local_queues, consumed = usages
+    lines: dict[str, list[WorkloadView]] = {}
+    for view in reversed(views):
+        lines.setdefault(view.queue, []).append(view)
+    amounts = {name: consumed.get(name, {}) for name in lines}
+
+    def rank(name: str) -> tuple[float, tuple[int, int, str], str]:
+        usage = settings.weighted_usage(amounts[name], local_queues[name].weight)
+        return usage, _queue_order_key(lines[name][-1]), name
+
+    heap = [rank(name) for name in lines]
+    heapq.heapify(heap)
+    while heap:
+        name = heapq.heappop(heap)[2]
+        view = lines[name].pop()
+        yield view
+        if lines[name]:
+            amounts[name] = add_amounts(amounts[name], settings.entry_penalty(total_requests(view, queue)))
+            heapq.heappush(heap, rank(name))
 
 
 def reduce_to_quota(

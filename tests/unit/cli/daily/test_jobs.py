@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.cli.daily.jobs import JobPods, JobState, count_pods, format_requests, job_entries, state_of
+from batchyard.cli.daily.jobs import (
+    JobPods,
+    JobState,
+    count_pods,
+    format_requests,
+    job_entries,
+    state_of,
+    workload_entries,
+)
 
 Obj = dict[str, Any]
 QUOTA, ADMITTED = make.condition("QuotaReserved"), make.condition("Admitted")
@@ -86,6 +94,18 @@ def test_unfinished_workload_of_a_job_counts() -> None:
     ended = workload(make.condition("Finished", reason="OutOfSync"), owner=job, name="old")
     for workloads in ([ended, workload(owner=job)], [workload(owner=job), ended]):
         assert [entry.workload_name for entry in job_entries(workloads, [job], ())] == ["w"]
+
+
+def test_running_slice_of_an_elastic_job_counts_while_its_replacement_waits() -> None:
+    job = make.job()
+    slices = [workload(QUOTA, ADMITTED, owner=job, name="old"), workload(owner=job, name="new")]
+    for workloads in (slices, slices[::-1]):
+        (entry,) = job_entries(workloads, [job], None)
+        assert (entry.workload_name, entry.state) == ("old", JobState.RUNNING)
+        assert {each.workload_name: each.state for each in workload_entries(workloads)} == {
+            "old": JobState.RUNNING,
+            "new": JobState.PENDING,
+        }
 
 
 def test_jobs_of_other_kinds_are_entries_without_an_object() -> None:

@@ -3,10 +3,14 @@
 from typing import Any
 
 import make
+from batchyard.api import well_known
 from batchyard.api.defaults import with_defaults
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, with_path
 from batchyard.jobs.jobset.controller import child_jobs, headless_service
 from batchyard.jobs.jobset.policies import has_start_time, resume_job, without_start_time
+from batchyard.sim.random_worlds import scenario_of
+from batchyard.sim.world import World
+from yard import queue
 
 DOMAIN = "jobset.sigs.k8s.io/"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -169,3 +173,34 @@ def test_resumed_job_loses_start_time() -> None:
     assert has_start_time(job)
     assert without_start_time(job)["status"] == {"ready": 0}
     assert not has_start_time(make.job())
+
+
+# --- Jobs with a queue of their own ---
+
+
+def jobset_of_queued_jobs(jobset_queue: str | None = None, *, suspend: bool = False) -> list[tuple[str, str]]:
+    """The Created and Admitted events of a JobSet of two Jobs whose templates name a queue, with quota for one."""
+    jobs = make.replicated_job("a", 2, template=make.pod_template({"cpu": "1"}))
+    labeled = with_path(jobs, ("template", "metadata"), {"labels": {well_known.QUEUE_NAME: "lq"}})
+    js = make.jobset(queue=jobset_queue, replicated_jobs=[labeled], suspend=suspend)
+    quota = 2 if jobset_queue else 1
+    log: list[Any] = []
+    world = World(scenario_of([make.flavor("spot"), queue("cq", quota), make.local_queue(), js]), sink=log.append)
+    world.run_until(None)
+    kinds = ("Created", "Admitted", "Finished")
+    return [(each["event"], each["workload"].split("-")[0]) for each in log if each["event"] in kinds]
+
+
+def test_jobs_of_jobset_without_queue_are_admitted_one_by_one() -> None:
+    events = jobset_of_queued_jobs()
+    created, lived = [("Created", "team/job")] * 2, [("Admitted", "team/job"), ("Finished", "team/job")]
+    assert events == [*created, *lived, *lived]
+
+
+def test_suspended_jobset_without_queue_does_not_suspend_admitted_job() -> None:
+    assert ("Finished", "team/job") in jobset_of_queued_jobs(suspend=True)
+
+
+def test_jobset_with_queue_resumes_jobs_that_name_a_queue_too() -> None:
+    lived = [("Created", "team/jobset"), ("Admitted", "team/jobset"), ("Finished", "team/jobset")]
+    assert jobset_of_queued_jobs("lq") == lived

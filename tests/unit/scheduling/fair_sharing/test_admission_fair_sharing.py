@@ -1,6 +1,7 @@
 """Admission fair sharing: the arithmetic of usage, the ledger, and the orders of pending Workloads and of victims."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from batchyard.api.meta import Obj
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
     AdmissionFairSharing,
     UsageLedger,
@@ -21,6 +22,7 @@ from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
     order_victims,
 )
 from batchyard.scheduling.fair_sharing.usage_sampling import keep_usage_ledger
+from batchyard.scheduling.gated_cycles import RefillTerms, create_cycle
 from yard import SchedulerBench, group, preemption, queue, workload
 
 SETTINGS = AdmissionFairSharing(half_life=10 * SECOND, sampling_interval=10 * SECOND)
@@ -187,6 +189,70 @@ def test_deletion_and_rejected_write_drop_penalty() -> None:
     watcher.index.workload_cache.revert_assumption("team/a2")
     assert watcher.usages()[0] == 0
     assert watcher.waiting() == ["a2"]
+
+
+def test_admission_does_not_restore_the_entry_of_a_deleted_local_queue() -> None:
+    watcher = FairWatcher()
+    watcher.put(workload("a1", queue="a"))
+    watcher.admit()
+    watcher.delete(scheme.LOCAL_QUEUE, "a", "team")
+    watcher.put(admitted(workload("a1", queue="a")))
+    assert watcher.ledger.entry("team/a") is None
+    watcher.put(make.local_queue("a", cluster_queue="cq"))
+    assert watcher.usages() == (0, 0)
+
+
+@pytest.mark.parametrize(("interval", "samples"), [(1, 30), (SECOND // 2, 6), (SECOND, 3)])
+def test_samples_are_at_least_a_tenth_of_a_second_apart(interval: int, samples: int) -> None:
+    watcher = FairWatcher(AdmissionFairSharing(half_life=10 * SECOND, sampling_interval=interval))
+    watcher.put(workload("a1", 4, queue="a"))
+    watcher.admit()
+    watcher.put(admitted(workload("a1", 4, queue="a")))
+    times: list[int] = []
+    sample = watcher.ledger.sample
+    watcher.ledger.sample = lambda name, now: (times.append(now), sample(name, now))[1]  # type: ignore[method-assign]
+    watcher.ledger.take_due_samples("team/a", watcher.now + 3 * SECOND)
+    assert len(times) == samples
+
+
+def test_many_overdue_samples_are_taken_together() -> None:
+    together, apart = (FairWatcher(AdmissionFairSharing(MINUTE, SECOND)) for _ in range(2))
+    for watcher in (together, apart):
+        watcher.put(workload("a1", 4, queue="a"))
+        watcher.admit()
+        watcher.put(admitted(workload("a1", 4, queue="a")))
+    for second in range(0, 5000, 500):
+        apart.ledger.take_due_samples("team/a", apart.now + second * SECOND)
+    together.ledger.take_due_samples("team/a", together.now + 4500 * SECOND)
+    assert together.usages()[0] == pytest.approx(apart.usages()[0])
+
+
+# FairSharingRefill.
+
+
+def refilled(**terms: Any) -> list[str]:
+    """The Workloads that one cycle admits, in order; the first is of LocalQueue a."""
+    watcher = FairWatcher()
+    watcher.put(*(workload(name, queue=name[0], created=n) for n, name in enumerate(("a1", "a2", "b1"))))
+    policy = SchedulingPolicy(fair_sharing=True, rules=replace(DEFAULT_RULES, refills_heads=True))
+    heads = watcher.index.heads(watcher.now)
+    cycle = Cycle(watcher.index.snapshot, policy, watcher.index.namespaces, 1)
+    refill = RefillTerms(**{"ledger": watcher.ledger, **terms})
+    cycle = create_cycle(cycle, watcher.index.queue_manager, heads, refill)
+    return [each.head.workload.name for each in cycle.run(heads) if isinstance(each, Admit)]
+
+
+def test_refill_counts_penalties_of_the_cycle() -> None:
+    assert refilled() == ["a1", "b1", "a2"]
+
+
+def test_refill_without_ledger_follows_usage_before_the_cycle() -> None:
+    assert refilled(ledger=None) == ["a1", "a2", "b1"]
+
+
+def test_refill_ends_at_a_workload_whose_write_is_in_flight() -> None:
+    assert refilled(may_join=lambda head: head.workload.name != "a2") == ["a1", "b1"]
+    assert refilled(may_join=lambda head: head.workload.name != "b1") == ["a1"]
 
 
 def test_evicted_workload_keeps_penalty() -> None:
