@@ -169,6 +169,13 @@ PODS_READY: Final = "batchyard.dev/pods-ready"
 WORK_DONE: Final = "batchyard.dev/work-done"
 WORK_FINALIZER: Final = "batchyard.dev/work"
 
+# On ClusterQueues and Cohorts: how long admitted Workloads run before Workloads of the same ClusterQueue, or of another
+# one, may preempt them.
+PREEMPT_MIN_RUNTIME: Final = "batchyard.dev/preempt-min-runtime"
+RECLAIM_MIN_RUNTIME: Final = "batchyard.dev/reclaim-min-runtime"
+#: The annotations of ClusterQueues and Cohorts that change preemption.
+PREEMPTION_ANNOTATIONS: Final = (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME)
+
 # Costs. On Nodes: dollars an hour. On LocalQueues: the Budget that holds them, and their stopPolicy before that.
 PRICE: Final = "cost.batchyard.dev/price"
 HELD_BY: Final = "cost.batchyard.dev/held-by"

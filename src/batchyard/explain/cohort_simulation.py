@@ -41,7 +41,7 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot(ignores_undeclared=snapshot.ignores_undeclared)
-    snapshot_copy.usage_of = snapshot.usage_of
+    snapshot_copy.usage_of, snapshot_copy.now = snapshot.usage_of, snapshot.now
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
@@ -87,6 +87,8 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
         quota_holder.local_queue,
         quota_holder.boost,
         quota_holder.pod_sets,
+        (),
+        quota_holder.obj,
     )
 
 

@@ -302,9 +302,19 @@ class Scheduler:
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
+        if self._cache.snapshot.protection_ends:
+            self._retry_after_protection(decisions)
         for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_preemption_loop(loop)
+
+    def _retry_after_protection(self, decisions: Sequence[Decision]) -> None:
+        """Have pending Workloads tried again when the first minimal run time ends that kept a victim from them."""
+        snapshot = self._cache.snapshot
+        for decision in decisions:
+            end = snapshot.protection_ends.get(decision.head.queue)
+            if end is not None and isinstance(decision, StayPending):
+                self._cache.queue_manager.reactivate_later(snapshot.queues[decision.head.queue], end)
 
     def _postpone_preemption(self, decision: Decision) -> Decision:
         if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):

@@ -137,6 +137,7 @@ class Cycle:
         the results for `with_failed_nodes`, Workloads with quota of which a failed node must be replaced.
         """
         self.snapshot.rebuild_if_changed()
+        self.snapshot.protection_ends = {}
         if self.snapshot.topology.flavors:
             self.snapshot.topology.build()
         decisions: list[Decision] = []
@@ -355,10 +356,13 @@ class Cycle:
 
         This is called for a Workload that needs preemption to fit but has no preemption candidates.
         With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption;
-        a prioritized preemptor keeps the quota nevertheless.
+        a prioritized preemptor, and one that minimal run times hinder, keep the quota nevertheless.
         """
         queue = entry.queue
-        if queue.view.preemption.reclaim_within_cohort == "Any" and entry.workload.key not in self.preemptors:
+        can_always_reclaim = (
+            queue.view.preemption.reclaim_within_cohort == "Any" and queue.name not in self.snapshot.protection_ends
+        )
+        if can_always_reclaim and entry.workload.key not in self.preemptors:
             return
         node = queue.node
         reserved_usage = []

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, is_true, key_of
+from batchyard.api.meta import Obj, has_equal_queue_settings, is_true, key_of
 from batchyard.api.views.node import FlavorView, flavor_view, namespace_labels
 from batchyard.api.views.workload import (
     ClusterQueueView,
@@ -231,6 +231,7 @@ class WorkloadCache:
         previous_holder = self.snapshot.holder(quota_holder.key)
         if previous_holder is not None and previous_holder.is_equivalent(quota_holder):
             self.snapshot.confirm_admission(previous_holder)  # an admission counted before it was written
+            previous_holder.obj = quota_holder.obj
         else:
             self._stop_counting_holder(previous_holder)
             self.snapshot.add_holder(quota_holder)
@@ -400,7 +401,7 @@ class SchedulerCache:
 
         First, the inadmissible Workloads of changed cohort trees are requeued. Paused cohort trees have no heads.
         """
-        self.queue_manager.now = now
+        self.queue_manager.now = self.snapshot.now = now
         self.snapshot.rebuild_if_changed()
         if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
             self._rebuild_count = self.snapshot.rebuild_count
@@ -499,7 +500,7 @@ class SchedulerCache:
             return
         if event.obj["metadata"].get("deletionTimestamp"):
             self._terminating_queues[name] = None
-        if event.old and event.old.get("spec") == event.obj.get("spec") and name in self.queue_manager.pending:
+        if event.old and has_equal_queue_settings(event.old, event.obj) and name in self.queue_manager.pending:
             self._set_active(name)
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
@@ -534,7 +535,7 @@ class SchedulerCache:
         view = cohort_view(event.obj)
         if event.type is _DELETED:
             self.snapshot.remove_cohort(view.name)
-        elif event.old is not None and event.old.get("spec") == event.obj.get("spec"):
+        elif event.old is not None and has_equal_queue_settings(event.old, event.obj):
             return
         else:
             self.snapshot.put_cohort(view)

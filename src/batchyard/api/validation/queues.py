@@ -20,6 +20,8 @@ from batchyard.api.well_known import (
     FINAL_SHARE,
     GATES,
     INITIAL_SHARE,
+    PREEMPT_MIN_RUNTIME,
+    RECLAIM_MIN_RUNTIME,
     UNSCHEDULED_TIMEOUT,
 )
 from batchyard.base.instant import MINUTE, parse_duration
@@ -154,6 +156,7 @@ _ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue: its metadata, quotas, selector, preemption and other policies."""
     yield from rules.metadata_errors(queue)
+    yield from _preemption_annotation_errors(queue)
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
 
@@ -166,12 +169,24 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_errors(new)
+    yield from _preemption_annotation_errors(new)
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavor_names(spec).keys() == _flavor_names(old_spec).keys() else {}
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_error = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
         yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_error])
+
+
+def _preemption_annotation_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Report malformed minimal run times in the annotations of a ClusterQueue or Cohort."""
+    annotations = obj["metadata"].get("annotations") or {}
+    for name in (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME):
+        try:
+            parse_duration(annotations.get(name, "0"))
+        except ValueError as error:
+            problem, _, remedy = str(error).partition("; ")
+            yield FieldError(f"metadata.annotations[{name}]", problem, remedy)
 
 
 def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -242,6 +257,7 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort: its metadata, fair sharing weight and resource groups."""
     spec = cohort.get("spec") or {}
     yield from rules.metadata_errors(cohort)
+    yield from _preemption_annotation_errors(cohort)
     yield from rules.attribute_to_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
     cohort_group_errors = resource_group_errors(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)

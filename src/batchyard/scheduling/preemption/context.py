@@ -6,7 +6,10 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
+from batchyard.api.meta import find_condition
+from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView
+from batchyard.base.instant import Duration, Instant
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.quota import Usage, available, has_room, is_borrowing_with
 from batchyard.scheduling.snapshot import Snapshot
@@ -90,12 +93,71 @@ class PreemptionContext(NamedTuple):
         contested_frs = self.contested_frs
         if len(contested_frs) == 1:
             (fr,) = contested_frs
-            return [candidate for candidate in workloads if fr in candidate.flavor_resources]
-        return [candidate for candidate in workloads if not candidate.flavor_resources.isdisjoint(contested_frs)]
+            workloads = [candidate for candidate in workloads if fr in candidate.flavor_resources]
+        else:
+            workloads = [each for each in workloads if not each.flavor_resources.isdisjoint(contested_frs)]
+        return self.without_protected(queue, workloads) if self.snapshot.has_min_runtimes else workloads
+
+    def without_protected(self, queue: ClusterQueue, workloads: list[AdmittedWorkload]) -> list[AdmittedWorkload]:
+        """Return a queue's Workloads that no minimal run time protects; record when the first protection ends."""
+        snapshot, preemptor_queue = self.snapshot, self.queue
+        min_runtime = min_runtime_of(snapshot, queue, preemptor_queue)
+        if min_runtime == 0:
+            return workloads
+        unprotected: list[AdmittedWorkload] = []
+        for workload in workloads:
+            end = protection_end(workload, min_runtime)
+            if end <= snapshot.now:
+                unprotected.append(workload)
+            else:
+                earliest_end = snapshot.protection_ends.get(preemptor_queue.name, end)
+                snapshot.protection_ends[preemptor_queue.name] = min(end, earliest_end)
+        return unprotected
 
     def order_key(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
         """Return a candidate's sort key: evicted first, then from other queues, low priority, late reservation, uid."""
         return (not candidate.evicted, candidate.queue is self.queue, *candidate.preemption_rank)
+
+
+# Protection of running Workloads by a minimal run time.
+
+
+_NOT_PROTECTED: Final[Instant] = 0
+
+
+def min_runtime_of(snapshot: Snapshot, queue: ClusterQueue, preemptor_queue: ClusterQueue) -> Duration:
+    """Return how long Workloads of `queue` run before those of `preemptor_queue` may preempt them; 0 by default.
+
+    A ClusterQueue without a value inherits that of the nearest Cohort above it.
+    """
+    is_within_queue = queue is preemptor_queue
+    views = snapshot.forest.views
+    ancestors = [views[node.name] for node in queue.node.path[-2::-1] if node.name in views]
+    for view in (queue.view, *ancestors):
+        if view.preemption_settings is not None:
+            min_runtimes = view.preemption_settings.min_runtimes
+            value = min_runtimes.within_queue if is_within_queue else min_runtimes.from_other_queues
+            if value is not None:
+                return value
+    return 0
+
+
+def protection_end(workload: AdmittedWorkload, min_runtime: Duration) -> Instant:
+    """Return when a Workload's protection by a minimal run time ends; 0 if it is not protected.
+
+    The time counts from the transition of the condition Admitted. A Workload that is not admitted yet, or that is being
+    evicted, is not protected.
+    """
+    if not workload.is_admitted or workload.evicted:
+        return _NOT_PROTECTED
+    return admission_time(workload) + min_runtime
+
+
+def admission_time(workload: AdmittedWorkload) -> Instant:
+    """Return when an admitted Workload was admitted; before that write is confirmed, when its quota was reserved."""
+    condition = None if workload.obj is None else find_condition(workload.obj, "Admitted")
+    is_confirmed = condition is not None and condition["status"] == "True"
+    return parse_time(condition["lastTransitionTime"]) if is_confirmed and condition else workload.reserved_at
 
 
 def fill_back_workloads(

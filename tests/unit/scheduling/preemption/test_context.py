@@ -1,0 +1,171 @@
+"""The admitted Workloads that a preemption spares, and why; protection by minimal run times."""
+
+import pytest
+
+import make
+from batchyard.api.meta import Obj, with_metadata
+from batchyard.api.validation import validate
+from batchyard.api.well_known import PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME
+from batchyard.scheduling.preemption.alternatives import (
+    BORROWING_RULE,
+    FAIRNESS_RULE,
+    INACTIVE_RULE,
+    MIN_RUNTIME_RULE,
+    NEEDLESS_REASON,
+    ProtectionReason,
+    find_spared_workloads,
+)
+from yard import SchedulerBench, cohort, preemption, queue, workload
+
+ANY = preemption("LowerPriority", "Any")
+
+
+def spared_reasons(bench: SchedulerBench, head: Obj) -> dict[str, ProtectionReason]:
+    """By name, the reason for which each Workload that a head could have preempted is spared."""
+    alternatives = find_spared_workloads(bench.preemption(head), bench.snapshot, bench.policy.fair_strategies)
+    return {each.holder.workload.key.removeprefix("team/"): each.reason for each in alternatives.spared_workloads}
+
+
+def test_workload_of_inactive_queue_is_spared() -> None:
+    bench = SchedulerBench(
+        queue("a", 4, cohort="all", preemption=ANY), *[queue(name, 0, cohort="all") for name in "bc"]
+    )
+    bench.hold("b1", 2, "b")
+    bench.hold("c1", 2, "c", priority=-9)
+    bench.snapshot.queues["c"].active = False
+    pending = workload(cpu=2, queue="a")
+    assert bench.victims(pending) == ["b1"]
+    text = "c is inactive; Kueue does not preempt in inactive queues"
+    assert spared_reasons(bench, pending) == {"c1": ProtectionReason(INACTIVE_RULE, text)}
+
+
+def test_workload_above_priority_threshold_of_borrower_is_spared() -> None:
+    borrow = {"policy": "LowerPriority", "maxPriorityThreshold": 1}
+    rules = preemption("Never", "Any", borrow)
+    queues = [queue("a", 1, cohort="all", preemption=rules), *[queue(name, 1, cohort="all") for name in "bc"]]
+    bench = SchedulerBench(cohort("all", 1), *queues)
+    bench.hold("b1", 2, "b", priority=1)
+    bench.hold("c1", 2, "c", priority=2)
+    pending = workload(cpu=2, queue="a", priority=5)
+    assert bench.victims(pending) == ["b1"]
+    text = "its priority 2 is above maxPriorityThreshold 1"
+    assert spared_reasons(bench, pending) == {"c1": ProtectionReason(BORROWING_RULE, text)}
+
+
+def bench_with_borrowers() -> SchedulerBench:
+    """Three queues with fair sharing; `b` borrows little and `c` borrows more."""
+    queues = [queue("a", 3, cohort="all", preemption=ANY), *[queue(name, 3, cohort="all") for name in "bc"]]
+    bench = SchedulerBench(*queues, fair_sharing=True)
+    bench.hold("b1", 4, "b")
+    bench.hold("c1", 5, "c")
+    return bench
+
+
+def test_workload_is_spared_if_other_victims_free_enough_quota() -> None:
+    bench, pending = bench_with_borrowers(), workload(cpu=1, queue="a")
+    assert bench.victims(pending) == ["c1"]
+    assert spared_reasons(bench, pending) == {"b1": NEEDLESS_REASON}
+
+
+def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
+    bench, pending = bench_with_borrowers(), workload(cpu=4, queue="a")
+    assert bench.victims(pending) == ["c1"]
+    text = "the preemption would not make the shares fairer"
+    assert spared_reasons(bench, pending) == {"b1": ProtectionReason(FAIRNESS_RULE, text)}
+
+
+# Protection by a minimal run time.
+
+
+def with_annotations(obj: Obj, **annotations: str) -> Obj:
+    """A ClusterQueue or Cohort with annotations; `preempt` and `reclaim` are the minimal run times."""
+    names = {"preempt": PREEMPT_MIN_RUNTIME, "reclaim": RECLAIM_MIN_RUNTIME}
+    return with_metadata(obj, annotations={names[short]: text for short, text in annotations.items()})
+
+
+def protected_bench(seconds_after_admission: int, *, fair_sharing: bool = False, **annotations: str) -> SchedulerBench:
+    """Queue `a` may reclaim from `b`, in which b1 was admitted; a1 has a lower priority in `a`."""
+    queues = [
+        with_annotations(queue("a", 2, cohort="all", preemption=ANY), **annotations),
+        with_annotations(queue("b", 0, cohort="all"), **annotations),
+    ]
+    bench = SchedulerBench(*queues, fair_sharing=fair_sharing)
+    bench.hold("b1", 1, "b", since=0)
+    bench.hold("a1", 1, "a", since=0, priority=-1)
+    bench.snapshot.now = make.at(seconds_after_admission)
+    return bench
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+@pytest.mark.parametrize(
+    ("annotations", "seconds", "victims"),
+    [
+        ({}, 0, {"b1", "a1"}),
+        ({"reclaim": "60s"}, 59, {"a1"}),
+        ({"reclaim": "60s"}, 60, {"b1", "a1"}),
+        ({"preempt": "60s"}, 59, {"b1"}),
+        ({"preempt": "60s", "reclaim": "60s"}, 59, set()),
+    ],
+)
+def test_minimal_run_time_protects_workloads(
+    annotations: dict[str, str], seconds: int, victims: set[str], fair_sharing: bool
+) -> None:
+    possible_victims = set()
+    for needed in (1, 2):
+        bench = protected_bench(seconds, fair_sharing=fair_sharing, **annotations)
+        possible_victims |= set(bench.victims(workload(cpu=needed, queue="a")))
+    assert possible_victims == victims
+
+
+def test_cohort_gives_minimal_run_time_to_queues_without_one() -> None:
+    tree = [with_annotations(cohort("all"), reclaim="60s"), queue("a", 2, cohort="all", preemption=ANY)]
+    bench = SchedulerBench(
+        *tree, queue("b", 0, cohort="all"), with_annotations(queue("c", 0, cohort="all"), reclaim="0")
+    )
+    bench.hold("b1", 1, "b", since=1)
+    bench.hold("c1", 1, "c", since=0)
+    bench.snapshot.now = make.at(2)
+    assert bench.victims(workload(cpu=1, queue="a")) == ["c1"]
+
+
+@pytest.mark.parametrize("fields", [{"evicted": True}, {"admitted": False}])
+def test_workload_that_does_not_run_is_not_protected(fields: dict[str, bool]) -> None:
+    bench = SchedulerBench(with_annotations(queue("cq", 1, preemption=preemption("LowerPriority")), preempt="1h"))
+    bench.hold("x", 1, priority=-1, **fields)
+    bench.snapshot.now = make.at(1)
+    assert bench.victims(workload(cpu=1)) == ["x"]
+
+
+def test_protection_counts_from_the_admission_after_the_checks() -> None:
+    bench = SchedulerBench(with_annotations(queue("cq", 1, preemption=preemption("LowerPriority")), preempt="1m"))
+    admitted = make.condition("Admitted", lastTransitionTime=make.stamp(100))
+    bench.hold("x", 1, priority=-1, since=0, obj=workload("x", conditions=[admitted]))
+    bench.snapshot.now = make.at(159)
+    assert bench.victims(workload(cpu=1)) == []
+    assert bench.snapshot.protection_ends == {"cq": make.at(160)}
+
+
+def test_queue_that_cannot_reclaim_at_once_reserves_its_quota() -> None:
+    queues = [queue("a", 3, cohort="all", preemption=ANY), queue("c", 0, cohort="all")]
+    bench = SchedulerBench(*queues, with_annotations(queue("b", 0, cohort="all"), reclaim="1h"))
+    bench.hold("b1", 2, "b")
+    heads = workload("first", 2, queue="a"), workload("second", 1, queue="c")
+    bench.snapshot.now = make.at(1)
+    assert [each.split(" ")[1] for each in bench.decide(*heads)] == ["waits", "waits"]
+    bench.put(with_annotations(queue("b", 0, cohort="all"), reclaim="0"))
+    assert [each.split(" ")[1] for each in bench.decide(*heads)] == ["preempts", "main"]
+
+
+def test_protection_is_explained_with_its_end() -> None:
+    bench = protected_bench(30, reclaim="1m")
+    bench.hold("b2", 0, "b")
+    assert bench.victims(workload(cpu=1, queue="a")) == ["a1"]
+    text = f"protected until {make.stamp(60)} (batchyard.dev/reclaim-min-runtime: 60s)"
+    assert spared_reasons(bench, workload(cpu=1, queue="a")) == {"b1": ProtectionReason(MIN_RUNTIME_RULE, text)}
+
+
+@pytest.mark.parametrize("obj", [queue("cq", 1), cohort("all")])
+def test_malformed_minimal_run_time_is_rejected(obj: Obj) -> None:
+    assert validate(with_annotations(obj, preempt="1m30s", reclaim="0")) == []
+    (error,) = validate(with_annotations(obj, reclaim="soon"))
+    assert str(error).startswith(f"metadata.annotations[{RECLAIM_MIN_RUNTIME}]: 'soon' is not a duration")
