@@ -173,10 +173,16 @@ WORK_FINALIZER: Final = "batchyard.dev/work"
 # one, may preempt them.
 PREEMPT_MIN_RUNTIME: Final = "batchyard.dev/preempt-min-runtime"
 RECLAIM_MIN_RUNTIME: Final = "batchyard.dev/reclaim-min-runtime"
+# On ClusterQueues: whether the victims whose restart costs least come first.
+VICTIMS: Final = "batchyard.dev/victims"
+CHEAPEST: Final = "cheapest"
 #: The annotations of ClusterQueues and Cohorts that change preemption.
-PREEMPTION_ANNOTATIONS: Final = (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME)
+PREEMPTION_ANNOTATIONS: Final = (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME, VICTIMS)
+# On jobs and their Workloads: how long a restarted job takes until it continues its work.
+RESTART_TIME: Final = "batchyard.dev/restart-time"
 
-# Costs. On Nodes: dollars an hour. On LocalQueues: the Budget that holds them, and their stopPolicy before that.
+# Costs. On Nodes: dollars an hour; on ResourceFlavors: the relative price of their quota. On LocalQueues: the Budget
+# that holds them, and their stopPolicy before that.
 PRICE: Final = "cost.batchyard.dev/price"
 HELD_BY: Final = "cost.batchyard.dev/held-by"
 STOP_POLICY_BEFORE: Final = "cost.batchyard.dev/stop-policy-before"

@@ -16,6 +16,7 @@ from batchyard.api.validation import pods, rules
 from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     ANCHOR_AT_QUOTA_RESERVATION,
+    CHEAPEST,
     DISABLE_WAIT_FOR_PODS_READY,
     FINAL_SHARE,
     GATES,
@@ -23,6 +24,7 @@ from batchyard.api.well_known import (
     PREEMPT_MIN_RUNTIME,
     RECLAIM_MIN_RUNTIME,
     UNSCHEDULED_TIMEOUT,
+    VICTIMS,
 )
 from batchyard.base.instant import MINUTE, parse_duration
 
@@ -179,7 +181,7 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
 
 
 def _preemption_annotation_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Report malformed minimal run times in the annotations of a ClusterQueue or Cohort."""
+    """Report malformed preemption settings in the annotations of a ClusterQueue or Cohort."""
     annotations = obj["metadata"].get("annotations") or {}
     for name in (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME):
         try:
@@ -187,6 +189,8 @@ def _preemption_annotation_errors(obj: Mapping[str, Any]) -> Iterator[FieldError
         except ValueError as error:
             problem, _, remedy = str(error).partition("; ")
             yield FieldError(f"metadata.annotations[{name}]", problem, remedy)
+    if annotations.get(VICTIMS, CHEAPEST) != CHEAPEST:
+        yield rules.unsupported(f"metadata.annotations[{VICTIMS}]", annotations[VICTIMS], (CHEAPEST,))
 
 
 def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -7,7 +7,7 @@ run times `preemptMinRuntime` and `reclaimMinRuntime`; KEP-9876 of Kueue describ
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from batchyard.api.well_known import PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME
+from batchyard.api.well_known import CHEAPEST, PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME, VICTIMS
 from batchyard.base.instant import Duration, parse_duration
 
 
@@ -24,13 +24,16 @@ class PreemptionSettings(NamedTuple):
     """The preemption settings in the annotations of a ClusterQueue or a Cohort."""
 
     min_runtimes: MinRuntimes = MinRuntimes()
+    #: Whether the victims whose restart costs least come first among those of equal priority.
+    prefers_cheap_victims: bool = False
 
 
 def parse_preemption_settings(annotations: Mapping[str, str]) -> PreemptionSettings | None:
     """Return the preemption settings in annotations; None if there are none. Malformed values count as unset."""
     within_queue = _parse_min_runtime(annotations.get(PREEMPT_MIN_RUNTIME))
     from_other_queues = _parse_min_runtime(annotations.get(RECLAIM_MIN_RUNTIME))
-    settings = PreemptionSettings(MinRuntimes(within_queue, from_other_queues))
+    prefers_cheap_victims = annotations.get(VICTIMS) == CHEAPEST
+    settings = PreemptionSettings(MinRuntimes(within_queue, from_other_queues), prefers_cheap_victims)
     return None if settings == _NO_SETTINGS else settings
 
 

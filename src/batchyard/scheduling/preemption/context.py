@@ -6,9 +6,10 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from batchyard.api.meta import find_condition
+from batchyard.api.meta import Obj, annotated_duration, find_condition
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView
+from batchyard.api.well_known import CHECKPOINT_EVERY, RESTART_TIME
 from batchyard.base.instant import Duration, Instant
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.quota import Usage, available, has_room, is_borrowing_with
@@ -114,15 +115,27 @@ class PreemptionContext(NamedTuple):
                 snapshot.protection_ends[preemptor_queue.name] = min(end, earliest_end)
         return unprotected
 
-    def order_key(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, int, str]:
-        """Return a candidate's sort key: evicted first, then from other queues, low priority, late reservation, uid."""
-        return (not candidate.evicted, candidate.queue is self.queue, *candidate.preemption_rank)
+    @property
+    def prefers_cheap_victims(self) -> bool:
+        """Whether the victims whose restart costs least come first among those of equal priority."""
+        settings = self.queue.view.preemption_settings
+        return settings is not None and settings.prefers_cheap_victims
+
+    def order_key(self, candidate: AdmittedWorkload) -> tuple[bool, bool, int, float, int, str]:
+        """Return a candidate's sort key: evicted first, then from other queues, low priority, late reservation, uid.
+
+        If the ClusterQueue prefers cheap victims, the cost of a restart comes directly after the priority.
+        """
+        cost = restart_cost(candidate, self.snapshot) if self.prefers_cheap_victims else 0.0
+        is_own = candidate.queue is self.queue
+        return not candidate.evicted, is_own, candidate.priority, cost, -candidate.reserved_at, candidate.uid
 
 
 # Protection of running Workloads by a minimal run time.
 
 
 _NOT_PROTECTED: Final[Instant] = 0
+_NO_WORKLOAD: Final[Obj] = {}
 
 
 def min_runtime_of(snapshot: Snapshot, queue: ClusterQueue, preemptor_queue: ClusterQueue) -> Duration:
@@ -158,6 +171,50 @@ def admission_time(workload: AdmittedWorkload) -> Instant:
     condition = None if workload.obj is None else find_condition(workload.obj, "Admitted")
     is_confirmed = condition is not None and condition["status"] == "True"
     return parse_time(condition["lastTransitionTime"]) if is_confirmed and condition else workload.reserved_at
+
+
+# The cost of the restart of a victim.
+
+
+class RestartCost(NamedTuple):
+    """What the preemption of a running Workload wastes: the time that it has to repeat, and its share of the quota."""
+
+    #: The time since the last checkpoint, plus the time of the restart.
+    lost_time: Duration
+    #: The largest fraction that the Workload uses of a quota of its cohort tree, times the price of the flavor.
+    share: float
+
+    @property
+    def amount(self) -> float:
+        """The product of lost time and share, which orders victims."""
+        return self.lost_time * self.share
+
+
+def restart_cost(workload: AdmittedWorkload, snapshot: Snapshot) -> float:
+    """Return the cost of preempting an admitted Workload now; 0 if it does not run yet."""
+    return restart_cost_of(workload, snapshot).amount
+
+
+def restart_cost_of(workload: AdmittedWorkload, snapshot: Snapshot) -> RestartCost:
+    """Return what the preemption of an admitted Workload at the time of the current cycle wastes.
+
+    A Workload that never saves its work loses all of it. The smallest checkpoint interval counts that the Workload or
+    the templates of its pods have as annotation.
+    """
+    lost_time: Duration = 0
+    if workload.is_admitted:
+        lost_time = max(0, snapshot.now - admission_time(workload))
+        obj = workload.obj or _NO_WORKLOAD
+        templates = [each.get("template") or {} for each in obj.get("spec", {}).get("podSets") or ()]
+        sources = [source for source in (obj, *templates) if source.get("metadata")]
+        intervals = [annotated_duration(source, CHECKPOINT_EVERY) for source in sources]
+        checkpoint_interval = min((interval for interval in intervals if interval), default=0)
+        if checkpoint_interval:
+            lost_time %= checkpoint_interval
+        lost_time += max([annotated_duration(source, RESTART_TIME) or 0 for source in sources], default=0)
+    quotas, names = workload.queue.node.path[0].subtree_quota, snapshot.flavor_resource_names
+    shares = [amount / quotas[fr] * snapshot.flavors[names[fr][0]].price for fr, amount in workload.usage if quotas[fr]]
+    return RestartCost(lost_time, max(shares, default=0.0))
 
 
 def fill_back_workloads(

@@ -81,7 +81,10 @@ class PreemptionCandidates:
         """Return all candidates in order: evicted ones first, then hierarchical, priority and own-queue candidates."""
         context = self._context
         usage_of = context.snapshot.usage_of
-        if usage_of is None:
+        if usage_of is None and context.prefers_cheap_victims:
+            groups = (self.hierarchical_candidates, self.priority_candidates, self.own_queue_candidates)
+            candidate_lists = [sorted(each, key=context.order_key) for each in groups]
+        elif usage_of is None:
             candidate_lists = [
                 sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
                 sorted(self.priority_candidates, key=PREEMPTION_RANK),

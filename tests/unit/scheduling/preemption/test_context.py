@@ -5,7 +5,15 @@ import pytest
 import make
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.validation import validate
-from batchyard.api.well_known import PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME
+from batchyard.api.well_known import (
+    CHECKPOINT_EVERY,
+    PREEMPT_MIN_RUNTIME,
+    PRICE,
+    RECLAIM_MIN_RUNTIME,
+    RESTART_TIME,
+    VICTIMS,
+)
+from batchyard.base.instant import SECOND
 from batchyard.scheduling.preemption.alternatives import (
     BORROWING_RULE,
     FAIRNESS_RULE,
@@ -15,6 +23,7 @@ from batchyard.scheduling.preemption.alternatives import (
     ProtectionReason,
     find_spared_workloads,
 )
+from batchyard.scheduling.preemption.context import restart_cost
 from yard import SchedulerBench, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
@@ -79,7 +88,7 @@ def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
 
 def with_annotations(obj: Obj, **annotations: str) -> Obj:
     """A ClusterQueue or Cohort with annotations; `preempt` and `reclaim` are the minimal run times."""
-    names = {"preempt": PREEMPT_MIN_RUNTIME, "reclaim": RECLAIM_MIN_RUNTIME}
+    names = {"preempt": PREEMPT_MIN_RUNTIME, "reclaim": RECLAIM_MIN_RUNTIME, "victims": VICTIMS, "price": PRICE}
     return with_metadata(obj, annotations={names[short]: text for short, text in annotations.items()})
 
 
@@ -169,3 +178,70 @@ def test_malformed_minimal_run_time_is_rejected(obj: Obj) -> None:
     assert validate(with_annotations(obj, preempt="1m30s", reclaim="0")) == []
     (error,) = validate(with_annotations(obj, reclaim="soon"))
     assert str(error).startswith(f"metadata.annotations[{RECLAIM_MIN_RUNTIME}]: 'soon' is not a duration")
+
+
+def test_unknown_order_of_victims_is_rejected() -> None:
+    assert validate(with_annotations(queue("cq", 1), victims="cheapest")) == []
+    (error,) = validate(with_annotations(queue("cq", 1), victims="smallest"))
+    assert "supported values" in str(error)
+
+
+# The order of victims by the cost of their restart.
+
+
+def checkpointed(interval: str, restart_time: str = "0") -> Obj:
+    """A Workload that saves its work at an interval."""
+    return with_metadata(workload("x"), annotations={CHECKPOINT_EVERY: interval, RESTART_TIME: restart_time})
+
+
+def cheap_first_bench(fair_sharing: bool = False, groups: list[Obj] | None = None) -> SchedulerBench:
+    """Queue `b` borrows all quota of `a`, which prefers cheap victims; 1 hour has passed."""
+    owner = queue("a", 4, cohort="all", preemption=ANY, groups=groups)
+    borrower = queue("b", 0, cohort="all", groups=groups)
+    bench = SchedulerBench(with_annotations(owner, victims="cheapest"), borrower, fair_sharing=fair_sharing)
+    bench.snapshot.now = make.at(3600)
+    return bench
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+def test_victim_with_least_lost_work_comes_first(fair_sharing: bool) -> None:
+    bench = cheap_first_bench(fair_sharing)
+    bench.hold("unsaved", 1, "b", since=3000)
+    bench.hold("saved", 1, "b", since=50, obj=checkpointed("10m"))
+    bench.hold("slow", 1, "b", since=10, obj=checkpointed("10m", restart_time="1h"))
+    bench.hold("urgent", 1, "b", since=3599, priority=1)
+    order = ["saved", "unsaved", "slow", "urgent"]
+    for needed in range(1, 5):
+        assert bench.victims(workload(cpu=needed, queue="a")) == order[:needed]
+
+
+def test_lost_work_counts_by_share_of_quota() -> None:
+    bench = cheap_first_bench()
+    bench.hold("large", 3, "b", since=1800)
+    bench.hold("small", 1, "b", since=0)
+    assert bench.victims(workload(cpu=1, queue="a")) == ["small"]
+
+
+def test_price_of_flavor_weights_lost_work() -> None:
+    groups = [{"coveredResources": ["cpu"], "flavors": [flavor_quota("spot"), flavor_quota("gpu")]}]
+    bench = cheap_first_bench(groups=groups)
+    bench.put(with_annotations(make.flavor("gpu"), price="2.5"))
+    pod = workload(cpu=1, queue="b")
+    for name, amounts in {"spot": {("spot", "cpu"): 1000}, "gpu": {("gpu", "cpu"): 1000}}.items():
+        bench.hold(name, 0, "b", since=0 if name == "spot" else 1800, usage=amounts, obj=pod)
+    holders = [bench.snapshot.holder(f"team/{name}") for name in ("spot", "gpu")]
+    costs = [restart_cost(holder, bench.snapshot) for holder in holders if holder is not None]
+    assert costs == [3600 * SECOND / 8, 1800 * SECOND * 2.5 / 8]
+
+
+def flavor_quota(name: str) -> Obj:
+    """A flavor with 4 cpu."""
+    return {"name": name, "resources": [{"name": "cpu", "nominalQuota": 4}]}
+
+
+def test_latest_reservation_comes_first_without_the_annotation() -> None:
+    bench = cheap_first_bench()
+    bench.put(queue("a", 4, cohort="all", preemption=ANY))
+    bench.hold("unsaved", 2, "b", since=3000)
+    bench.hold("saved", 2, "b", since=0, obj=checkpointed("10m"))
+    assert bench.victims(workload(cpu=1, queue="a")) == ["unsaved"]
