@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from batchyard.api.well_known import DELETE_AT, PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME, RUNTIME, SUBMIT_AT
+from batchyard.api.well_known import (
+    DELETE_AT,
+    PREEMPT_MIN_RUNTIME,
+    PREEMPTION_CONFIG_NAME,
+    RECLAIM_MIN_RUNTIME,
+    RUNTIME,
+    SUBMIT_AT,
+)
 from batchyard.sim.random_worlds import scenario_of
 from properties.worlds import event_log, invariant_violations, violations_with_faults
 
@@ -151,3 +158,36 @@ def test_workloads_of_equal_queues_run_for_the_minimal_time_each() -> None:
         workload("high", "ours", 302, 2, cpu=1),
     ]
     assert preemption_times(*world) == [("team/low", 301), ("team/middle", 601)]
+
+
+# Rules of PreemptionConfigs.
+
+
+HERO_RULE: Obj = {
+    "name": "hero",
+    "activationPolicy": {"trigger": "Always"},
+    "candidateSelectors": [{"scope": "WithinCohortTree", "priority": {"mode": "Base", "comparison": "LessThan"}}],
+}
+
+
+def hero_world(rule: Obj) -> list[Obj]:
+    """Return a world in which `hero` needs borrowed quota, and no policy of its ClusterQueue allows preemption."""
+    config = {**kueue_object("PreemptionConfig", "hero", rules=[rule]), "apiVersion": "kueue.x-k8s.io/v1alpha1"}
+    config["metadata"] = {"name": "hero"}
+    cluster_queue, local_queue = queue("heroes", {}, cpu=1)
+    return [
+        *(config, with_annotations(cluster_queue, **{PREEMPTION_CONFIG_NAME: "hero"}), local_queue),
+        *queue("theirs", {}, cpu=2),
+        workload("victim", "theirs", 1, 9, cpu=3),
+        workload("hero", "heroes", 2, 100, cpu=1),
+    ]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_rules_apply_only_with_the_feature_gate(is_enabled: bool) -> None:
+    objects = [kueue_object("ResourceFlavor", "f"), *hero_world(HERO_RULE)]
+    scenario = scenario_of(objects, settings={"featureGates": {"ConfigurablePreemptions": is_enabled}})
+    assert invariant_violations(scenario) == ""
+    preemptions = [each for each in event_log(scenario) if each["event"] == "Preempted"]
+    victims = [(each["workload"], each["reason"]) for each in preemptions]
+    assert victims == ([("team/victim", "ConfigurablePreemption")] if is_enabled else [])

@@ -184,6 +184,8 @@ class Scheduler:
         self._policy = policy
         self._settings = settings or SchedulerSettings()
         self.kinds: Sequence[str] = WATCHED_KINDS + (NODE_KINDS if self._settings.watches_nodes else ())
+        if policy.rules.preempts_by_rules:
+            self.kinds = (*self.kinds, scheme.PREEMPTION_CONFIG)
         self._second_pass = node_failures.SecondPassQueue()
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
         self._in_flight_max = self._settings.pacing.in_flight_max if gate is None else 0
@@ -398,9 +400,9 @@ class Scheduler:
             snapshot.path_of(decision.queue),
             snapshot.path_of(target.workload.queue),
         )
-        evicted_workload = evict(
-            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preemption=target.reason
-        )
+        cause = f"Preempted by {preemptor.key} because of preemption config {target.rules}" if target.rules else ""
+        reason, preemption = evictions.EVICTED_BY_PREEMPTION, target.reason
+        evicted_workload = evict(obj, reason=reason, message=message, now=now, preemption=preemption, cause=cause)
         return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue_pending(self, decision: Preempt | StayPending, now: Instant) -> bool:

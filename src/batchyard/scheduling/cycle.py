@@ -29,7 +29,7 @@ from batchyard.scheduling.decisions import (
     StayPending,
 )
 from batchyard.scheduling.fair_sharing.fair_order import EntryT, OrderableEntry, fair_order
-from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.preemption.context import PreemptionTarget, may_preempt
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
@@ -212,8 +212,7 @@ class Cycle:
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
-        may_preempt = queue.view.preemption.is_allowed
-        preemptor = self._preemptor_for(workload, queue) if may_preempt else None
+        preemptor = self._preemptor_for(workload, queue) if may_preempt(self.snapshot, queue) else None
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors

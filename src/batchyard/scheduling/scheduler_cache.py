@@ -23,12 +23,13 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.scheduling import slices, topology_nomination
+from batchyard.scheduling import topology_nomination
 from batchyard.scheduling.active_status import AdmissionCheckInfo, QueueActiveStatus, compute_active_status
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head, holder_from_admission
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue, make_pending_queue
+from batchyard.scheduling.preemption.context import queues_after_config_event
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot, make_holder
@@ -297,19 +298,6 @@ class WorkloadCache:
         return view is not None and view.stop_policy == "None"
 
 
-def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
-    assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
-    view, usage, pod_sets = decision.head.workload, decision.assignment.usage, decision.assignment.pod_sets
-    if decision.replaced is not None:
-        usage = slices.full_usage(pod_sets)
-    holder = make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
-    holder.topology_usage = decision.assignment.topology_usage
-    if view.elastic:
-        holder.pod_sets = slices.admitted_pod_sets(pod_sets)
-    return holder
-
-
 WATCHED_KINDS: Final = (
     *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR),
     scheme.TOPOLOGY,
@@ -367,6 +355,7 @@ class SchedulerCache:
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
             scheme.NODE: self._on_node,
             scheme.POD: self._on_node,
+            scheme.PREEMPTION_CONFIG: self._on_preemption_config,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -500,6 +489,8 @@ class SchedulerCache:
             return
         if event.obj["metadata"].get("deletionTimestamp"):
             self._terminating_queues[name] = None
+        if self._rules.preempts_by_rules:
+            self._on_preemption_config(event)
         if event.old and has_equal_queue_settings(event.old, event.obj) and name in self.queue_manager.pending:
             self._set_active(name)
             return
@@ -562,6 +553,10 @@ class SchedulerCache:
                 self.queue_manager.mark_queue_for_retry(name)
             elif flavor.topology and queue.active:
                 self.queue_manager.mark_queue_for_retry(name)
+
+    def _on_preemption_config(self, event: WatchEvent) -> None:
+        for name in queues_after_config_event(event, self.snapshot):
+            self.queue_manager.mark_queue_for_retry(name)
 
     def _on_topology(self, event: WatchEvent) -> None:
         for name in topology_nomination.queues_after_topology_event(event, self.snapshot):

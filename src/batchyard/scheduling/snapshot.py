@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from batchyard.api.views.node import FlavorView
+from batchyard.api.views.preemption import PreemptionConfigView
 from batchyard.api.views.workload import ClusterQueueView, CohortView, ResourceGroup, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.base.primitives import invariant
@@ -216,6 +217,10 @@ class Snapshot:
         self.rebuild_count = 0
         #: Returns the usage of a LocalQueue for the order of victims; None without admission fair sharing.
         self.usage_of: Callable[[str], float] | None = None
+        #: The PreemptionConfigs by name; empty if the feature gate is off.
+        self.preemption_configs: dict[str, PreemptionConfigView] = {}
+        #: The labels of the ClusterQueues, which these PreemptionConfigs select.
+        self.queue_labels: dict[str, Mapping[str, str]] = {}
         #: The time of the current cycle.
         self.now: Instant = 0
         #: Whether a ClusterQueue or Cohort may protect Workloads by minimal run times.

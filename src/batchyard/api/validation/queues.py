@@ -268,6 +268,32 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from rules.attribute_to_webhook(_COHORT_WEBHOOK, cohort_group_errors)
 
 
+# Rules of PreemptionConfigs. Source: the rules in Kueue's CRD.
+
+
+def preemption_config_errors(config: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate the rules of a PreemptionConfig: label selectors, comparisons and bounds of numeric labels."""
+    yield from rules.metadata_errors(config)
+    for i, rule in enumerate((config.get("spec") or {}).get("rules") or ()):
+        path = f"spec.rules[{i}]"
+        yield from rules.selector_errors(rule.get("preemptorSelector"), f"{path}.preemptorSelector")
+        for j, selector in enumerate(rule.get("candidateSelectors") or ()):
+            yield from _candidate_selector_errors(selector, f"{path}.candidateSelectors[{j}]")
+
+
+def _candidate_selector_errors(selector: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for name in ("clusterQueueSelector", "labelSelector"):
+        yield from rules.selector_errors(selector.get(name), f"{path}.{name}")
+    for k, label in enumerate(selector.get("numericLabels") or ()):
+        if label.get("minValue", 0) > label.get("maxValue", label.get("minValue", 0)):
+            message = "minValue must be less than or equal to maxValue"
+            yield rules.schema_rule_fault(f"{path}.numericLabels[{k}]", "object", message, "lower minValue")
+    priority = selector.get("priority") or {}
+    if ("mode" in priority) != ("comparison" in priority):
+        message = "mode and comparison must be specified together"
+        yield rules.schema_rule_fault(f"{path}.priority", "object", message, "set both fields, or none of them")
+
+
 # Rules of LocalQueues. Source: the rules in Kueue's CRD; upstream has no webhook for them.
 
 

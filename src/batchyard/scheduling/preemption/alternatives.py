@@ -5,12 +5,19 @@ from heapq import nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.times import format_second
+from batchyard.api.views.preemption import TRIGGERS
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.well_known import PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME
 from batchyard.base.instant import format_duration
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Preempt
-from batchyard.scheduling.preemption.context import PreemptionContext, min_runtime_of, protection_end
+from batchyard.scheduling.preemption.context import (
+    PreemptionContext,
+    config_of,
+    min_runtime_of,
+    protection_end,
+    rule_candidates,
+)
 from batchyard.scheduling.preemption.fair import FairSharingStrategy, is_fair_victim
 from batchyard.scheduling.quota import QuotaNode, is_within_nominal
 from batchyard.scheduling.snapshot import Snapshot
@@ -97,6 +104,11 @@ def protection_reason(
     `fair_strategies` are the preemption strategies of fair sharing; empty without fair sharing.
     """
     queue, preemption_policy = context.queue, context.queue.view.preemption
+    config = config_of(context.snapshot, queue)
+    if config is not None:
+        selected_workloads = [each for trigger in TRIGGERS for each, _ in rule_candidates(context, config, trigger)]
+        if holder in selected_workloads:
+            return None
     if holder.queue is queue:
         policy = preemption_policy.within_cluster_queue
         if policy == "Never":

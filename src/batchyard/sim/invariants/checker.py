@@ -105,6 +105,10 @@ class PreemptionRespectsPriority(Invariant):
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
     ) -> Iterator[str]:
         policies, fair_sharing = queue.preemption, self.world_view.world.scenario.fair_sharing
+        if reason == PreemptionReason.CONFIGURABLE:
+            if queue.preemption_settings is None or not queue.preemption_settings.config_name:
+                yield f"ClusterQueue {queue.name} names no PreemptionConfig"
+            return
         is_same_queue = reason == PreemptionReason.IN_CLUSTER_QUEUE
         if is_same_queue is not (queue.name == victim.cluster_queue):
             yield f"the reason does not match the ClusterQueues {queue.name} and {victim.cluster_queue}"

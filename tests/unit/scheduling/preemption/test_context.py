@@ -1,13 +1,18 @@
 """The admitted Workloads that a preemption spares, and why; protection by minimal run times."""
 
+from typing import Any
+
 import pytest
 
 import make
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.validation import validate
+from batchyard.api.views.preemption import preemption_config_view
+from batchyard.api.views.workload import workload_view
 from batchyard.api.well_known import (
     CHECKPOINT_EVERY,
     PREEMPT_MIN_RUNTIME,
+    PREEMPTION_CONFIG_NAME,
     PRICE,
     RECLAIM_MIN_RUNTIME,
     RESTART_TIME,
@@ -23,7 +28,7 @@ from batchyard.scheduling.preemption.alternatives import (
     ProtectionReason,
     find_spared_workloads,
 )
-from batchyard.scheduling.preemption.context import restart_cost
+from batchyard.scheduling.preemption.context import PreemptionContext, restart_cost, rule_candidates
 from yard import SchedulerBench, cohort, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
@@ -89,6 +94,7 @@ def test_workload_is_spared_if_its_preemption_makes_shares_no_fairer() -> None:
 def with_annotations(obj: Obj, **annotations: str) -> Obj:
     """A ClusterQueue or Cohort with annotations; `preempt` and `reclaim` are the minimal run times."""
     names = {"preempt": PREEMPT_MIN_RUNTIME, "reclaim": RECLAIM_MIN_RUNTIME, "victims": VICTIMS, "price": PRICE}
+    names["config"] = PREEMPTION_CONFIG_NAME
     return with_metadata(obj, annotations={names[short]: text for short, text in annotations.items()})
 
 
@@ -245,3 +251,153 @@ def test_latest_reservation_comes_first_without_the_annotation() -> None:
     bench.hold("unsaved", 2, "b", since=3000)
     bench.hold("saved", 2, "b", since=0, obj=checkpointed("10m"))
     assert bench.victims(workload(cpu=1, queue="a")) == ["unsaved"]
+
+
+# The rules of PreemptionConfigs. The cases follow pkg/scheduler/preemption/preemption_configurable_test.go of Kueue.
+
+
+def preemption_config(*rules: Obj) -> Obj:
+    """A PreemptionConfig with these rules."""
+    metadata = {"name": "rules"}
+    spec = {"rules": list(rules)}
+    return {"apiVersion": "kueue.x-k8s.io/v1alpha1", "kind": "PreemptionConfig", "metadata": metadata, "spec": spec}
+
+
+def rule(*selectors: Obj, trigger: str = "Always", **fields: Any) -> Obj:
+    """A rule that applies if `trigger` is met."""
+    return {"name": "r", "activationPolicy": {"trigger": trigger}, "candidateSelectors": list(selectors), **fields}
+
+
+def rules_bench(*rules: Obj, fair_sharing: bool = False, policy: Obj | None = None) -> SchedulerBench:
+    """Queues `a` and `b` of the Cohort `left`, `c` of the Cohort `right`, `d` alone; `a` names the PreemptionConfig."""
+    tree = [cohort("all"), cohort("left", parent="all"), cohort("right", parent="all")]
+    owner = with_annotations(queue("a", 2, cohort="left", preemption=policy or preemption()), config="rules")
+    others = [queue("b", 2, cohort="left"), queue("c", 2, cohort="right"), queue("d", 2)]
+    bench = SchedulerBench(*tree, owner, *others, fair_sharing=fair_sharing)
+    bench.snapshot.preemption_configs["rules"] = preemption_config_view(preemption_config(*rules))
+    return bench
+
+
+def labeled(name: str, **labels: str) -> Obj:
+    """A Workload with labels."""
+    return with_metadata(workload(name), labels=labels)
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+@pytest.mark.parametrize(
+    ("scope", "victims"),
+    [
+        ("WithinLocalQueue", ["a2", "a1"]),
+        ("WithinClusterQueue", ["a2", "a1"]),
+        ("WithinParentCohort", ["b1", "b2"]),
+        ("WithinCohortTree", ["c1"]),
+        ("AnyClusterQueue", ["c1"]),
+    ],
+)
+def test_scope_limits_the_queues_of_victims(scope: str, victims: list[str], fair_sharing: bool) -> None:
+    bench = rules_bench(rule({"scope": scope}), fair_sharing=fair_sharing)
+    for since, name in enumerate(["a1", "a2", "b1", "b2", "c1"]):
+        priority = -1 if name in {"b1", "c1"} else 0
+        held = bench.hold(name, 2 if name == "c1" else 1, name[0], since=since, priority=priority)
+        held.local_queue = f"team/{name[0]}"
+    targets = bench.preemption(workload(cpu=2, queue="a")).targets
+    assert [target.workload.key.removeprefix("team/") for target in targets] == victims
+    assert {(target.reason, target.rules) for target in targets} == {("ConfigurablePreemption", "rules rule r/0")}
+
+
+LABELS = {"small": {"size": "1"}, "large": {"size": "8"}, "odd": {"size": "many"}, "none": {}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "selected"),
+    [
+        ({}, {"small", "large", "odd", "none"}),
+        ({"labelSelector": {"matchLabels": {"size": "8"}}}, {"large"}),
+        ({"numericLabels": [{"key": "size"}]}, {"small", "large"}),
+        ({"numericLabels": [{"key": "size", "fallbackValue": 3, "minValue": 2}]}, {"large", "odd", "none"}),
+        ({"numericLabels": [{"key": "size", "maxValue": 1}]}, {"small"}),
+        ({"numericLabels": [{"key": "size", "comparison": "LessThan"}]}, {"small"}),
+        ({"numericLabels": [{"key": "size", "comparison": "GreaterThanOrEqual"}]}, {"large"}),
+        ({"priority": {"mode": "Base", "comparison": "LessThan"}}, {"small"}),
+        ({"priority": {"mode": "Boosted", "comparison": "LessThan"}}, set()),
+        ({"priority": {"matchNames": ["batch"]}}, {"none"}),
+        ({"priority": {"notMatchNames": ["batch"]}}, {"small", "large", "odd"}),
+        ({"clusterQueueSelector": {"matchLabels": {"tier": "low"}}}, {"small", "large", "odd", "none"}),
+        ({"clusterQueueSelector": {"matchLabels": {"tier": "high"}}}, set()),
+    ],
+)
+def test_candidate_selector_compares_labels_and_priorities(selector: Obj, selected: set[str]) -> None:
+    bench = rules_bench(rule({"scope": "AnyClusterQueue", **selector}))
+    bench.snapshot.queue_labels["a"] = {"tier": "low"}
+    for name, labels in LABELS.items():
+        obj = labeled(name, **labels)
+        if name == "none":
+            obj = {**obj, "spec": {**obj["spec"], "priorityClassRef": {"name": "batch"}}}
+        held = bench.hold(name, 0, "a", usage={("spot", "cpu"): 500}, obj=obj, priority=4 if name == "small" else 3)
+        held.boost = 4 if name == "small" else 0
+    head_view = workload_view(with_metadata(workload("head", queue="a", priority=3), labels={"size": "5"}))
+    context = PreemptionContext(head_view, bench.snapshot.queues["a"], bench.snapshot, (), (0,))
+    config = bench.snapshot.preemption_configs["rules"]
+    assert {each.uid.removeprefix("uid-") for each, _ in rule_candidates(context, config, "Always")} == selected
+
+
+@pytest.mark.parametrize(
+    ("fields", "applies"),
+    [
+        ({"preemptorSelector": {"matchLabels": {"hero": "yes"}}}, True),
+        ({"preemptorSelector": {"matchLabels": {"hero": "no"}}}, False),
+        ({"preemptorPriorityClassSelector": {"matchNames": ["top"]}}, False),
+        ({"preemptorPriorityClassSelector": {"notMatchNames": ["top"]}}, True),
+    ],
+)
+def test_rule_concerns_only_selected_preemptors(fields: Obj, applies: bool) -> None:
+    bench = rules_bench(rule({"scope": "WithinClusterQueue"}, **fields))
+    bench.hold("a1", 6, "a", priority=9)
+    pending = with_metadata(workload(cpu=1, queue="a"), labels={"hero": "yes"})
+    assert bench.victims(pending) == (["a1"] if applies else [])
+
+
+@pytest.mark.parametrize("fair_sharing", [False, True])
+def test_rules_for_missing_quota_apply_after_policies_and_other_rules(fair_sharing: bool) -> None:
+    fallback = rule({"scope": "WithinCohortTree"}, trigger="InsufficientQuota", name="fallback")
+    own = rule({"scope": "WithinClusterQueue"})
+    bench = rules_bench(fallback, own, fair_sharing=fair_sharing, policy=preemption("LowerPriority"))
+    bench.hold("a1", 1, "a", priority=-1)
+    bench.hold("b1", 4, "b", priority=9)
+    last = bench.hold("a2", 1, "a", priority=5)
+    assert bench.decide(workload(cpu=1, queue="a")) == ["wl preempts a1 (InClusterQueue)"]
+    expected = "wl preempts a1 (InClusterQueue), a2 (ConfigurablePreemption)"
+    assert bench.decide(workload(cpu=2, queue="a")) == [expected]
+    bench.snapshot.remove_holder(last.key)
+    bench.hold("c1", 1, "c", priority=8)
+    assert bench.victims(workload(cpu=2, queue="a")) == ["a1", "c1"]
+
+
+def test_rule_without_selectors_selects_nobody() -> None:
+    bench = rules_bench(rule())
+    bench.hold("a1", 6, "a")
+    assert bench.victims(workload(cpu=1, queue="a")) == []
+
+
+def test_minimal_run_time_protects_from_rules_too() -> None:
+    bench = rules_bench(rule({"scope": "WithinParentCohort"}))
+    bench.put(with_annotations(queue("b", 2, cohort="left"), reclaim="1m"))
+    bench.hold("b1", 6, "b", since=0)
+    for seconds, victims in ((59, []), (60, ["b1"])):
+        bench.snapshot.now = make.at(seconds)
+        assert bench.victims(workload(cpu=1, queue="a")) == victims
+
+
+@pytest.mark.parametrize(
+    ("selector", "path", "message"),
+    [
+        ({"numericLabels": [{"key": "k", "minValue": 2, "maxValue": 1}]}, "numericLabels[0]", "minValue must be less"),
+        ({"priority": {"mode": "Base"}}, "priority", "mode and comparison must be specified together"),
+        ({"labelSelector": {"matchLabels": {"?": "1"}}}, "labelSelector.matchLabels", ""),
+    ],
+)
+def test_invalid_rule_is_rejected(selector: Obj, path: str, message: str) -> None:
+    assert validate(preemption_config(rule({"scope": "AnyClusterQueue"}))) == []
+    (error,) = validate(preemption_config(rule({"scope": "AnyClusterQueue", **selector})))
+    assert str(error).startswith(f"spec.rules[0].candidateSelectors[0].{path}")
+    assert message in str(error)
