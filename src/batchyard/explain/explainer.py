@@ -60,6 +60,9 @@ def eviction_part(
         else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_strategies)
     )
     text = f"by {name} at {evicted_at}, due to {preemption_wording} ({rule})"
+    if rule == PreemptionReason.CONFIGURABLE:
+        evictions = (workload["status"].get("schedulingStats") or {}).get("evictions") or ()
+        text += "".join([f": {each['underlyingCause']}" for each in evictions if each["reason"] == rule])
     return {
         "preemption": document.nonempty_fields(
             by=name, rule=rule, at=evicted_at, text=text, alternatives=spared_holders
