@@ -118,6 +118,8 @@ class SchedulerBench:
             queued=make.at(fields.get("created", 0)),
             reserved_at=make.at(fields.get("since", 0)),
             evicted=fields.get("evicted", False),
+            is_admitted=fields.get("admitted", True),
+            obj=fields.get("obj"),
         )
         self.snapshot.add_holder(held)
         return held

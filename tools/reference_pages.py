@@ -37,6 +37,18 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "RUNTIME": ("Jobs, JobSets, pods", "how long a simulated pod runs: `30m`"),
     "EXIT_CODE": ("pods", "the exit code of a simulated container; 0 by default"),
     "CHECKPOINT_EVERY": ("Jobs, JobSets, pods", "the interval at which simulated pods save their work"),
+    "RESTART_TIME": (
+        "Jobs, JobSets",
+        "how long a restarted job takes until it continues its work; [counts as "
+        "lost](../concepts/preemption.md#the-order-can-consider-the-work-that-is-lost)",
+    ),
+    "PREEMPT_MIN_RUNTIME": (
+        "ClusterQueues, Cohorts",
+        "[how long](../concepts/preemption.md#workloads-can-be-protected-for-a-minimal-run-time) Workloads run before "
+        "those of the same ClusterQueue may preempt them",
+    ),
+    "RECLAIM_MIN_RUNTIME": ("ClusterQueues, Cohorts", "the same for Workloads of other ClusterQueues"),
+    "VICTIMS": ("ClusterQueues", "`cheapest`: the Workloads with the cheapest restart are preempted first"),
     "CHECKS": ("Workloads without a Job", "the states that admission checks get in a simulation, as JSON"),
     "PODS_READY": ("Workloads without a Job", "when the pods are ready in a simulation, as JSON"),
     "WORK_DONE": ("Jobs, JobSets", "the saved work of simulated pods; written by the simulator"),
@@ -55,7 +67,10 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "RESIZE_REQUEST_UID": ("Instances", "the uid of the ResizeRequest that created the machine"),
     "NODE_POOL_FINALIZER": ("NodePools", "a finalizer that keeps the pool until it has no machines"),
     "APPLIED_NODE_POOLS": ("Clusters", "a hash of each row of `spec.nodePools` that the platform has applied, as JSON"),
-    "PRICE": ("nodes", "the price of the node in dollars an hour"),
+    "PRICE": (
+        "nodes, ResourceFlavors",
+        "the price of the node in dollars an hour; the relative price of quota in the flavor",
+    ),
     "HELD_BY": ("LocalQueues", "the Budget that holds the queue"),
     "STOP_POLICY_BEFORE": ("LocalQueues", "the `stopPolicy` that the queue had before a Budget held it"),
     "PRIORITY_BOOST": ("Workloads", "the priority that a Budget adds; negative for demoted Workloads"),

@@ -36,6 +36,7 @@ REMOTE_GROUPS: Final = tuple(
 _QUEUE_KINDS: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK),
     *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.RUNTIME_CLASS),
+    scheme.PREEMPTION_CONFIG,
 )
 _JOB_KINDS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD)
 _CAPACITY_KINDS: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)

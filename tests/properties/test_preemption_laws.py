@@ -2,9 +2,18 @@
 
 from typing import Any
 
-from batchyard.api.well_known import DELETE_AT, RUNTIME, SUBMIT_AT
+import pytest
+
+from batchyard.api.well_known import (
+    DELETE_AT,
+    PREEMPT_MIN_RUNTIME,
+    PREEMPTION_CONFIG_NAME,
+    RECLAIM_MIN_RUNTIME,
+    RUNTIME,
+    SUBMIT_AT,
+)
 from batchyard.sim.random_worlds import scenario_of
-from properties.worlds import event_log, invariant_violations
+from properties.worlds import event_log, invariant_violations, violations_with_faults
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 RECLAIMS = {"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "LowerPriority"}
@@ -107,3 +116,78 @@ def test_workload_without_borrowing_is_admitted_before_lower_share() -> None:
         workload("beyond", "little", 2, cpu=2),
     ]
     assert fair_admissions(*world) == ["team/large", "team/within"]
+
+
+# Protection by minimal run times. `log_of` also checks that no Workload is preempted before its protection ends.
+
+
+def protected_queue(name: str, preemption: Obj, cpu: int, min_runtime: str) -> list[Obj]:
+    """Return a ClusterQueue whose Workloads run for some time before others may preempt them, and its LocalQueue."""
+    cluster_queue, local_queue = queue(name, preemption, cpu=cpu)
+    annotations = {PREEMPT_MIN_RUNTIME: min_runtime, RECLAIM_MIN_RUNTIME: min_runtime}
+    return [with_annotations(cluster_queue, **annotations), local_queue]
+
+
+def preemption_times(*objects: Obj, crash_every: int = 0) -> list[tuple[str, str]]:
+    """Return the preempted Workloads, each with the time of its preemption."""
+    scenario = scenario_of([kueue_object("ResourceFlavor", "f"), *objects])
+    assert crash_every == 0 or violations_with_faults(scenario, conflicts=0.2, crash_every=crash_every) == ""
+    return [(each["workload"], each["time"]) for each in log_of(*objects) if each["event"] == "Preempted"]
+
+
+@pytest.mark.parametrize("strategy", ["StrictFIFO", "BestEffortFIFO"])
+@pytest.mark.parametrize("crash_every", [0, 2])
+def test_preemptor_waits_for_the_end_of_the_protection(strategy: str, crash_every: int) -> None:
+    owner, local_queue = queue("ours", {"reclaimWithinCohort": "Any"}, cpu=2)
+    owner["spec"]["queueingStrategy"] = strategy
+    world = [
+        *(owner, local_queue, *protected_queue("theirs", {}, 0, "10m")),
+        workload("borrower", "theirs", 1, cpu=1),
+        workload("other", "theirs", 61, cpu=1),
+        workload("new", "ours", 120, 1, cpu=2),
+    ]
+    assert preemption_times(*world, crash_every=crash_every) == [("team/other", 661), ("team/borrower", 661)]
+
+
+def test_workloads_of_equal_queues_run_for_the_minimal_time_each() -> None:
+    rules = {"withinClusterQueue": "LowerOrNewerEqualPriority"}
+    world = [
+        *protected_queue("ours", rules, 1, "5m"),
+        workload("low", "ours", 1, 0, cpu=1),
+        workload("middle", "ours", 2, 1, cpu=1),
+        workload("high", "ours", 302, 2, cpu=1),
+    ]
+    assert preemption_times(*world) == [("team/low", 301), ("team/middle", 601)]
+
+
+# Rules of PreemptionConfigs.
+
+
+HERO_RULE: Obj = {
+    "name": "hero",
+    "activationPolicy": {"trigger": "Always"},
+    "candidateSelectors": [{"scope": "WithinCohortTree", "priority": {"mode": "Base", "comparison": "LessThan"}}],
+}
+
+
+def hero_world(rule: Obj) -> list[Obj]:
+    """Return a world in which `hero` needs borrowed quota, and no policy of its ClusterQueue allows preemption."""
+    config = {**kueue_object("PreemptionConfig", "hero", rules=[rule]), "apiVersion": "kueue.x-k8s.io/v1alpha1"}
+    config["metadata"] = {"name": "hero"}
+    cluster_queue, local_queue = queue("heroes", {}, cpu=1)
+    return [
+        *(config, with_annotations(cluster_queue, **{PREEMPTION_CONFIG_NAME: "hero"}), local_queue),
+        *queue("theirs", {}, cpu=2),
+        workload("victim", "theirs", 1, 9, cpu=3),
+        workload("hero", "heroes", 2, 100, cpu=1),
+    ]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_rules_apply_only_with_the_feature_gate(is_enabled: bool) -> None:
+    objects = [kueue_object("ResourceFlavor", "f"), *hero_world(HERO_RULE)]
+    scenario = scenario_of(objects, settings={"featureGates": {"ConfigurablePreemptions": is_enabled}})
+    assert invariant_violations(scenario) == ""
+    preemptions = [each for each in event_log(scenario) if each["event"] == "Preempted"]
+    victims = [(each["workload"], each["reason"]) for each in preemptions]
+    assert victims == ([("team/victim", "ConfigurablePreemption")] if is_enabled else [])

@@ -393,7 +393,7 @@ _DEFAULTER_BY_KIND: Final[Mapping[str, Defaulter]] = {
     **dict.fromkeys(
         (
             *(scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.COHORT, scheme.TOPOLOGY),
-            *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
+            *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.PREEMPTION_CONFIG),
         ),
         with_default_spec,
     ),

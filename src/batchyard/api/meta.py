@@ -324,6 +324,16 @@ def annotated_duration(obj: Obj, name: str) -> Duration | None:
         return None
 
 
+def has_equal_queue_settings(old: Obj, new: Obj) -> bool:
+    """Return whether two revisions of a ClusterQueue or Cohort have equal specs and equal preemption settings."""
+    if old.get("spec") != new.get("spec"):
+        return False
+    old_annotations, annotations = old["metadata"].get("annotations"), new["metadata"].get("annotations")
+    return old_annotations == annotations or all(
+        annotation(old, name) == annotation(new, name) for name in well_known.PREEMPTION_ANNOTATIONS
+    )
+
+
 def parse_slice_layers(text: str) -> list[SliceLayer] | None:
     """Parse the annotation that lists the layers of nested pod set slices; None if it is malformed."""
     try:

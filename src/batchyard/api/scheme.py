@@ -27,6 +27,7 @@ WORKLOAD_PRIORITY_CLASS: Final = "WorkloadPriorityClass.kueue.x-k8s.io"
 ADMISSION_CHECK: Final = "AdmissionCheck.kueue.x-k8s.io"
 PROVISIONING_REQUEST_CONFIG: Final = "ProvisioningRequestConfig.kueue.x-k8s.io"
 TOPOLOGY: Final = "Topology.kueue.x-k8s.io"
+PREEMPTION_CONFIG: Final = "PreemptionConfig.kueue.x-k8s.io"
 MULTI_KUEUE_CONFIG: Final = "MultiKueueConfig.kueue.x-k8s.io"
 MULTI_KUEUE_CLUSTER: Final = "MultiKueueCluster.kueue.x-k8s.io"
 NODE: Final = "Node"
@@ -221,6 +222,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kueue_kind(MULTI_KUEUE_CLUSTER, "mkc", has_status=True),
     _kueue_kind(MULTI_KUEUE_CONFIG, "mkconf", deprecated=False),
     _kueue_kind(ADMISSION_CHECK, "ac", has_status=True),
+    replace(_batchyard_kind(PREEMPTION_CONFIG), short_names=("preempcfg",)),
     _kueue_kind(COHORT, "co", has_status=True),
     _kueue_kind(CLUSTER_QUEUE, "cq", has_status=True),
     _kueue_kind(LOCAL_QUEUE, "queue", "queues", "lq", namespaced=True, has_status=True),

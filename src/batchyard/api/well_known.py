@@ -171,7 +171,22 @@ PODS_READY: Final = "batchyard.dev/pods-ready"
 WORK_DONE: Final = "batchyard.dev/work-done"
 WORK_FINALIZER: Final = "batchyard.dev/work"
 
-# Costs. On Nodes: dollars an hour. On LocalQueues: the Budget that holds them, and their stopPolicy before that.
+# On ClusterQueues and Cohorts: how long admitted Workloads run before Workloads of the same ClusterQueue, or of another
+# one, may preempt them.
+PREEMPT_MIN_RUNTIME: Final = "batchyard.dev/preempt-min-runtime"
+RECLAIM_MIN_RUNTIME: Final = "batchyard.dev/reclaim-min-runtime"
+# On ClusterQueues: whether the victims whose restart costs least come first.
+VICTIMS: Final = "batchyard.dev/victims"
+CHEAPEST: Final = "cheapest"
+# On ClusterQueues: the name of the PreemptionConfig whose rules apply to their Workloads.
+PREEMPTION_CONFIG_NAME: Final = "kueue.x-k8s.io/preemption-config-name"
+#: The annotations of ClusterQueues and Cohorts that change preemption.
+PREEMPTION_ANNOTATIONS: Final = (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME, VICTIMS, PREEMPTION_CONFIG_NAME)
+# On jobs and their Workloads: how long a restarted job takes until it continues its work.
+RESTART_TIME: Final = "batchyard.dev/restart-time"
+
+# Costs. On Nodes: dollars an hour; on ResourceFlavors: the relative price of their quota. On LocalQueues: the Budget
+# that holds them, and their stopPolicy before that.
 PRICE: Final = "cost.batchyard.dev/price"
 HELD_BY: Final = "cost.batchyard.dev/held-by"
 STOP_POLICY_BEFORE: Final = "cost.batchyard.dev/stop-policy-before"
@@ -196,6 +211,8 @@ ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
 ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
 #: The feature gate of Jobs that are scaled while they run, which is on by default.
 ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
+#: The feature gate of Kueue 0.20 with which the rules of PreemptionConfigs select further victims.
+CONFIGURABLE_PREEMPTIONS: Final = "ConfigurablePreemptions"
 #: The feature gates of topology-aware scheduling that batchyard obeys.
 TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
@@ -230,7 +247,8 @@ _GATES_ON_BY_DEFAULT: Final = """
 """
 _GATES_OFF_BY_DEFAULT: Final = """
     AdmissionFairSharingAnchorAtQuotaReservation
-    ConcurrentAdmission CustomMetricLabels DisableWaitForPodsReady ElasticJobsViaWorkloadSlicesWithTAS
+    ConcurrentAdmission ConfigurablePreemptions CustomMetricLabels DisableWaitForPodsReady
+    ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
     FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption

@@ -133,7 +133,7 @@ def jittered_backoff(failure_count: int, seed: int, *names: str) -> Duration:
 _KINDS_WITH_DEFAULT_SPEC: Final = frozenset(
     {
         *(scheme.TOPOLOGY, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
-        *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD),
+        *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.WORKLOAD, scheme.PREEMPTION_CONFIG),
     }
 )
 

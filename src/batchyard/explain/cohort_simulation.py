@@ -15,11 +15,11 @@ from batchyard.base.instant import Instant
 from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending, holder_from_admission
 from batchyard.scheduling.fair_sharing.usage_order import make_pending_queue
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node
-from batchyard.scheduling.scheduler_cache import SchedulerCache, holder_from_admission
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
 
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
@@ -41,7 +41,9 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot(ignores_undeclared=snapshot.ignores_undeclared)
-    snapshot_copy.usage_of = snapshot.usage_of
+    snapshot_copy.usage_of, snapshot_copy.now = snapshot.usage_of, snapshot.now
+    snapshot_copy.preemption_configs = snapshot.preemption_configs
+    snapshot_copy.queue_labels = snapshot.queue_labels
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
@@ -87,6 +89,8 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
         quota_holder.local_queue,
         quota_holder.boost,
         quota_holder.pod_sets,
+        (),
+        quota_holder.obj,
     )
 
 

@@ -18,6 +18,7 @@ from batchyard.scheduling.cluster_queue import ClusterQueue, ResourceGroupReques
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.flavor_assigner import FlavorAssigner
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
+from batchyard.scheduling.preemption.context import may_preempt
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import adjustments
@@ -123,8 +124,8 @@ def assess_flavors(
     snapshot: Snapshot, queue: ClusterQueue, workload: WorkloadView, policy: SchedulingPolicy
 ) -> tuple[PodSetFlavorOutcomes, ...]:
     """Return how the requests of each pod set fit each flavor, given the flavors assigned to the earlier pod sets."""
-    may_preempt = queue.view.preemption.is_allowed
-    preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies, policy.rules) if may_preempt else None
+    is_preemptor = may_preempt(snapshot, queue)
+    preemptor = Preemptor(workload, queue, snapshot, policy.fair_strategies, policy.rules) if is_preemptor else None
     assigner = FlavorAssigner(
         workload,
         queue,

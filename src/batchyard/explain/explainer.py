@@ -21,7 +21,7 @@ from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.messages import WRITE_REFUSED, PreemptionReason, parse_preemptor_uid
 from batchyard.scheduling.preemption.alternatives import protection_reason, ranked_quota_holders
-from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.preemption.context import PreemptionContext, restart_cost_of
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.quota import available, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -60,6 +60,9 @@ def eviction_part(
         else _spared_holders(preemptor, workload_view(workload), scheduler_cache, user, fair_strategies)
     )
     text = f"by {name} at {evicted_at}, due to {preemption_wording} ({rule})"
+    if rule == PreemptionReason.CONFIGURABLE:
+        evictions = (workload["status"].get("schedulingStats") or {}).get("evictions") or ()
+        text += "".join([f": {each['underlyingCause']}" for each in evictions if each["reason"] == rule])
     return {
         "preemption": document.nonempty_fields(
             by=name, rule=rule, at=evicted_at, text=text, alternatives=spared_holders
@@ -114,14 +117,17 @@ def _spared_holders(
             if holder_workload.key in {preemptor.key, victim.key}:
                 continue
             reason = protection_reason(context, holder_workload, fair_strategies)
-            text = _preemption_order_reason(holder_workload, victim) if reason is None else reason.text
+            text = _preemption_order_reason(context, holder_workload, victim) if reason is None else reason.text
             spared_reasons.append(f"{user.name_of(holder_workload.key)} was not preempted: {text}")
     return spared_reasons[:_SHOWN_MAX]
 
 
-def _preemption_order_reason(candidate: AdmittedWorkload, victim: WorkloadView) -> str:
+def _preemption_order_reason(context: PreemptionContext, candidate: AdmittedWorkload, victim: WorkloadView) -> str:
     if candidate.priority != victim.priority:
         return f"its priority {candidate.priority} is {'higher' if candidate.priority > victim.priority else 'lower'}"
+    if context.prefers_cheap_victims:
+        lost_time = format_age(restart_cost_of(candidate, context.snapshot).lost_time)
+        return f"it has the same priority and would lose {lost_time} of work: the cheapest restart is chosen first"
     reservation_time = format_second(candidate.reserved_at)
     return f"it has the same priority and has held quota since {reservation_time}: the latest is preempted first"
 

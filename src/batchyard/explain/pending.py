@@ -25,7 +25,7 @@ from batchyard.scheduling.decisions import Admit, Decision, Preempt
 from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue
 from batchyard.scheduling.preemption import alternatives
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder, protection_reason, ranked_quota_holders
-from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.preemption.context import PreemptionContext, may_preempt
 from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -275,7 +275,7 @@ class PendingExplainer:
         )
 
     def _limit_kind_or_priority(self, analysis: PendingAnalysis, limit_kind: str) -> str:
-        if limit_kind != NOMINAL or not analysis.queue.view.preemption.is_allowed:
+        if limit_kind != NOMINAL or not may_preempt(self._cache.snapshot, analysis.queue):
             return limit_kind
         reasons = [self._protection_of(analysis, holder) for holder in analysis.holders[:_HOLDERS_CHECKED_MAX]]
         is_by_priority = any(reason is not None and reason.rule == alternatives.PRIORITY_RULE for reason in reasons)

@@ -407,12 +407,18 @@ def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj
     return {**workload, "metadata": {**workload["metadata"], "annotations": annotations}}
 
 
+#: The annotations of a job from which the scheduler computes the cost of its preemption.
+_RESTART_COST_ANNOTATIONS: Final = (well_known.CHECKPOINT_EVERY, well_known.RESTART_TIME)
+
+
 def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
     annotations = job["metadata"].get("annotations") or {}
     copied_annotations = {
         name: value
         for name, value in annotations.items()
-        if name.startswith(well_known.PROVISIONING_PREFIX) or (name == well_known.ADMISSION_GATED_BY and value)
+        if name.startswith(well_known.PROVISIONING_PREFIX)
+        or name in _RESTART_COST_ANNOTATIONS
+        or (name == well_known.ADMISSION_GATED_BY and value)
     }
     return {"annotations": copied_annotations} if copied_annotations else {}
 

@@ -481,6 +481,12 @@ _COST_LABELS: Final = ("team", "cluster_queue", "local_queue")
 _BUDGET_LABELS: Final = ("namespace", "budget", "unit")
 _BATCHYARD_METRICS: Final = (
     Metric("batchyard_cycle_phase_seconds_total", COUNTER, "Seconds of scheduling cycles, by phase", ("phase",)),
+    Metric(
+        "batchyard_protected_preemptions_total",
+        COUNTER,
+        "Scheduling cycles in which minimal run times kept Workloads from preemption by a ClusterQueue",
+        ("cluster_queue",),
+    ),
     Metric("batchyard_preemption_loops_total", COUNTER, "Cohort trees in which Workloads preempt each other endlessly"),
     Metric("batchyard_failing_keys", GAUGE, "Keys whose last write failed", _CONTROLLER_LABELS),
     Metric("batchyard_defects_total", COUNTER, "Unexpected exceptions in controllers"),

@@ -306,7 +306,12 @@ class CycleMetrics:
     def __init__(self, clock: Callable[[], float], role: str) -> None:
         self._clock = clock
         self._group = MetricGroup(_CYCLE_METRIC_NAMES, role)
-        self._own_group = MetricGroup(("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"))
+        self._own_group = MetricGroup(
+            (
+                *("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"),
+                "batchyard_protected_preemptions_total",
+            )
+        )
         self._own_group.add("batchyard_preemption_loops_total", (), 0)
         self._started_at = self._decided_at = 0.0
 
@@ -328,6 +333,8 @@ class CycleMetrics:
         self._own_group.add("batchyard_cycle_phase_seconds_total", ("apply",), ended_at - self._decided_at)
         for queue, count in cycle.skipped_preemptions.items():
             self._group.set("kueue_admission_cycle_preemption_skips", (queue,), count)
+        for queue in cycle.snapshot.protection_ends:
+            self._own_group.add("batchyard_protected_preemptions_total", (queue,))
         for decision in decisions:
             if isinstance(decision, Preempt):
                 self._count_preemptions(decision)
@@ -343,6 +350,7 @@ class CycleMetrics:
         """Delete the series of a deleted ClusterQueue."""
         self._group.forget(cluster_queue=queue)
         self._group.forget(preempting_cluster_queue=queue)
+        self._own_group.forget(cluster_queue=queue)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of the scheduling cycle metrics that Kueue also has."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from batchyard.api.meta import Obj
 from batchyard.api.views.node import FlavorView, PodTemplate, Requests, sort_requests
 from batchyard.api.views.workload import AdmittedPodSet, ClusterQueueView, FlavorFungibility
 from batchyard.base.instant import Instant
@@ -415,6 +416,8 @@ class AdmittedWorkload:
     pod_sets: tuple[AdmittedPodSet, ...] = ()
     #: The usage of topology domains; empty without topology-aware scheduling.
     topology_usage: TopologyUsage = ()
+    #: The newest observed revision of the Workload, for settings that few Workloads have; None if it is unknown.
+    obj: Obj | None = None
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     preemption_rank: tuple[int, int, str] = field(init=False)
 

@@ -184,6 +184,8 @@ class Scheduler:
         self._policy = policy
         self._settings = settings or SchedulerSettings()
         self.kinds: Sequence[str] = WATCHED_KINDS + (NODE_KINDS if self._settings.watches_nodes else ())
+        if policy.rules.preempts_by_rules:
+            self.kinds = (*self.kinds, scheme.PREEMPTION_CONFIG)
         self._second_pass = node_failures.SecondPassQueue()
         #: With a gate, a cycle must see the pods of all admitted Workloads, so no write may be in flight.
         self._in_flight_max = self._settings.pacing.in_flight_max if gate is None else 0
@@ -308,9 +310,19 @@ class Scheduler:
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
+        if self._cache.snapshot.protection_ends:
+            self._retry_after_protection(decisions)
         for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_preemption_loop(loop)
+
+    def _retry_after_protection(self, decisions: Sequence[Decision]) -> None:
+        """Have pending Workloads tried again when the first minimal run time ends that kept a victim from them."""
+        snapshot = self._cache.snapshot
+        for decision in decisions:
+            end = snapshot.protection_ends.get(decision.head.queue)
+            if end is not None and isinstance(decision, StayPending):
+                self._cache.queue_manager.reactivate_later(snapshot.queues[decision.head.queue], end)
 
     def _postpone_preemption(self, decision: Decision) -> Decision:
         if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):
@@ -394,9 +406,9 @@ class Scheduler:
             snapshot.path_of(decision.queue),
             snapshot.path_of(target.workload.queue),
         )
-        evicted_workload = evict(
-            obj, reason=evictions.EVICTED_BY_PREEMPTION, message=message, now=now, preemption=target.reason
-        )
+        cause = f"Preempted by {preemptor.key} because of preemption config {target.rules}" if target.rules else ""
+        reason, preemption = evictions.EVICTED_BY_PREEMPTION, target.reason
+        evicted_workload = evict(obj, reason=reason, message=message, now=now, preemption=preemption, cause=cause)
         return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue_pending(self, decision: Preempt | StayPending, now: Instant) -> bool:

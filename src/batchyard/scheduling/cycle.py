@@ -29,7 +29,7 @@ from batchyard.scheduling.decisions import (
     StayPending,
 )
 from batchyard.scheduling.fair_sharing.fair_order import EntryT, OrderableEntry, fair_order
-from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.preemption.context import PreemptionTarget, may_preempt
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
@@ -137,6 +137,7 @@ class Cycle:
         the results for `with_failed_nodes`, Workloads with quota of which a failed node must be replaced.
         """
         self.snapshot.rebuild_if_changed()
+        self.snapshot.protection_ends = {}
         if self.snapshot.topology.flavors:
             self.snapshot.topology.build()
         decisions: list[Decision] = []
@@ -211,8 +212,7 @@ class Cycle:
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
-        may_preempt = queue.view.preemption.is_allowed
-        preemptor = self._preemptor_for(workload, queue) if may_preempt else None
+        preemptor = self._preemptor_for(workload, queue) if may_preempt(self.snapshot, queue) else None
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
@@ -355,10 +355,13 @@ class Cycle:
 
         This is called for a Workload that needs preemption to fit but has no preemption candidates.
         With `reclaimWithinCohort: Any` this is not necessary, because the queue can reclaim the quota by preemption;
-        a prioritized preemptor keeps the quota nevertheless.
+        a prioritized preemptor, and one that minimal run times hinder, keep the quota nevertheless.
         """
         queue = entry.queue
-        if queue.view.preemption.reclaim_within_cohort == "Any" and entry.workload.key not in self.preemptors:
+        can_always_reclaim = (
+            queue.view.preemption.reclaim_within_cohort == "Any" and queue.name not in self.snapshot.protection_ends
+        )
+        if can_always_reclaim and entry.workload.key not in self.preemptors:
             return
         node = queue.node
         reserved_usage = []

@@ -55,7 +55,8 @@ def _workload_fields(workload: WorkloadView) -> dict[str, Any]:
 def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     victim = target.workload
     victim_fields = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
-    return {**victim_fields, "clusterQueue": victim.queue.name, "rule": target.reason}
+    rules = {"preemptionConfig": target.rules} if target.rules else {}
+    return {**victim_fields, "clusterQueue": victim.queue.name, "rule": target.reason, **rules}
 
 
 def _spared_details(spared_workload: SparedWorkload) -> dict[str, Any]:

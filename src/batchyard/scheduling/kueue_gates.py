@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     ANCHOR_AT_QUOTA_RESERVATION,
+    CONFIGURABLE_PREEMPTIONS,
     DISABLE_WAIT_FOR_PODS_READY,
     ELASTIC_JOBS_GATE,
     ELASTIC_TOPOLOGY_GATE,
@@ -79,6 +80,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "enabled, the first strategy of fair sharing runs again after it lowered the share of the preempting queue",
         "FairSharingReevaluatePreemptionCandidates",
     ),
+    **_obeyed("enabled, the rules of PreemptionConfigs select further victims", CONFIGURABLE_PREEMPTIONS),
     **_obeyed("enabled, a queue that admits brings its next Workload into the same cycle", "FairSharingRefill"),
     **_obeyed(
         "enabled, Workloads that differ only in the names of pod sets are equivalent",

@@ -39,11 +39,13 @@ class PreemptionReason:
     IN_COHORT_RECLAMATION: Final = "InCohortReclamation"
     IN_COHORT_FAIR_SHARING: Final = "InCohortFairSharing"
     IN_COHORT_RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
+    CONFIGURABLE: Final = "ConfigurablePreemption"
     WORDINGS: Final = {
         IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
         IN_COHORT_RECLAMATION: "reclamation within the cohort",
         IN_COHORT_FAIR_SHARING: "Fair Sharing within the cohort",
         IN_COHORT_RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
+        CONFIGURABLE: "the configured preemption rules",
     }
 
 

@@ -473,8 +473,9 @@ class QueueManager:
         self._marked_queues.setdefault(name, self.now)
 
     def reactivate_later(self, queue: ClusterQueue, due_time: Instant) -> None:
-        """Schedule a retry of the inadmissible Workloads in a queue's cohort tree, unless one is scheduled already."""
-        self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))
+        """Schedule a retry of the inadmissible Workloads in a queue's cohort tree; the earliest due time counts."""
+        if due_time < self._scheduled_reactivations.setdefault(queue.node.tree, (queue.name, due_time))[1]:
+            self._scheduled_reactivations[queue.node.tree] = (queue.name, due_time)
 
     def mark_due_queues_for_retry(self) -> None:
         """Mark ClusterQueues with an ended backoff or a due reactivation, so that their Workloads are tried again."""

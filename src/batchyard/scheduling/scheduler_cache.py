@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, is_true, key_of
+from batchyard.api.meta import Obj, has_equal_queue_settings, is_true, key_of
 from batchyard.api.views.node import FlavorView, flavor_view, namespace_labels
 from batchyard.api.views.workload import (
     ClusterQueueView,
@@ -23,12 +23,13 @@ from batchyard.api.views.workload import (
 )
 from batchyard.base.instant import MINUTE, Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.scheduling import slices, topology_nomination
+from batchyard.scheduling import topology_nomination
 from batchyard.scheduling.active_status import AdmissionCheckInfo, QueueActiveStatus, compute_active_status
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head, holder_from_admission
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue, make_pending_queue
+from batchyard.scheduling.preemption.context import queues_after_config_event
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot, make_holder
@@ -231,6 +232,7 @@ class WorkloadCache:
         previous_holder = self.snapshot.holder(quota_holder.key)
         if previous_holder is not None and previous_holder.is_equivalent(quota_holder):
             self.snapshot.confirm_admission(previous_holder)  # an admission counted before it was written
+            previous_holder.obj = quota_holder.obj
         else:
             self._stop_counting_holder(previous_holder)
             self.snapshot.add_holder(quota_holder)
@@ -296,19 +298,6 @@ class WorkloadCache:
         return view is not None and view.stop_policy == "None"
 
 
-def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
-    assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
-    view, usage, pod_sets = decision.head.workload, decision.assignment.usage, decision.assignment.pod_sets
-    if decision.replaced is not None:
-        usage = slices.full_usage(pod_sets)
-    holder = make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
-    holder.topology_usage = decision.assignment.topology_usage
-    if view.elastic:
-        holder.pod_sets = slices.admitted_pod_sets(pod_sets)
-    return holder
-
-
 WATCHED_KINDS: Final = (
     *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR),
     scheme.TOPOLOGY,
@@ -366,6 +355,7 @@ class SchedulerCache:
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
             scheme.NODE: self._on_node,
             scheme.POD: self._on_node,
+            scheme.PREEMPTION_CONFIG: self._on_preemption_config,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -400,7 +390,7 @@ class SchedulerCache:
 
         First, the inadmissible Workloads of changed cohort trees are requeued. Paused cohort trees have no heads.
         """
-        self.queue_manager.now = now
+        self.queue_manager.now = self.snapshot.now = now
         self.snapshot.rebuild_if_changed()
         if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
             self._rebuild_count = self.snapshot.rebuild_count
@@ -499,7 +489,9 @@ class SchedulerCache:
             return
         if event.obj["metadata"].get("deletionTimestamp"):
             self._terminating_queues[name] = None
-        if event.old and event.old.get("spec") == event.obj.get("spec") and name in self.queue_manager.pending:
+        if self._rules.preempts_by_rules:
+            self._on_preemption_config(event)
+        if event.old and has_equal_queue_settings(event.old, event.obj) and name in self.queue_manager.pending:
             self._set_active(name)
             return
         queue = self.snapshot.put_queue(cluster_queue_view(event.obj))
@@ -534,7 +526,7 @@ class SchedulerCache:
         view = cohort_view(event.obj)
         if event.type is _DELETED:
             self.snapshot.remove_cohort(view.name)
-        elif event.old is not None and event.old.get("spec") == event.obj.get("spec"):
+        elif event.old is not None and has_equal_queue_settings(event.old, event.obj):
             return
         else:
             self.snapshot.put_cohort(view)
@@ -561,6 +553,10 @@ class SchedulerCache:
                 self.queue_manager.mark_queue_for_retry(name)
             elif flavor.topology and queue.active:
                 self.queue_manager.mark_queue_for_retry(name)
+
+    def _on_preemption_config(self, event: WatchEvent) -> None:
+        for name in queues_after_config_event(event, self.snapshot):
+            self.queue_manager.mark_queue_for_retry(name)
 
     def _on_topology(self, event: WatchEvent) -> None:
         for name in topology_nomination.queues_after_topology_event(event, self.snapshot):

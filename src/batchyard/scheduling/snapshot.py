@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from batchyard.api.views.node import FlavorView
+from batchyard.api.views.preemption import PreemptionConfigView
 from batchyard.api.views.workload import ClusterQueueView, CohortView, ResourceGroup, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.base.primitives import invariant
@@ -216,6 +217,16 @@ class Snapshot:
         self.rebuild_count = 0
         #: Returns the usage of a LocalQueue for the order of victims; None without admission fair sharing.
         self.usage_of: Callable[[str], float] | None = None
+        #: The PreemptionConfigs by name; empty if the feature gate is off.
+        self.preemption_configs: dict[str, PreemptionConfigView] = {}
+        #: The labels of the ClusterQueues, which these PreemptionConfigs select.
+        self.queue_labels: dict[str, Mapping[str, str]] = {}
+        #: The time of the current cycle.
+        self.now: Instant = 0
+        #: Whether a ClusterQueue or Cohort may protect Workloads by minimal run times.
+        self.has_min_runtimes = False
+        #: For each ClusterQueue of a preemptor: when the first of the protections ends that the cycle respected.
+        self.protection_ends: dict[str, Instant] = {}
 
     @property
     def cohorts(self) -> dict[str, QuotaNode]:
@@ -241,6 +252,7 @@ class Snapshot:
             self._changed_trees[queue.node.tree] = None
             self._changed_queues[view.name] = None
         queue.view, queue.coverage = view, coverage
+        self.has_min_runtimes |= view.preemption_settings is not None
         queue.set_topology_flavors(self.topology.flavors)
         self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
@@ -262,6 +274,7 @@ class Snapshot:
     def put_cohort(self, view: CohortView) -> None:
         """Add a Cohort or replace its spec."""
         self._record_cohort_change(view.name)
+        self.has_min_runtimes |= view.preemption_settings is not None
         self.forest.put_cohort(view)
         self._is_outdated = True
 
@@ -539,4 +552,7 @@ def make_holder(
         is_admitted,
         view.queue,
         view.boost,
+        (),
+        (),
+        view.obj,
     )  # positional arguments, because keyword arguments dominate the cost here

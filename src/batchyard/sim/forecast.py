@@ -546,7 +546,7 @@ def _quota_above_nodes(state: State, new_object: Obj) -> Iterator[str]:
 FORECAST_KINDS: Final = (
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.CLUSTER_QUEUE),
     *(scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
-    *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET),
+    *(scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.PREEMPTION_CONFIG),
 )
 #: The end of the message about an object that has no forecast.
 NO_START: Final = "there is no start to forecast"

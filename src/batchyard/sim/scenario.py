@@ -62,8 +62,8 @@ def annotation_errors(obj: Obj) -> Iterator[FieldError]:
     for path, metadata in _metadata_with_paths(obj, ""):
         for name, text in (metadata.get("annotations") or {}).items():
             field_path = f"{path}metadata.annotations[{name}]"
-            if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY}:
-                yield from _duration_errors(field_path, text, can_be_zero=name == well_known.RUNTIME)
+            if name in {well_known.RUNTIME, well_known.CHECKPOINT_EVERY, well_known.RESTART_TIME}:
+                yield from _duration_errors(field_path, text, can_be_zero=name != well_known.CHECKPOINT_EVERY)
             elif name == well_known.EXIT_CODE and not 0 <= _parse_number(text) <= _EXIT_CODE_MAX:
                 remedy = f"use a number from 0 to {_EXIT_CODE_MAX}"
                 yield FieldError(field_path, f"{text!r} is not a valid exit code", remedy)

@@ -267,6 +267,7 @@ REQUIRED_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOUR
 _CONSEQUENCES: Final = {
     scheme.NAMESPACE: "namespaceSelectors match by the namespace's name only",
     scheme.COHORT: "Cohorts count as having no quota of their own and no parents",
+    scheme.PREEMPTION_CONFIG: "the rules of PreemptionConfigs select no victims",
     scheme.TOPOLOGY: "queues with flavors of a Topology count as inactive",
     scheme.ADMISSION_CHECK: "queues with AdmissionChecks count as inactive",
     scheme.PROVISIONING_REQUEST_CONFIG: "the settings of provisioning checks are unknown",

@@ -250,6 +250,12 @@ def test_admission_gate_is_copied_to_workload() -> None:
     assert stage.events[-1].message == 'Updated workload AdmissionGatedBy to ""'
 
 
+def test_annotations_that_set_the_cost_of_a_restart_are_copied_to_workload() -> None:
+    costs = {"batchyard.dev/checkpoint-every": "10m", "batchyard.dev/restart-time": "90s"}
+    stage = job_stage(make.job(annotations={**costs, "batchyard.dev/runtime": "1h"}))
+    assert stage.only_workload()["metadata"]["annotations"] == costs
+
+
 def test_deleted_job_removes_its_workload() -> None:
     stage = job_stage(make.job())
     stage.delete(scheme.JOB, "job")

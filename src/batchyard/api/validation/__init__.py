@@ -67,6 +67,7 @@ _RULE_BY_KIND: Final[Mapping[str, ValidationRule]] = {
     scheme.WORKLOAD: workload.workload_errors,
     scheme.ADMISSION_CHECK: queues.admission_check_errors,
     scheme.TOPOLOGY: topology.topology_errors,
+    scheme.PREEMPTION_CONFIG: queues.preemption_config_errors,
     scheme.MULTI_KUEUE_CONFIG: queues.multikueue_config_errors,
     scheme.MULTI_KUEUE_CLUSTER: queues.multikueue_cluster_errors,
 }

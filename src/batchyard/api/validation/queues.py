@@ -16,11 +16,15 @@ from batchyard.api.validation import pods, rules
 from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     ANCHOR_AT_QUOTA_RESERVATION,
+    CHEAPEST,
     DISABLE_WAIT_FOR_PODS_READY,
     FINAL_SHARE,
     GATES,
     INITIAL_SHARE,
+    PREEMPT_MIN_RUNTIME,
+    RECLAIM_MIN_RUNTIME,
     UNSCHEDULED_TIMEOUT,
+    VICTIMS,
 )
 from batchyard.base.instant import MINUTE, parse_duration
 
@@ -154,6 +158,7 @@ _ADMISSION_CHECKS_PATH: Final = "spec.admissionChecksStrategy.admissionChecks"
 def cluster_queue_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a ClusterQueue: its metadata, quotas, selector, preemption and other policies."""
     yield from rules.metadata_errors(queue)
+    yield from _preemption_annotation_errors(queue)
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(queue))
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(queue.get("spec") or {}, {}))
 
@@ -166,12 +171,26 @@ def cluster_queue_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) 
     """
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     yield from rules.metadata_errors(new)
+    yield from _preemption_annotation_errors(new)
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _cluster_queue_spec_errors(new))
     old_on_flavors = _flavors_by_check(old_spec) if _flavor_names(spec).keys() == _flavor_names(old_spec).keys() else {}
     yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, _check_flavor_errors(spec, old_on_flavors))
     if spec.get("concurrentAdmissionPolicy") != old_spec.get("concurrentAdmissionPolicy"):
         policy_error = rules.immutable("spec.concurrentAdmissionPolicy", spec.get("concurrentAdmissionPolicy"))
         yield from rules.attribute_to_webhook(_CLUSTER_QUEUE_WEBHOOK, [policy_error])
+
+
+def _preemption_annotation_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Report malformed preemption settings in the annotations of a ClusterQueue or Cohort."""
+    annotations = obj["metadata"].get("annotations") or {}
+    for name in (PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME):
+        try:
+            parse_duration(annotations.get(name, "0"))
+        except ValueError as error:
+            problem, _, remedy = str(error).partition("; ")
+            yield FieldError(f"metadata.annotations[{name}]", problem, remedy)
+    if annotations.get(VICTIMS, CHEAPEST) != CHEAPEST:
+        yield rules.unsupported(f"metadata.annotations[{VICTIMS}]", annotations[VICTIMS], (CHEAPEST,))
 
 
 def _cluster_queue_spec_errors(queue: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -242,10 +261,37 @@ def cohort_errors(cohort: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a Cohort: its metadata, fair sharing weight and resource groups."""
     spec = cohort.get("spec") or {}
     yield from rules.metadata_errors(cohort)
+    yield from _preemption_annotation_errors(cohort)
     yield from rules.attribute_to_webhook(_COHORT_WEBHOOK, fair_sharing_errors(spec.get("fairSharing")))
     parent = spec.get("parentName") or ""
     cohort_group_errors = resource_group_errors(spec.get("resourceGroups") or (), kind="Cohort", parent=parent)
     yield from rules.attribute_to_webhook(_COHORT_WEBHOOK, cohort_group_errors)
+
+
+# Rules of PreemptionConfigs. Source: the rules in Kueue's CRD.
+
+
+def preemption_config_errors(config: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate the rules of a PreemptionConfig: label selectors, comparisons and bounds of numeric labels."""
+    yield from rules.metadata_errors(config)
+    for i, rule in enumerate((config.get("spec") or {}).get("rules") or ()):
+        path = f"spec.rules[{i}]"
+        yield from rules.selector_errors(rule.get("preemptorSelector"), f"{path}.preemptorSelector")
+        for j, selector in enumerate(rule.get("candidateSelectors") or ()):
+            yield from _candidate_selector_errors(selector, f"{path}.candidateSelectors[{j}]")
+
+
+def _candidate_selector_errors(selector: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for name in ("clusterQueueSelector", "labelSelector"):
+        yield from rules.selector_errors(selector.get(name), f"{path}.{name}")
+    for k, label in enumerate(selector.get("numericLabels") or ()):
+        if label.get("minValue", 0) > label.get("maxValue", label.get("minValue", 0)):
+            message = "minValue must be less than or equal to maxValue"
+            yield rules.schema_rule_fault(f"{path}.numericLabels[{k}]", "object", message, "lower minValue")
+    priority = selector.get("priority") or {}
+    if ("mode" in priority) != ("comparison" in priority):
+        message = "mode and comparison must be specified together"
+        yield rules.schema_rule_fault(f"{path}.priority", "object", message, "set both fields, or none of them")
 
 
 # Rules of LocalQueues. Source: the rules in Kueue's CRD; upstream has no webhook for them.

@@ -3,6 +3,7 @@
 A view holds the parsed fields of an object that schedulers and controllers need.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -297,6 +298,8 @@ class FlavorView:
     tolerations: tuple[Toleration, ...]
     #: The name of the Topology of its nodes; '' without one.
     topology: str = ""
+    #: The relative price of its quota, which weights the cost of restarts.
+    price: float = 1.0
 
 
 def flavor_view(obj: Obj) -> FlavorView:
@@ -309,4 +312,11 @@ def flavor_view(obj: Obj) -> FlavorView:
         taints=tuple(t for t in taints if t.effect in _SCHEDULING_EFFECTS),
         tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
         topology=spec.get("topologyName") or "",
+        price=_relative_price(obj),
     )
+
+
+def _relative_price(obj: Obj) -> float:
+    """Return the relative price in the annotation of a ResourceFlavor; 1 if it is missing or no positive number."""
+    text = meta.annotation(obj, well_known.PRICE) or ""
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) and float(text) > 0 else 1.0

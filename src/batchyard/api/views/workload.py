@@ -12,6 +12,7 @@ import msgspec
 from batchyard.api import meta, times, well_known
 from batchyard.api.meta import Obj, Selector, parse_selector
 from batchyard.api.views import node
+from batchyard.api.views.preemption import PreemptionSettings, parse_preemption_settings
 from batchyard.api.views.topology import (
     TopologyAssignment,
     TopologyRequest,
@@ -66,6 +67,8 @@ class AdmittedPodSet(NamedTuple):
 class WorkloadView:
     """The parsed fields of a Workload that the scheduler and the controllers need."""
 
+    #: The Workload itself, for settings that few Workloads have.
+    obj: Obj
     key: str
     namespace: str
     name: str
@@ -127,6 +130,7 @@ class WorkloadView:
     def __init__(self, obj: Obj, old_view: "WorkloadView | None" = None) -> None:
         """Parse a Workload. `old_view` is the view of an earlier revision with equal spec, if any, which saves work."""
         metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or _NO_STATUS
+        self.obj = obj
         self.job_uid = (metadata.get("labels") or {}).get(well_known.JOB_UID, "")
         self.generation = metadata.get("generation", 0)
         annotations = metadata.get("annotations")
@@ -460,6 +464,8 @@ class ClusterQueueView:
     check_rules: tuple[AdmissionCheckRule, ...]
     #: Whether `admissionScope` selects admission fair sharing.
     is_usage_based: bool = False
+    #: The preemption settings in annotations; None if there are none.
+    preemption_settings: PreemptionSettings | None = None
 
     @property
     def admission_checks(self) -> tuple[str, ...]:
@@ -480,6 +486,7 @@ class CohortView:
     parent: str
     groups: tuple[ResourceGroup, ...]
     weight: float
+    preemption_settings: PreemptionSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,15 +516,20 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         weight=_fair_sharing_weight(spec),
         check_rules=tuple(_admission_check_rules(spec, groups)),
         is_usage_based=(spec.get("admissionScope") or {}).get("admissionMode") == "UsageBasedAdmissionFairSharing",
+        preemption_settings=_preemption_settings(obj),
     )
 
 
 def cohort_view(obj: Obj) -> CohortView:
     """Parse the spec of a Cohort."""
     spec = obj.get("spec") or {}
-    return CohortView(
-        obj["metadata"]["name"], spec.get("parentName") or "", _resource_groups(spec), _fair_sharing_weight(spec)
-    )
+    name, parent, weight = obj["metadata"]["name"], spec.get("parentName") or "", _fair_sharing_weight(spec)
+    return CohortView(name, parent, _resource_groups(spec), weight, _preemption_settings(obj))
+
+
+def _preemption_settings(obj: Obj) -> PreemptionSettings | None:
+    annotations = obj["metadata"].get("annotations")
+    return parse_preemption_settings(annotations) if annotations else None
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:

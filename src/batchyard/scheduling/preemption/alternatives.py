@@ -4,10 +4,20 @@ from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Final, NamedTuple, TypeAlias
 
+from batchyard.api.times import format_second
+from batchyard.api.views.preemption import TRIGGERS
 from batchyard.api.views.workload import WorkloadView
+from batchyard.api.well_known import PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME
+from batchyard.base.instant import format_duration
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Preempt
-from batchyard.scheduling.preemption.context import PreemptionContext
+from batchyard.scheduling.preemption.context import (
+    PreemptionContext,
+    config_of,
+    min_runtime_of,
+    protection_end,
+    rule_candidates,
+)
 from batchyard.scheduling.preemption.fair import FairSharingStrategy, is_fair_victim
 from batchyard.scheduling.quota import QuotaNode, is_within_nominal
 from batchyard.scheduling.snapshot import Snapshot
@@ -18,6 +28,7 @@ NOMINAL_RULE: Final = "nominal"
 BORROWING_RULE: Final = "borrowing"
 FAIRNESS_RULE: Final = "fairness"
 INACTIVE_RULE: Final = "inactive"
+MIN_RUNTIME_RULE: Final = "minRuntime"
 
 
 class ProtectionReason(NamedTuple):
@@ -93,14 +104,17 @@ def protection_reason(
     `fair_strategies` are the preemption strategies of fair sharing; empty without fair sharing.
     """
     queue, preemption_policy = context.queue, context.queue.view.preemption
+    config = config_of(context.snapshot, queue)
+    if config is not None:
+        selected_workloads = [each for trigger in TRIGGERS for each, _ in rule_candidates(context, config, trigger)]
+        if holder in selected_workloads:
+            return None
     if holder.queue is queue:
         policy = preemption_policy.within_cluster_queue
         if policy == "Never":
             return ProtectionReason(POLICY_RULE, f"withinClusterQueue of {queue.name} is Never")
         return (
-            None
-            if holder in context.eligible_workloads(queue, policy)
-            else _priority_reason(context.workload, holder, policy)
+            None if holder in context.eligible_workloads(queue, policy) else _ineligible_reason(context, holder, policy)
         )
     policy = preemption_policy.reclaim_within_cohort
     if policy == "Never":
@@ -112,12 +126,26 @@ def protection_reason(
     if is_within_nominal(holder.queue.node, context.contested_frs):
         return ProtectionReason(NOMINAL_RULE, f"{holder.queue.name} uses no more than its own quota")
     if holder not in context.eligible_workloads(holder.queue, policy):
-        return _priority_reason(context.workload, holder, policy)
+        return _ineligible_reason(context, holder, policy)
     if not fair_strategies:
         return _borrowing_reason(context, holder)
     if is_fair_victim(context, holder, fair_strategies):
         return None
     return ProtectionReason(FAIRNESS_RULE, "the preemption would not make the shares fairer")
+
+
+def _ineligible_reason(context: PreemptionContext, holder: AdmittedWorkload, policy: str) -> ProtectionReason:
+    """Return why `holder` is not eligible: its priority, or else the minimal run time that protects it."""
+    snapshot, priority = context.snapshot, context.workload.priority
+    is_newer_equal = holder.priority == priority and context.workload.queued < holder.queued
+    if policy == "Any" or holder.priority < priority or (policy != "LowerPriority" and is_newer_equal):
+        min_runtime = min_runtime_of(snapshot, holder.queue, context.queue) if snapshot.has_min_runtimes else 0
+        end = protection_end(holder, min_runtime)
+        if end > snapshot.now:
+            annotation = PREEMPT_MIN_RUNTIME if holder.queue is context.queue else RECLAIM_MIN_RUNTIME
+            text = f"protected until {format_second(end)} ({annotation}: {format_duration(min_runtime)})"
+            return ProtectionReason(MIN_RUNTIME_RULE, text)
+    return _priority_reason(context.workload, holder, policy)
 
 
 def _priority_reason(workload: WorkloadView, holder: AdmittedWorkload, policy: str) -> ProtectionReason:

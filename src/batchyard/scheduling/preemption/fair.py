@@ -11,12 +11,19 @@ Kueue's pkg/scheduler/preemption (fairPreemptions) and preemption/fairsharing; K
 import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import order_victims
 from batchyard.scheduling.messages import PreemptionReason
-from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget, fill_back_workloads
+from batchyard.scheduling.preemption.context import (
+    PreemptionContext,
+    PreemptionTarget,
+    add_rule_targets,
+    config_of,
+    fill_back_workloads,
+)
 from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_shares, is_borrowing_with, weighted_share
 
 
@@ -46,7 +53,8 @@ def find_targets(
     candidates = sorted(_preemption_candidates(context), key=context.order_key)
     if usage_of is not None:
         candidates = order_victims(candidates, context.queue, usage_of)
-    if not candidates or not context.could_ever_fit(candidates):
+    has_rules = config_of(context.snapshot, context.queue) is not None
+    if (not candidates or not context.could_ever_fit(candidates)) and not has_rules:
         return []
     snapshot = context.snapshot
     with snapshot.what_if():
@@ -58,6 +66,9 @@ def find_targets(
         if not does_fit and len(strategies) > 1:
             does_fit, targets = _apply_second_rule(context, skipped_candidates, targets)
         snapshot.remove_usage(context.queue, context.usage)
+        if not does_fit and has_rules:
+            fits = partial(context.fits, may_borrow=True)
+            does_fit = add_rule_targets(context, targets, fits, context.fits_in_quota)
         return fill_back_workloads(context, targets, may_borrow=True) if does_fit else []
 
 

@@ -7,6 +7,7 @@ pkg/scheduler/preemption (classicalPreemptions) and preemption/classical.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.scheduling.cluster_queue import PODS, PREEMPTION_RANK, AdmittedWorkload, ClusterQueue
@@ -19,6 +20,8 @@ from batchyard.scheduling.preemption.context import (
     PreemptionContext,
     PreemptionTarget,
     TopologyFit,
+    add_rule_targets,
+    config_of,
     fill_back_workloads,
 )
 from batchyard.scheduling.quota import (
@@ -40,7 +43,7 @@ def find_targets(context: PreemptionContext) -> list[PreemptionTarget]:
     """Return the Workloads to preempt by classical preemption; empty if it cannot free enough quota."""
     candidates = PreemptionCandidates(context)
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
-    if not any(lists) or not context.could_ever_fit(*lists):
+    if (not any(lists) or not context.could_ever_fit(*lists)) and config_of(context.snapshot, context.queue) is None:
         return []
     ordered_candidates = candidates.ordered_candidates()
     for may_borrow in _borrowing_attempts(context, candidates):
@@ -81,7 +84,10 @@ class PreemptionCandidates:
         """Return all candidates in order: evicted ones first, then hierarchical, priority and own-queue candidates."""
         context = self._context
         usage_of = context.snapshot.usage_of
-        if usage_of is None:
+        if usage_of is None and context.prefers_cheap_victims:
+            groups = (self.hierarchical_candidates, self.priority_candidates, self.own_queue_candidates)
+            candidate_lists = [sorted(each, key=context.order_key) for each in groups]
+        elif usage_of is None:
             candidate_lists = [
                 sorted(self.hierarchical_candidates, key=PREEMPTION_RANK),
                 sorted(self.priority_candidates, key=PREEMPTION_RANK),
@@ -197,6 +203,9 @@ def _select_targets(
         targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))
         if context.fits(may_borrow=may_borrow):
             return fill_back_workloads(context, targets, may_borrow=may_borrow)
+    fits_in_quota = partial(context.fits_in_quota, may_borrow=may_borrow)
+    if add_rule_targets(context, targets, partial(context.fits, may_borrow=may_borrow), fits_in_quota):
+        return fill_back_workloads(context, targets, may_borrow=may_borrow)
     return []
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from batchyard.api import meta
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant
-from batchyard.scheduling.messages import PENDING_EVALUATION
+from batchyard.scheduling.messages import PENDING_EVALUATION, PreemptionReason
 from batchyard.scheduling.workload import lifecycle
 
 _NO_STATUS: Final[meta.Obj] = {}
@@ -29,7 +29,7 @@ def evict(
     """Return the Workload with Evicted set to True, and if `preemption` (a reason) is given, also Preempted.
 
     Admission checks are reset to Pending, and the eviction is counted in `status.schedulingStats` with its underlying
-    cause (`cause`; '' for none).
+    cause (`cause`; '' for none). Preemptions by configured rules are counted together, with the cause of the last.
     """
     draft = meta.StatusDraft(workload, now)
     if preemption is not None:
@@ -156,10 +156,14 @@ def _reset_checks(draft: meta.StatusDraft) -> None:
 def _count_eviction(draft: meta.StatusDraft, eviction: lifecycle.Eviction) -> None:
     scheduling_stats = draft.status.get("schedulingStats") or _NO_STATUS
     eviction_counts = list(scheduling_stats.get("evictions") or ())
+    reason, cause = eviction.reason, eviction.underlying_cause
+    is_by_rules = bool(cause) and reason == EVICTED_BY_PREEMPTION
+    if is_by_rules:
+        reason = PreemptionReason.CONFIGURABLE
     for index, old in enumerate(eviction_counts):
-        if old["reason"] == eviction.reason and old["underlyingCause"] == eviction.underlying_cause:
-            eviction_counts[index] = {**old, "count": old["count"] + 1}
+        if old["reason"] == reason and (is_by_rules or old["underlyingCause"] == cause):
+            eviction_counts[index] = {**old, "underlyingCause": cause, "count": old["count"] + 1}
             break
     else:
-        eviction_counts.append({"reason": eviction.reason, "underlyingCause": eviction.underlying_cause, "count": 1})
+        eviction_counts.append({"reason": reason, "underlyingCause": cause, "count": 1})
     draft.set_field("schedulingStats", {**scheduling_stats, "evictions": eviction_counts})

@@ -42,7 +42,7 @@ _KEPT_MIN: Final = 5
 _KEPT_KINDS: Final = frozenset(
     {
         *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.COHORT, scheme.LOCAL_QUEUE),
-        *(scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
+        *(scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS, scheme.PREEMPTION_CONFIG),
     }
 )
 _KEPT_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation")

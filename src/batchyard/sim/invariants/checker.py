@@ -16,6 +16,7 @@ from batchyard.accounting.records import (
 )
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, find_condition
+from batchyard.api.times import parse_time
 from batchyard.api.views.workload import ClusterQueueView, PreemptionRules, WorkloadView, workload_view
 from batchyard.base.instant import HOUR, Instant
 from batchyard.cloud.catalog.pool_properties import pool_price
@@ -79,13 +80,35 @@ class PreemptionRespectsPriority(Invariant):
         if queue is None or preemptor.quota_reserved:
             self.violate(f"{preemptor.key} preempted {victim.key}, but is not pending in a queue", *keys)
             return
+        evicted_at = parse_time(condition["lastTransitionTime"])
+        if evicted_at < self._protection_end(queue.name, victim, event.old):
+            self.violate(f"{preemptor.key} preempted {victim.key} before its minimal run time", *keys)
         for error in self._preemption_errors(preemptor, queue, victim, condition["reason"]):
             self.violate(f"{preemptor.key} preempted {victim.key} ({condition['reason']}): {error}", *keys)
+
+    def _protection_end(self, preemptor_queue: str, victim: WorkloadView, old: Obj | None) -> Instant:
+        """Return when the minimal run time of an admitted Workload ends; 0 if nothing protects it."""
+        admitted = None if old is None else find_condition(old, "Admitted")
+        victim_queue = self.states.queues.get(victim.cluster_queue)
+        if victim_queue is None or admitted is None or admitted["status"] != "True":
+            return 0
+        cohort_names = self.states.quota.path(f"queue/{victim_queue.name}")[:-1][::-1]
+        cohorts = [self.states.cohorts.get(name.removeprefix("cohort/")) for name in cohort_names]
+        for view in (victim_queue, *cohorts):
+            settings = None if view is None else view.preemption_settings
+            index = 0 if victim_queue.name == preemptor_queue else 1
+            if settings is not None and settings.min_runtimes[index] is not None:
+                return parse_time(admitted["lastTransitionTime"]) + (settings.min_runtimes[index] or 0)
+        return 0
 
     def _preemption_errors(
         self, preemptor: WorkloadView, queue: ClusterQueueView, victim: WorkloadView, reason: str
     ) -> Iterator[str]:
         policies, fair_sharing = queue.preemption, self.world_view.world.scenario.fair_sharing
+        if reason == PreemptionReason.CONFIGURABLE:
+            if queue.preemption_settings is None or not queue.preemption_settings.config_name:
+                yield f"ClusterQueue {queue.name} names no PreemptionConfig"
+            return
         is_same_queue = reason == PreemptionReason.IN_CLUSTER_QUEUE
         if is_same_queue is not (queue.name == victim.cluster_queue):
             yield f"the reason does not match the ClusterQueues {queue.name} and {victim.cluster_queue}"
