@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "whatif": _command_entry(
         _SIMULATE_GROUP, "Compare a state with and without a change.", "commands.whatif", "whatif"
     ),
+    "defrag": _command_entry(_SIMULATE_GROUP, "Plan restarts that free topology domains.", "commands.whatif", "defrag"),
     "guide": _command_entry(_SIMULATE_GROUP, "Simulate the reference architecture's guide.", "commands.guide", "guide"),
     "lint": _command_entry(
         _SIMULATE_GROUP, "Check manifests before they are applied.", "commands.lint", "lint_command"

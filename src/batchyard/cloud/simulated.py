@@ -11,7 +11,7 @@ from batchyard.base.primitives import draw_triangular
 from batchyard.cloud.allocation import CapacityController
 from batchyard.cloud.catalog import instances
 from batchyard.cloud.catalog.machine_types import catalog_of
-from batchyard.cloud.catalog.nodes import awaits_drivers, registered_node, with_ready_condition
+from batchyard.cloud.catalog.nodes import awaits_drivers, exposes_location, registered_node, with_ready_condition
 from batchyard.cloud.catalog.pool_properties import machine_of, step_duration
 from batchyard.cloud.cluster_objects import find_cluster
 from batchyard.cloud.slices import PoolMembers, PoolPlan, plan_machines, plan_slice
@@ -47,7 +47,7 @@ class InstanceController:
         if cluster is None:
             return ReconcileResult()
         pool = reader.get(meta.Key(scheme.NODE_POOL, "", instance["spec"]["pool"]))
-        return _Machine(instance, node, pool, cluster, self._seed).reconcile(now)
+        return _Machine(instance, node, pool, cluster, self._seed).reconcile(now, reader)
 
 
 def _delete_node_writes(node: meta.Obj | None) -> list[Write]:
@@ -63,7 +63,7 @@ class _Machine:
     cluster: meta.Obj
     seed: int
 
-    def reconcile(self, now: Instant) -> ReconcileResult:
+    def reconcile(self, now: Instant, reader: Reader) -> ReconcileResult:
         if instances.is_being_deleted(self.instance):
             return self._shut_down(now)
         instance_phase, stop_at = instances.phase_of(self.instance), instances.stops_at(self.instance)
@@ -75,7 +75,7 @@ class _Machine:
         if instance_phase == instances.PROVISIONING:
             return self._boot(now, stop_at)
         if instance_phase == instances.BOOTING:
-            return self._register(now, stop_at)
+            return self._register(now, stop_at, reader)
         return self._run(now, stop_at) if instance_phase == instances.RUNNING else ReconcileResult(requeue_at=stop_at)
 
     def _boot(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
@@ -86,7 +86,7 @@ class _Machine:
             [UpdateStatus(instances.with_phase(self.instance, instances.BOOTING, now, startedAt=format_time(now)))]
         )
 
-    def _register(self, now: Instant, stop_at: Instant | None) -> ReconcileResult:
+    def _register(self, now: Instant, stop_at: Instant | None, reader: Reader) -> ReconcileResult:
         due_at = (
             instances.phase_start(self.instance) + self._draw_duration("boot") + self._draw_duration("registration")
         )
@@ -99,7 +99,8 @@ class _Machine:
         stop_fields = {} if stop_at is None else {"stopAt": format_time(stop_at)}
         writes: list[Write] = [UpdateStatus(instances.with_phase(self.instance, instances.RUNNING, now, **stop_fields))]
         if self.node is None:
-            writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now)))
+            nodes = reader.list(scheme.NODE) if exposes_location(self.pool, self.cluster) else ()
+            writes.insert(0, Create(registered_node(self.instance, self.pool, self.cluster, now, nodes)))
         return ReconcileResult(writes)
 
     def _reservation_end(self) -> Instant | None:

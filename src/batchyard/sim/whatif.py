@@ -124,7 +124,7 @@ def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = N
     Without `horizon`, each ends at the scenario's horizon, or when no more events are scheduled.
     """
     if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
-        start = _run_until_start(start, seed)
+        start = run_until_start(start, seed)
     return Comparison(
         simulate_from_start(start, None, horizon, seed), simulate_from_start(start, change, horizon, seed)
     )
@@ -172,7 +172,7 @@ def _merge_steps(steps: Iterable[ScenarioStep]) -> list[ScenarioStep]:
     return [step_by_moment[at] for at in sorted(step_by_moment)]
 
 
-def _run_until_start(start: RunStart, seed: int) -> RunStart:
+def run_until_start(start: RunStart, seed: int) -> RunStart:
     """Simulate a scenario until `start.at`; return a RunStart with the state reached and the remaining scenario.
 
     The remaining scenario has only the later steps and faults. Faults in effect at `start.at` are part of the state,

@@ -5,7 +5,6 @@ capacity that the following ones cannot use. Source: FindTopologyAssignmentsForF
 pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -204,10 +203,7 @@ class _FlavorAssigner:
                 self.state.reserve(usage, -1)
 
     def place(
-        self,
-        workers: PodSetTopologyRequest,
-        leader: PodSetTopologyRequest | None = None,
-        leaves: Sequence[int] | None = None,
+        self, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None = None, leaves: range | None = None
     ) -> list[PlacedPods] | str:
         """Return the domains of the lowest level with their pods, or why the pods do not fit.
 
@@ -254,14 +250,12 @@ class _FlavorAssigner:
         key: CountKey,
         counts: DomainCounts,
         parameters: PlacementParameters,
-        leaves: Sequence[int] | None,
+        leaves: range | None,
     ) -> list[PlacedPods] | str:
         is_ranked = leaves is None and key.leader is None
-        search = DomainSearch(flavor.tree, counts, parameters, cache.ranked_domains if is_ranked else None)
+        search = DomainSearch(flavor.tree, counts, parameters, cache.ranking if is_ranked else None)
         if self.state.is_balanced and not parameters.required and not parameters.unconstrained:
-            balanced = BalancedSearch(
-                replace(search, ranked_domains=None), partial(cache.sum_up, with_inner=False)
-            ).run()
+            balanced = BalancedSearch(replace(search, ranking=None), partial(cache.sum_up, with_inner=False)).run()
             if balanced is not None:
                 return balanced
         placed = search.run()
@@ -326,9 +320,7 @@ class _FlavorAssigner:
             counts[leaf] = counts.get(leaf, 0) + domain.pods
         return self._make_assignment(list(counts.items()))
 
-    def _replacement_leaves(
-        self, request: PodSetTopologyRequest, remaining: Sequence[TopologyDomain]
-    ) -> Sequence[int] | None:
+    def _replacement_leaves(self, request: PodSetTopologyRequest, remaining: Sequence[TopologyDomain]) -> range | None:
         """Return the domains of the lowest level that keep slices and required domains whole; None if all do."""
         assert self.flavor is not None
         tree, topology_request = self.flavor.tree, request.request
@@ -347,7 +339,7 @@ class _FlavorAssigner:
 
     def _broken_slice_leaves(
         self, layer: SliceLayer, missing_count: int, remaining: Sequence[TopologyDomain]
-    ) -> Sequence[int] | None:
+    ) -> range | None:
         assert self.flavor is not None
         tree = self.flavor.tree
         if layer.topology not in tree.levels:
@@ -373,7 +365,7 @@ class _FailureText:
     key: CountKey
     counts: DomainCounts
     parameters: PlacementParameters
-    leaves: Sequence[int] | None
+    leaves: range | None
 
     def format(self, failure: NoPlacement) -> str:
         """Return Kueue's message about a failed search."""
@@ -392,7 +384,8 @@ class _FailureText:
 
     def _layers_text(self, level: int) -> str:
         tree, slices = self.flavor.tree, self.counts.slices[level]
-        best = max(range(len(slices)), key=lambda d: (slices[d], -d))
+        present = [domain for domain in range(len(slices)) if tree.is_present(level, domain)]
+        best = max(present, key=lambda d: (slices[d], -d))
         texts = [f'topology "{self.flavor.topology}" doesn\'t allow to fit']
         for layer in self.parameters.layers:
             layer_level = tree.levels.index(layer.topology)
@@ -405,25 +398,18 @@ class _FailureText:
 
     def _exclusions_text(self) -> str:
         tree, exclusions = self.flavor.tree, self.flavor.exclusions_for(self.key.constraints)
-        reasons: list[str] = []
-        eligible: Sequence[bool] | None = None
-        if exclusions is not None:
-            eligible = exclusions.eligible
-            if exclusions.node_selector:
-                reasons.append(f"nodeSelector: {exclusions.node_selector}")
-            if exclusions.affinity:
-                reasons.append(f"affinity: {exclusions.affinity}")
-            reasons += [f'taint "{taint}": {count}' for taint, count in exclusions.taints]
-        limiting = self.cache.limiting_resources()
+        reasons = exclusions.texts() if exclusions is not None else []
         if self.leaves is not None:
+            eligible = exclusions.eligible if exclusions is not None else None
             outside = [
-                leaf for leaf in range(tree.leaf_count) if leaf not in self.leaves and (not eligible or eligible[leaf])
+                leaf
+                for leaf in range(tree.leaf_count)
+                if leaf not in self.leaves and tree.nodes[leaf] and (eligible is None or eligible[leaf])
             ]
-            limiting = [limiting[leaf] for leaf in self.leaves]
             if outside:
                 reasons.append(f"topologyDomain: {len(outside)}")
-        counts = Counter(limiting)
-        reasons += [f'resource "{name}": {counts[name]}' for name in sorted(counts) if name]
+        limits = self.cache.limiting_resources(self.leaves)
+        reasons += [f'resource "{name}": {count}' for name, count in limits.items()]
         if not reasons:
             return ""
-        return f". Total nodes: {tree.leaf_count}; excluded: {', '.join(sorted(reasons))}"
+        return f". Total nodes: {tree.present_count}; excluded: {', '.join(sorted(reasons))}"

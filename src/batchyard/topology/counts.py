@@ -6,13 +6,14 @@ fillInCounts in Kueue's pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Requirement
 from batchyard.api.views.node import NodeView, PodTemplate, Taint, Toleration
-from batchyard.topology.tree import MAX_COUNT, PODS, FlavorCapacity, PodAmounts
+from batchyard.topology.tree import MAX_COUNT, PODS, FlavorCapacity, LeafClasses, PodAmounts, lowest_of, mask_of
 
 _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
@@ -23,16 +24,6 @@ class NodeConstraints(NamedTuple):
     node_selector: tuple[tuple[str, str], ...]
     affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
-
-
-class NodeExclusions(NamedTuple):
-    """The hosts that pods cannot use, by number, and how many hosts each kind of constraint excludes."""
-
-    eligible: Sequence[bool]
-    node_selector: int
-    affinity: int
-    #: The number of excluded hosts by untolerated taint.
-    taints: tuple[tuple[str, int], ...]
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -56,29 +47,56 @@ def untolerated_taint(node: NodeView, tolerations: Sequence[Toleration]) -> Tain
     return None
 
 
-def find_exclusions(nodes: Sequence[Sequence[NodeView]], constraints: NodeConstraints) -> NodeExclusions:
-    """Return which hosts pods cannot use because of taints, node selectors or required node affinity, in this order.
+class NodeExclusions:
+    """The hosts that pods with some constraints cannot use, and how many hosts each kind of constraint excludes.
 
-    If several nodes have the same host name, the first one decides.
+    If several nodes have the same host name, the first one decides. A host without nodes is excluded for no reason.
     """
-    node_selector, affinity, tolerations = constraints
-    eligible = [True] * len(nodes)
-    selector_count = affinity_count = 0
-    taint_counts: dict[str, int] = {}
-    for leaf, leaf_nodes in enumerate(nodes):
-        node = leaf_nodes[0]
+
+    __slots__ = ("_constraints", "_reasons", "counts", "eligible", "excluded_count", "mask")
+
+    def __init__(self, nodes: Sequence[Sequence[NodeView]], constraints: NodeConstraints) -> None:
+        self._constraints = constraints
+        self._reasons = [self._reason_of(leaf_nodes) for leaf_nodes in nodes]
+        #: Whether pods can use each host; and these hosts as a set of bits.
+        self.eligible = [not reason for reason in self._reasons]
+        self.mask = mask_of([leaf for leaf, eligible in enumerate(self.eligible) if eligible], len(nodes))
+        self.excluded_count = self.eligible.count(False)
+        #: The number of excluded hosts by reason: a node selector, node affinity, or an untolerated taint.
+        self.counts = Counter(self._reasons)
+
+    def update(self, leaf: int, nodes: Sequence[NodeView]) -> None:
+        """Check a host whose nodes changed again."""
+        old_reason, reason = self._reasons[leaf], self._reason_of(nodes)
+        self._reasons[leaf] = reason
+        self.counts[old_reason] -= 1
+        self.counts[reason] += 1
+        if bool(old_reason) != bool(reason):
+            self.eligible[leaf] = not reason
+            self.mask ^= 1 << leaf
+            self.excluded_count += 1 if reason else -1
+
+    def texts(self) -> list[str]:
+        """Return each reason that excludes hosts with their number, as in Kueue's messages."""
+        return [f"{reason}: {count}" for reason, count in self.counts.items() if count and reason not in _NO_REASONS]
+
+    def _reason_of(self, nodes: Sequence[NodeView]) -> str:
+        if not nodes:
+            return _ABSENT
+        node = nodes[0]
+        node_selector, affinity, tolerations = self._constraints
         taint = untolerated_taint(node, tolerations) if node.taints else None
         if taint is not None:
-            name = _format_taint(taint)
-            taint_counts[name] = taint_counts.get(name, 0) + 1
-        elif any(node.labels.get(key) != value for key, value in node_selector):
-            selector_count += 1
-        elif affinity is not None and not _matches_affinity(node, affinity):
-            affinity_count += 1
-        else:
-            continue
-        eligible[leaf] = False
-    return NodeExclusions(eligible, selector_count, affinity_count, tuple(sorted(taint_counts.items())))
+            return f'taint "{_format_taint(taint)}"'
+        if any(node.labels.get(key) != value for key, value in node_selector):
+            return "nodeSelector"
+        if affinity is not None and not _matches_affinity(node, affinity):
+            return "affinity"
+        return ""
+
+
+_ABSENT: Final = "absent"
+_NO_REASONS: Final = frozenset({"", _ABSENT})
 
 
 def _format_taint(taint: Taint) -> str:
@@ -136,16 +154,124 @@ class DomainCounts:
 RankedDomain: TypeAlias = tuple[int, int, int]
 
 
+class SortedDomains:
+    """The domains of one level in ascending order of slices, pods and number."""
+
+    __slots__ = ("ranks",)
+
+    def __init__(self, slices: Sequence[int], pods: Sequence[int]) -> None:
+        self.ranks: list[RankedDomain] = sorted(zip(slices, pods, range(len(pods)), strict=True))
+
+    def move(self, old_ranks: Sequence[RankedDomain], slices: Sequence[int], pods: Sequence[int]) -> None:
+        """Move domains whose counts changed."""
+        for old in old_ranks:
+            domain = old[2]
+            new = slices[domain], pods[domain], domain
+            if new != old:
+                del self.ranks[bisect_left(self.ranks, old)]
+                insort(self.ranks, new)
+
+    def smallest_fit(self, needed: int, excluded: Collection[int] = ()) -> RankedDomain | None:
+        """Return the first domain in order with at least `needed` slices."""
+        for position in range(bisect_left(self.ranks, (needed,)), len(self.ranks)):
+            if self.ranks[position][2] not in excluded:
+                return self.ranks[position]
+        return None
+
+    def largest(self) -> RankedDomain:
+        """Return the last domain in order."""
+        return self.ranks[-1]
+
+    def slice_count(self) -> int:
+        """Return the slices of all domains together."""
+        return sum([rank[0] for rank in self.ranks])
+
+    def smallest_first(self) -> Iterator[RankedDomain]:
+        """Yield the domains with room, in order."""
+        yield from self.ranks[bisect_left(self.ranks, (1,)) :]
+
+    def largest_first(self) -> Iterator[RankedDomain]:
+        """Yield the domains with room by slices in descending order, then by pods and number in ascending order."""
+        ranks = self.ranks
+        end = len(ranks)
+        while end and ranks[end - 1][0]:
+            start = bisect_left(ranks, (ranks[end - 1][0],))
+            yield from ranks[start:end]
+            end = start
+
+
+class DomainsByClass:
+    """The domains of the lowest level in the same order, as sets of domains with equal counts."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: Sequence[tuple[int, int, int]]) -> None:
+        """Store the slices, the pods and the set of domains of each group, sorted, without empty sets."""
+        self._groups = groups
+
+    def smallest_fit(self, needed: int, excluded: Collection[int] = ()) -> RankedDomain | None:
+        """Return the first domain in order with at least `needed` slices."""
+        for position in range(bisect_left(self._groups, (needed,)), len(self._groups)):
+            slices, pods, mask = self._groups[position]
+            for domain in excluded:
+                mask &= ~(1 << domain)
+            if mask:
+                return slices, pods, lowest_of(mask)
+        return None
+
+    def largest(self) -> RankedDomain:
+        """Return the last domain in order."""
+        slices, pods, mask = self._groups[-1]
+        return slices, pods, mask.bit_length() - 1
+
+    def slice_count(self) -> int:
+        """Return the slices of all domains together."""
+        return sum([slices * mask.bit_count() for slices, _, mask in self._groups if slices])
+
+    def smallest_first(self) -> Iterator[RankedDomain]:
+        """Yield the domains with room, in order."""
+        for slices, pods, mask in self._groups[bisect_left(self._groups, (1,)) :]:
+            for domain in _numbers_in(mask):
+                yield slices, pods, domain
+
+    def largest_first(self) -> Iterator[RankedDomain]:
+        """Yield the domains with room by slices in descending order, then by pods and number in ascending order."""
+        end = len(self._groups)
+        while end and self._groups[end - 1][0]:
+            start = bisect_left(self._groups, (self._groups[end - 1][0],))
+            for slices, pods, mask in self._groups[start:end]:
+                for domain in _numbers_in(mask):
+                    yield slices, pods, domain
+            end = start
+
+
+#: The domains of a level in ascending order of slices, pods and number.
+DomainRanking: TypeAlias = SortedDomains | DomainsByClass
+
+
+def _numbers_in(mask: int) -> Iterator[int]:
+    """Yield the numbers in a set of domains, in ascending order."""
+    digits = bin(mask)[:1:-1]
+    position = digits.find("1")
+    while position >= 0:
+        yield position
+        position = digits.find("1", position + 1)
+
+
 class CountCache:
     """The counts for one CountKey, updated when the free capacity of the flavor has changed."""
 
     __slots__ = (
         "_capacity",
+        "_class_counts",
+        "_class_limits",
+        "_class_requests",
         "_exclusions",
-        "_idle_version",
+        "_has_equal_slices",
         "_key",
-        "_limiting",
+        "_numbering",
         "_ranked",
+        "_table",
         "_version",
         "counts",
         "results",
@@ -154,67 +280,134 @@ class CountCache:
     def __init__(self, capacity: FlavorCapacity, key: CountKey, exclusions: NodeExclusions | None) -> None:
         """Count for the current capacity; `exclusions` is None if the lowest level is not the host name."""
         self._capacity = capacity
+        self._table = capacity.table(is_idle=key.is_idle)
         self._key = key
         self._exclusions = exclusions
+        #: Whether each slice is one pod, so that the counts of slices are those of pods.
+        self._has_equal_slices = (
+            key.leader is None and key.slice_size == 1 and key.slice_level == len(capacity.tree.levels) - 1
+        )
+        #: How many pods fit in a domain of each class, if it is not excluded; -1 if not counted yet.
+        self._class_counts: list[int] = []
+        #: The resource that leaves no room for a pod in domains of each class; '' if there is room.
+        self._class_limits: list[str] = []
+        #: The column of each requested resource in the amounts of classes, the amount, and the resource.
+        self._class_requests: list[tuple[int, int, str]] = []
+        self._numbering = -1
         #: The results of searches with the present counts, by parameters of the searches.
         self.results: dict[object, object] = {}
         self._recount()
 
     def refresh(self) -> DomainCounts:
         """Return the counts for the current free capacity; `results` is emptied if something changed."""
-        capacity = self._capacity
-        if self._key.is_idle:
-            if self._idle_version != capacity.idle_version:
+        if self._version != self._table.version:
+            changed_leaves = self._table.changed_since(self._version)
+            if changed_leaves is None:
                 self._recount()
-        elif self._version < capacity.change_base:
-            self._recount()
-        elif self._version < capacity.change_base + len(capacity.changes):
-            changed_leaves = capacity.changes[self._version - capacity.change_base :]
-            self._update(sorted(set(changed_leaves)) if len(changed_leaves) > 1 else changed_leaves)
+            else:
+                self._update(changed_leaves)
         return self.counts
 
     def _recount(self) -> None:
         self.counts = self.count_below(range(self._capacity.tree.leaf_count))
-        self._version, self._idle_version = self._capacity.version, self._capacity.idle_version
+        self._version = self._table.version
         self.results = {}
         #: By level: the domains sorted by the slices and pods that fit, and by number; None if not needed yet.
-        self._ranked: list[list[RankedDomain] | None] = [None] * len(self.counts.pods)
-        #: The resource that limits each domain without room for a pod; '' for others. None if not needed yet.
-        self._limiting: list[str] | None = None
+        self._ranked: list[DomainRanking | None] = [None] * len(self.counts.pods)
 
-    def ranked_domains(self, level: int) -> list[RankedDomain]:
+    def ranking(self, level: int) -> DomainRanking:
         """Return the domains of a level, the smallest first; the counts must be those without a leader."""
         ranked = self._ranked[level]
         if ranked is None:
-            slices, pods = self.counts.slices[level], self.counts.pods[level]
-            ranked = self._ranked[level] = sorted(zip(slices, pods, range(len(pods)), strict=True))
+            if level == len(self.counts.pods) - 1 == self._key.slice_level:
+                ranked = DomainsByClass(self._leaf_groups())
+            else:
+                ranked = SortedDomains(self.counts.slices[level], self.counts.pods[level])
+            self._ranked[level] = ranked
         return ranked
 
-    def limiting_resources(self) -> list[str]:
-        """Return for each domain of the lowest level the resource that leaves no room for a pod; '' for others."""
-        if self._limiting is None:
-            self._limiting = [""] * self._capacity.tree.leaf_count
-            self._find_limits(range(self._capacity.tree.leaf_count))
-        return self._limiting
+    def _leaf_groups(self) -> list[tuple[int, int, int]]:
+        """Return the slices, the pods and the set of domains of the lowest level with equal counts, sorted."""
+        classes, class_counts = self._counted_classes()
+        leaf_count = self._capacity.tree.leaf_count
+        eligible = (1 << leaf_count) - 1
+        if self._exclusions is not None and self._exclusions.excluded_count:
+            eligible = self._exclusions.mask
+        masks: dict[int, int] = {}
+        for number in classes.used:
+            count = class_counts[number]
+            if count < 0:
+                count = self._count_class(classes, number)
+            masks[count] = masks.get(count, 0) | classes.masks[number]
+        excluded = ((1 << leaf_count) - 1) ^ eligible
+        if excluded:
+            masks = {count: mask & eligible for count, mask in masks.items()}
+            masks[0] = masks.get(0, 0) | excluded
+        slice_size = self._key.slice_size
+        return sorted([(count // slice_size, count, mask) for count, mask in masks.items() if mask])
 
-    def _find_limits(self, leaves: Sequence[int]) -> None:
-        assert self._limiting is not None
-        pods, eligible = self.counts.pods[-1], None if self._exclusions is None else self._exclusions.eligible
-        table = self._capacity.idle if self._key.is_idle else self._capacity.free
-        requests = [(table.get(resource), amount, resource) for resource, amount in self._key.pod if amount]
-        for leaf in leaves:
-            limiting = ""
-            if not pods[leaf] and (eligible is None or eligible[leaf]):
+    def _counted_classes(self) -> tuple[LeafClasses, list[int]]:
+        """Return the classes of domains, and how many pods fit in a domain of each; -1 if it was not counted yet."""
+        classes = self._table.classes()
+        if self._numbering != classes.numbering:
+            self._numbering = classes.numbering
+            self._class_counts, self._class_limits = [], []
+            self._class_requests = [
+                (classes.column_of(resource), amount, resource) for resource, amount in self._key.pod if amount
+            ]
+        missing_count = len(classes.amounts) - len(self._class_counts)
+        if missing_count:
+            self._class_counts += [-1] * missing_count
+            self._class_limits += [""] * missing_count
+        return classes, self._class_counts
+
+    def _count_class(self, classes: LeafClasses, number: int) -> int:
+        """Count the pods that fit in a domain of a class, and find the resource that leaves no room for one."""
+        amounts, count, limit = classes.amounts[number], MAX_COUNT, ""
+        for column, amount, resource in self._class_requests:
+            fitting = amounts[column] // amount if column >= 0 else 0
+            if fitting < count:
+                count = fitting
+            if fitting <= 0 and not limit:
                 # All counts are at least 0, so the first resource by name without room is the limit.
-                limiting = next(name for free, amount, name in requests if free is None or free[leaf] < amount)
-            self._limiting[leaf] = limiting
+                limit = resource
+        count = max(count, 0)
+        self._class_counts[number], self._class_limits[number] = count, limit
+        return count
+
+    def limiting_resources(self, leaves: range | None) -> dict[str, int]:
+        """Return the resources that leave no room for a pod, with the numbers of such domains of the lowest level.
+
+        With `leaves`, only these domains count. Excluded domains and those without nodes do not count.
+        """
+        classes, class_counts = self._counted_classes()
+        tree = self._capacity.tree
+        allowed = -1
+        if leaves is not None:
+            allowed = ((1 << len(leaves)) - 1) << leaves.start
+        if self._exclusions is not None and self._exclusions.excluded_count:
+            allowed &= self._exclusions.mask
+        elif tree.absent:
+            allowed &= ~mask_of(tree.absent.values(), tree.leaf_count)
+        result: dict[str, int] = {}
+        limits = self._class_limits
+        for number in classes.used:
+            count = class_counts[number]
+            if count < 0:
+                count = self._count_class(classes, number)
+            if not count:
+                size = classes.sizes[number] if allowed == -1 else (classes.masks[number] & allowed).bit_count()
+                if size:
+                    limit = limits[number]
+                    result[limit] = result.get(limit, 0) + size
+        return result
 
     def count_below(self, leaves: Sequence[int]) -> DomainCounts:
         """Return the counts if only the domains `leaves` of the lowest level may be used."""
         tree = self._capacity.tree
         sizes = [len(paths) for paths in tree.paths]
-        zeros = [[0] * size for size in sizes]
-        pods, slices, leaders = zeros, [[0] * size for size in sizes], [[0] * size for size in sizes]
+        pods, leaders = [[0] * size for size in sizes], [[0] * size for size in sizes]
+        slices = pods if self._has_equal_slices else [[0] * size for size in sizes]
         pods_with_leader, slices_with_leader = pods, slices
         if self._key.leader is not None:
             pods_with_leader, slices_with_leader = [[0] * size for size in sizes], [[0] * size for size in sizes]
@@ -226,65 +419,53 @@ class CountCache:
 
     def _update(self, leaves: Sequence[int]) -> None:
         """Count changed domains of the lowest level and those above them again."""
-        self._version, self._idle_version = self._capacity.version, self._capacity.idle_version
+        self._version = self._table.version
         self.results = {}
         tree, lowest = self._capacity.tree, len(self._capacity.tree.levels) - 1
-        old_ranks = self._ranks(lowest, leaves)
         self._fill_leaves(self.counts, leaves)
-        self._move(lowest, old_ranks)
-        if self._limiting is not None:
-            self._find_limits(leaves)
+        self._ranked[lowest] = None
         domains = leaves
         for level in range(lowest - 1, -1, -1):
             parents = tree.parents[level + 1]
             domains = sorted({parents[domain] for domain in domains})
-            old_ranks = self._ranks(level, domains)
+            ranked = self._ranked[level]
+            if ranked is None:
+                self.sum_up(self.counts, level, domains)
+                continue
+            assert isinstance(ranked, SortedDomains)
+            slices, pods = self.counts.slices[level], self.counts.pods[level]
+            old_ranks = [(slices[domain], pods[domain], domain) for domain in domains]
             self.sum_up(self.counts, level, domains)
-            self._move(level, old_ranks)
-
-    def _ranks(self, level: int, domains: Sequence[int]) -> Sequence[RankedDomain]:
-        if self._ranked[level] is None:
-            return ()
-        slices, pods = self.counts.slices[level], self.counts.pods[level]
-        return [(slices[domain], pods[domain], domain) for domain in domains]
-
-    def _move(self, level: int, old_ranks: Sequence[RankedDomain]) -> None:
-        ranked = self._ranked[level]
-        if ranked is None:
-            return
-        slices, pods = self.counts.slices[level], self.counts.pods[level]
-        for old in old_ranks:
-            domain = old[2]
-            new = slices[domain], pods[domain], domain
-            if new != old:
-                del ranked[bisect_left(ranked, old)]
-                insort(ranked, new)
+            ranked.move(old_ranks, slices, pods)
 
     def _fill_leaves(self, counts: DomainCounts, leaves: Sequence[int]) -> None:
         key, capacity = self._key, self._capacity
-        eligible = None if self._exclusions is None else self._exclusions.eligible
-        pods, table = counts.pods[-1], capacity.idle if key.is_idle else capacity.free
-        requests = [(table.get(resource) or [0] * len(pods), amount) for resource, amount in key.pod if amount]
-        for leaf in leaves:
-            count = 0
-            if eligible is None or eligible[leaf]:
-                count = MAX_COUNT
-                for free_amounts, amount in requests:
-                    fitting = free_amounts[leaf] // amount
-                    if fitting < count:
-                        count = fitting
-                if count < 0:
-                    count = 0
-            pods[leaf] = count
+        classes, class_counts = self._counted_classes()
+        ids, pods = classes.ids, counts.pods[-1]
+        exclusions = self._exclusions
+        eligible = exclusions.eligible if exclusions is not None and exclusions.excluded_count else None
+        if len(leaves) == capacity.tree.leaf_count:
+            for number in classes.used:
+                if class_counts[number] < 0:
+                    self._count_class(classes, number)
+            pods[:] = [class_counts[number] for number in ids]
+        else:
+            for leaf in leaves:
+                count = class_counts[ids[leaf]]
+                pods[leaf] = count if count >= 0 else self._count_class(classes, ids[leaf])
+        if eligible is not None:
+            for leaf in leaves:
+                if not eligible[leaf]:
+                    pods[leaf] = 0
         if key.leader is not None:
             self._fill_leader(counts, leaves)
-        if key.slice_level == len(counts.pods) - 1:
+        if key.slice_level == len(counts.pods) - 1 and not self._has_equal_slices:
             self._fill_slices(counts, leaves)
 
     def _fill_leader(self, counts: DomainCounts, leaves: Sequence[int]) -> None:
         key, capacity = self._key, self._capacity
         assert key.leader is not None
-        table = capacity.idle if key.is_idle else capacity.free
+        table = self._table.amounts
         leader_amounts = dict(key.leader)
         pods, pods_with_leader, leaders = counts.pods[-1], counts.pods_with_leader[-1], counts.leaders[-1]
         eligible = None if self._exclusions is None else self._exclusions.eligible
@@ -332,7 +513,8 @@ class CountCache:
             else:
                 pod_count = sum(child_pods[start:end])
             pods[domain] = pod_count
-            slices[domain] = pod_count // size if level == slice_level else sum(child_slices[start:end])
+            if slices is not pods:
+                slices[domain] = pod_count // size if level == slice_level else sum(child_slices[start:end])
 
     def _sum_up_with_leader(
         self, counts: DomainCounts, level: int, domains: Sequence[int], *, with_inner: bool
@@ -360,15 +542,6 @@ class CountCache:
             counts.pods[level][domain], counts.pods_with_leader[level][domain] = pod_count, pod_count_l
             counts.slices[level][domain], counts.slices_with_leader[level][domain] = slice_count, slice_count_l
             counts.leaders[level][domain] = leader_count
-
-
-def largest_first(ranked: Sequence[RankedDomain]) -> Iterator[RankedDomain]:
-    """Yield domains sorted by slices in descending order, then by pods and number in ascending order."""
-    end = len(ranked)
-    while end:
-        start = bisect_left(ranked, (ranked[end - 1][0],))
-        yield from ranked[start:end]
-        end = start
 
 
 _amounts_by_template: dict[int, tuple[PodTemplate, PodAmounts]] = {}

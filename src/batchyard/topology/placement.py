@@ -7,7 +7,6 @@ are chosen by best fit (the largest first, the last one as small as possible), o
 acceptable (`smallest_first`). Source: Kueue's pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from batchyard.api.meta import SliceLayer
 from batchyard.api.views.topology import TopologyRequest
-from batchyard.topology.counts import DomainCounts, RankedDomain, largest_first
+from batchyard.topology.counts import DomainCounts, DomainRanking
 from batchyard.topology.tree import TopologyTree
 
 
@@ -153,7 +152,7 @@ class DomainSearch:
     counts: DomainCounts
     parameters: PlacementParameters
     #: Returns the domains of a level, the smallest first; None if they are not sorted, as with a leader.
-    ranked_domains: Callable[[int], list[RankedDomain]] | None = None
+    ranking: Callable[[int], DomainRanking] | None = None
 
     def run(self) -> list[PlacedPods] | NoPlacement:
         """Return the domains of the lowest level, with their pods and leaders."""
@@ -226,10 +225,9 @@ class DomainSearch:
         parameters, counts = self.parameters, self.counts
         pods, slices, leaders = counts.pods_with_leader[level], counts.slices_with_leader[level], counts.leaders[level]
         slice_count, leader_count = parameters.slice_count, parameters.leader_count
-        if self.ranked_domains is not None:
-            ranked = self.ranked_domains(level)
-            position = bisect_left(ranked, (slice_count,))
-            return ranked[position][2] if position < len(ranked) else None
+        if self.ranking is not None:
+            fitting_domain = self.ranking(level).smallest_fit(slice_count)
+            return None if fitting_domain is None else fitting_domain[2]
         best, best_slices, best_pods = -1, 0, 0
         for domain, fitting in enumerate(slices):
             if fitting < slice_count or leaders[domain] < leader_count:
@@ -242,8 +240,7 @@ class DomainSearch:
 
     def _find_domains(self, level: int) -> tuple[int, list[int]] | NoPlacement:
         parameters = self.parameters
-        domain_count = len(self.tree.paths[level])
-        if not domain_count:
+        if not self.tree.present_count:
             return NoPlacement(0, True, level)
         domain = self._fitting_domain(level)
         if domain is not None:
@@ -256,11 +253,9 @@ class DomainSearch:
 
     def _largest_fit(self, level: int) -> int:
         """Return how many slices the first domain in order holds, for the message; the last one's pods in turn."""
-        if self.ranked_domains is not None:
-            ranked_domains = self.ranked_domains(level)
-            if self.parameters.smallest_first:
-                return ranked_domains[-1][1]
-            return ranked_domains[-1][0]
+        if self.ranking is not None:
+            largest_slices, largest_pods, _ = self.ranking(level).largest()
+            return largest_pods if self.parameters.smallest_first else largest_slices
         ranked = self.ranked_with_leader(level, range(len(self.tree.paths[level])))
         if self.parameters.smallest_first:
             return self.counts.pods[level][ranked[-1]]
@@ -268,8 +263,8 @@ class DomainSearch:
 
     def _find_several(self, level: int) -> tuple[int, list[int]] | NoPlacement:
         """Return domains of a level that hold the slices together, those with leaders first."""
-        if self.ranked_domains is not None:
-            return self._find_several_ranked(level, self.ranked_domains(level))
+        if self.ranking is not None:
+            return self._find_several_ranked(level, self.ranking(level))
         parameters, counts = self.parameters, self.counts
         slices, slices_l, leaders = counts.slices[level], counts.slices_with_leader[level], counts.leaders[level]
         remaining, remaining_leaders = parameters.slice_count, parameters.leader_count
@@ -304,32 +299,33 @@ class DomainSearch:
             return NoPlacement(parameters.slice_count - remaining, level=level)
         return level, result
 
-    def _find_several_ranked(self, level: int, ranked: list[RankedDomain]) -> tuple[int, list[int]] | NoPlacement:
+    def _find_several_ranked(self, level: int, ranking: DomainRanking) -> tuple[int, list[int]] | NoPlacement:
         """Return domains of a level that hold the slices together, without a leader and without empty domains."""
-        needed = remaining = self.parameters.slice_count
+        remaining = self.parameters.slice_count
+        fitting_count = ranking.slice_count()
+        if fitting_count < remaining:
+            return NoPlacement(fitting_count, level=level)
         result: list[int] = []
         if self.parameters.smallest_first:
-            for position in range(bisect_left(ranked, (1,)), len(ranked)):
+            for fitting, _, domain in ranking.smallest_first():
                 if remaining <= 0:
                     break
-                fitting, _, domain = ranked[position]
                 result.append(domain)
                 remaining -= fitting
-            return (level, result) if remaining <= 0 else NoPlacement(needed - remaining, level=level)
+            return level, result
         used: set[int] = set()
-        for fitting, _, domain in largest_first(ranked):
-            if remaining <= 0 or not fitting:
+        for fitting, _, domain in ranking.largest_first():
+            if remaining <= 0:
                 break
             chosen, taken = domain, fitting
             if fitting >= remaining:
-                position = bisect_left(ranked, (remaining,))
-                while ranked[position][2] in used:
-                    position += 1
-                taken, _, chosen = ranked[position]
+                best = ranking.smallest_fit(remaining, used)
+                assert best is not None
+                taken, _, chosen = best
             used.add(chosen)
             result.append(chosen)
             remaining -= taken
-        return (level, result) if remaining <= 0 else NoPlacement(needed - remaining, level=level)
+        return level, result
 
     @staticmethod
     def _best_fit(

@@ -5,7 +5,7 @@ Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, ta
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import NODE, POD
@@ -24,14 +24,7 @@ from batchyard.api.well_known import (
     UNCONSTRAINED_TOPOLOGY,
 )
 from batchyard.interfaces.client import Reader
-from batchyard.topology.counts import (
-    CountCache,
-    CountKey,
-    NodeConstraints,
-    NodeExclusions,
-    find_exclusions,
-    pod_amounts,
-)
+from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions, pod_amounts
 from batchyard.topology.tree import FlavorCapacity, PodAmounts, TopologyTree, has_labels
 
 
@@ -117,10 +110,27 @@ class FlavorTopology:
             return None
         exclusions = self._exclusions.get(constraints)
         if exclusions is None:
-            exclusions = self._exclusions[constraints] = find_exclusions(
-                self.tree.nodes, self._constraints[constraints]
-            )
+            exclusions = NodeExclusions(self.tree.nodes, self._constraints[constraints])
+            self._exclusions[constraints] = exclusions
         return exclusions
+
+    def change_node(self, name: str, node: NodeView | None) -> int:
+        """Replace, remove (None) or return a node without building the tree anew; return its domain, or -1.
+
+        The result is -1, and nothing is changed, if the tree has to be built anew. The capacity of the node counts, but
+        its pods and the usage of a domain that is gone or returns do not.
+        """
+        tree = self.tree
+        leaf = tree.leaf_by_node.get(name, -1)
+        old_node = None if leaf < 0 else next(each for each in tree.nodes[leaf] if each.name == name)
+        leaf = tree.replace_node(name, node)
+        if leaf >= 0:
+            for each, sign in ((old_node, -1), (node, 1)):
+                if each is not None:
+                    self.capacity.occupy(leaf, tuple(each.allocatable.items()), -sign)
+            for exclusions in self._exclusions.values():
+                exclusions.update(leaf, tree.nodes[leaf])
+        return leaf
 
     def count_cache(self, key: CountKey) -> CountCache:
         """Return the counts of pods and slices for a request; call `refresh()` to update them."""
@@ -157,6 +167,8 @@ class TopologyState:
         self.keeps_slices = False
         #: The node and usage of each pod outside topologies, by namespace and name.
         self._pods: dict[str, tuple[str, PodAmounts]] = {}
+        #: The number of such pods by node, and by what they use.
+        self._pods_by_node: dict[str, dict[PodAmounts, int]] = {}
         #: The usage of Workloads by flavor ('' for all flavors with hosts) and domain, and the amounts of one pod.
         self._usage: dict[tuple[str, tuple[str, ...]], dict[PodAmounts, int]] = {}
         self._built: dict[str, FlavorTopology] = {}
@@ -220,10 +232,11 @@ class TopologyState:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
         built = FlavorTopology(flavor, levels, [n for n in nodes if has_labels(n.labels, flavor.labels, levels)])
         tree, capacity = built.tree, built.capacity
-        for node_name, amounts in self._pods.values():
+        for node_name, pods in self._pods_by_node.items():
             leaf = tree.leaf_by_node.get(node_name)
             if leaf is not None:
-                capacity.occupy(leaf, amounts, 1)
+                for amounts, count in pods.items():
+                    capacity.occupy(leaf, amounts, count)
         owner = "" if tree.has_hosts else flavor.name
         for (usage_owner, values), pod_counts in self._usage.items():
             leaf = tree.leaf_by_values.get(values) if usage_owner == owner else None
@@ -259,9 +272,36 @@ class TopologyState:
         matching = [
             name for name, flavor in self.flavors.items() if any(self._has_node(flavor, each) for each in views)
         ]
-        if old_view != self.nodes.get(view.name):
-            self._forget_trees(matching)
+        new_view = self.nodes.get(view.name)
+        if old_view != new_view:
+            self._forget_trees([each for each in matching if not self._change_node(each, view.name, new_view)])
         return bool(matching) and (old is None or is_deleted or _scheduling_fields(old) != _scheduling_fields(obj))
+
+    def _change_node(self, flavor: str, name: str, node: NodeView | None) -> bool:
+        """Change a node in the built tree of a flavor; return whether that was possible."""
+        built = self._built.get(flavor)
+        if built is None or self.is_balanced:
+            # Balanced placement also considers domains without room, so domains without nodes must not remain.
+            return False
+        tree = built.tree
+        if node is not None and not self._has_node(built.flavor, node):
+            node = None
+        old_leaf = tree.leaf_by_node.get(name, -1)
+        if old_leaf < 0 and node is None:
+            return True
+        old_present_count = tree.present_count
+        leaf = built.change_node(name, node)
+        if leaf < 0:
+            return False
+        if old_leaf < 0 or node is None:
+            for amounts, count in self._pods_by_node.get(name, {}).items():
+                built.capacity.occupy(leaf, amounts, count if old_leaf < 0 else -count)
+        sign = tree.present_count - old_present_count
+        if sign:
+            values = tree.assignment_values(tree.paths[-1][leaf])
+            for amounts, count in self._usage.get(("" if tree.has_hosts else flavor, values), {}).items():
+                built.capacity.use(leaf, amounts, sign * count)
+        return True
 
     def _has_node(self, flavor: FlavorView, node: NodeView) -> bool:
         levels = self.topologies.get(flavor.topology)
@@ -281,6 +321,7 @@ class TopologyState:
             return ""
         for use, count in ((old_use, -1), (new_use, 1)):
             if use is not None:
+                _add_count(self._pods_by_node, use[0], use[1], count)
                 self._occupy(*use, count)
         if old_use is None:
             return ""
@@ -305,21 +346,20 @@ class TopologyState:
         """Count the usage of a Workload (sign 1), or stop counting it (-1)."""
         for flavor, is_host, values, amounts, count in usage:
             owner = "" if is_host else flavor
-            pod_counts = self._usage.setdefault((owner, values), {})
-            pod_counts[amounts] = pod_counts.get(amounts, 0) + sign * count
-            if not pod_counts[amounts]:
-                del pod_counts[amounts]
-                if not pod_counts:
-                    del self._usage[owner, values]
+            _add_count(self._usage, (owner, values), amounts, sign * count)
         self.assume(usage, sign)
 
     def assume(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity for a while: by the usage of a Workload (sign 1), or without it (-1)."""
+        affected: list[FlavorTopology] = []
+        last_flavor: str | None = None
         for flavor, is_host, values, amounts, count in usage:
-            for built in self._affected(flavor, is_host=is_host):
+            if flavor != last_flavor:
+                last_flavor, affected = flavor, self._affected(flavor, is_host=is_host)
+            for built in affected:
                 leaf = built.tree.leaf_by_values.get(values)
                 if leaf is not None:
-                    built.capacity.use(leaf, amounts, sign * count)
+                    built.capacity.free.subtract(leaf, amounts, sign * count)
 
     def assume_at(self, position: int, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity until `undo_after`; `position` counts the changes of quota before this one."""
@@ -357,6 +397,19 @@ class TopologyState:
             if built.capacity.count_pods(leaf, tuple([a for a in amounts if a[0] != "pods"])) < count:
                 return False
         return True
+
+
+_Owner = TypeVar("_Owner")
+
+
+def _add_count(counts: dict[_Owner, dict[PodAmounts, int]], owner: _Owner, amounts: PodAmounts, count: int) -> None:
+    """Add pods of an owner that use these amounts; counts of 0 are removed."""
+    own_counts = counts.setdefault(owner, {})
+    own_counts[amounts] = own_counts.get(amounts, 0) + count
+    if not own_counts[amounts]:
+        del own_counts[amounts]
+        if not own_counts:
+            del counts[owner]
 
 
 def _scheduling_fields(node: Obj) -> tuple[object, ...]:

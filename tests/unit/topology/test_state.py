@@ -1,11 +1,17 @@
 """Which capacity counts: nodes, pods outside topologies, and Workloads."""
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from batchyard.api.views.node import NodeView, Taint
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
 from batchyard.api.well_known import HOSTNAME
+from batchyard.base.primitives import draw_integer
 from batchyard.topology.state import TopologyState, TopologyUsage, usage_of
-from racks import flavor, node, place, racks, request, state, template
+from batchyard.topology.tree import TopologyTree
+from racks import LEVELS, flavor, node, place, racks, request, state, template
 
 
 def usage(host: str, count: int, name: str = "tas") -> TopologyUsage:
@@ -117,3 +123,91 @@ def test_changed_levels_build_a_new_tree() -> None:
     assert place(topology, request(8, required="block")) == "b1r1h1:4 b1r2h1:4"
     assert topology.put_topology("racks", ("rack", HOSTNAME))
     assert place(topology, request(8, required="block")) == "no requested topology level: block"
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("levels", [("block", "rack", HOSTNAME), ("block", "rack")])
+def test_changed_nodes_give_the_same_placements_as_a_new_tree(seed: int, levels: tuple[str, ...]) -> None:
+    nodes = [random_node(f"b{i % 2}/r{i % 5}/h{i}", seed, "first") for i in range(12)]
+    topology = state(*nodes, levels=levels)
+    for i in range(6):
+        topology.observe_pod(named_pod(f"p{i}", f"h{i}"), is_deleted=False)
+    topology.add_usage(usage("h3", 1))
+    for step in range(12):
+        topology.build()
+        each = nodes[draw_integer(seed, "node", str(step)) % len(nodes)]
+        change_node(topology, random_node("/".join(each.labels[level] for level in LEVELS), seed, str(step)))
+        fresh = state(*topology.nodes.values(), levels=levels)
+        for i in range(6):
+            fresh.observe_pod(named_pod(f"p{i}", f"h{i}"), is_deleted=False)
+        fresh.add_usage(usage("h3", 1))
+        for count in (1, 5, 9, 40):
+            for fields in ({"required": "rack"}, {"preferred": "block"}, {"unconstrained": True}):
+                assert place(topology, request(count, **fields)) == place(fresh, request(count, **fields))
+            idle = place(topology, request(count, required="block"), is_idle=True)
+            assert idle == place(fresh, request(count, required="block"), is_idle=True)
+
+
+def test_node_that_leaves_and_returns_does_not_build_a_new_tree() -> None:
+    topology = state(*racks(b1r1h1=4, b1r1h2=4))
+    tree = topology.get("tas")
+    topology.observe_node(node_object(ready=False), node_object(), is_deleted=False)
+    assert place(topology, request(5, required="block")).startswith('topology "racks" allows to fit only 4')
+    topology.observe_node(node_object(), node_object(ready=False), is_deleted=False)
+    assert place(topology, request(5, required="block")) == "b1r1h1:4 b1r1h2:1"
+    assert topology.get("tas") is tree
+
+
+def random_node(path: str, seed: int, step: str) -> NodeView:
+    """A node with random cpus, perhaps tainted or not ready."""
+    draws = [draw_integer(seed, step, path, part) for part in ("cpu", "taint", "ready")]
+    taints = [Taint("gone", "", "NoExecute")] if draws[1] % 4 == 0 else []
+    return replace(node(path, cpu=draws[0] % 6, taints=taints), ready=draws[2] % 3 > 0)
+
+
+def change_node(topology: TopologyState, view: NodeView) -> None:
+    """Report a changed Node."""
+    taints = [{"key": each.key, "effect": each.effect} for each in view.taints]
+    conditions = [{"type": "Ready", "status": str(view.ready)}]
+    allocatable = {"cpu": f"{view.allocatable['cpu']}m", "pods": "110"}
+    metadata = {"name": view.name, "labels": {**view.labels}}
+    status = {"allocatable": allocatable, "conditions": conditions}
+    topology.observe_node({"metadata": metadata, "spec": {"taints": taints}, "status": status}, None, is_deleted=False)
+
+
+def named_pod(name: str, node_name: str) -> dict[str, Any]:
+    """A Pod of this name on a node."""
+    result = pod(node_name=node_name)
+    return {**result, "metadata": {**result["metadata"], "name": name}}
+
+
+# The tree of a flavor.
+
+
+def test_domains_are_numbered_by_path_with_consecutive_children() -> None:
+    tree = TopologyTree(LEVELS, racks(b2r1h1=1, b1r2h1=1, b1r1h2=1, b1r1h1=1))
+    assert tree.paths[1] == [("b1", "b1r1"), ("b1", "b1r2"), ("b2", "b2r1")]
+    assert tree.parents[2] == [0, 0, 1, 2]
+    assert tree.first_child == [[0, 2, 3], [0, 2, 3, 4]]
+    assert [*tree.leaves_below(0, 0)] == [0, 1, 2]
+    assert tree.ancestor(3, 0) == 1
+
+
+def test_equal_names_in_other_domains_are_other_domains() -> None:
+    tree = TopologyTree(("block", "rack"), [node("b1/r1/h1"), node("b2/r1/h2"), node("b2/r1/h3", cpu=2)])
+    assert tree.paths[-1] == [("b1", "r1"), ("b2", "r1")]
+    assert tree.capacity["cpu"] == [4000, 6000]
+    assert tree.leaf_by_node == {"h1": 0, "h2": 1, "h3": 1}
+
+
+def test_nodes_with_one_host_name_form_one_domain() -> None:
+    twin = node("b2/r2/h1", cpu=3)
+    tree = TopologyTree(LEVELS, [node("b1/r1/h1"), twin])
+    assert tree.paths[-1] == [("b1", "r1", "h1")]
+    assert tree.capacity["cpu"] == [7000]
+    assert tree.assignment_levels == (HOSTNAME,)
+    assert tree.leaf_by_values == {("h1",): 0}
+
+
+def test_tree_without_nodes_has_no_domains() -> None:
+    assert TopologyTree(LEVELS, []).paths == [[], [], []]

@@ -1,17 +1,20 @@
 """The command `batchyard whatif`: simulates a cluster with and without a change, and prints the differences."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
+from batchyard.api import scheme
 from batchyard.api.errors import FieldError, NotFound
-from batchyard.api.meta import Key, key_of
+from batchyard.api.meta import Key, Obj, find_condition, key_of
 from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS, kind_info
 from batchyard.base.counts import count_with_noun
-from batchyard.base.instant import Duration
+from batchyard.base.instant import MINUTE, Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import (
     DEFAULT_RUN_LENGTH,
@@ -21,17 +24,26 @@ from batchyard.cli.cluster_access import (
     with_explicit_runtimes,
 )
 from batchyard.cli.commands.simulate import read_scenario_or_exit
+from batchyard.cli.daily.cluster import ClusterClient, run_in_cluster
 from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
+from batchyard.explain.defragmentation import (
+    NotDefragmentableError,
+    find_waiting,
+    plan_defragmentation,
+    plan_document,
+    read_topologies,
+)
 from batchyard.scheduling.decisions import KueueVersion
-from batchyard.sim.scenario import FileFault, InvalidScenario
+from batchyard.sim.scenario import FileFault, InvalidScenario, ScenarioStep
 from batchyard.sim.whatif import (
     Comparison,
     Difference,
+    PlannedChange,
     QueueDifference,
     RunStart,
     WorkloadDifference,
@@ -40,6 +52,7 @@ from batchyard.sim.whatif import (
     difference_of,
     document_of,
     read_change,
+    run_until_start,
     start_from_state,
 )
 from batchyard.sim.world import EPOCH
@@ -270,3 +283,177 @@ def whatif(
         kueue_version=None if kueue_version is None else KueueVersion(kueue_version.value),
     )
     run_whatif(request)
+
+
+# `batchyard defrag`: plans restarts that free topology domains, and simulates them before anything is changed.
+
+
+#: How long the restarted Workloads stay stopped in the simulation, so that the waiting one is admitted before them.
+_RESTART_PAUSE: Final = 2 * MINUTE
+#: How many seconds the command waits for the quota of the waiting Workload, with --apply.
+_QUOTA_POLLS_MAX: Final = 300
+#: The duration that is simulated after the restarts, unless --until is set.
+_DEFRAGMENTATION_RUN: Final = 10 * MINUTE
+
+
+@dataclass(frozen=True, slots=True)
+class DefragmentationRequest:
+    """The arguments of `batchyard defrag`."""
+
+    start: WhatifRequest
+    #: The waiting Workload as `namespace/name`; '' for the first one that lacks domains.
+    workload: str
+    only_checkpointed: bool
+    #: Whether the restarts are carried out in the cluster.
+    applies: bool
+
+
+def run_defragmentation(request: DefragmentationRequest) -> None:
+    """Print the cheapest plan and its simulation; with `applies`, then restart the Workloads in the cluster.
+
+    Exits with 1 if no Workload waits for domains, if no plan exists, or if the simulation does not admit the Workload.
+    """
+    start = request.start
+    run_start = _requested_run_start(start)
+    if run_start.state is None:
+        run_start = run_until_start(run_start, start.seed)
+    assert run_start.state is not None
+    stored = read_topologies(run_start.state.objects, run_start.state.at)
+    try:
+        waiting, requests = find_waiting(stored, request.workload)
+    except NotDefragmentableError as error:
+        output.fail(f"batchyard: {error}; nothing was planned")
+    movables = [
+        each for each in stored.movables(only_checkpointed=request.only_checkpointed) if each.name != waiting.key
+    ]
+    plan = plan_defragmentation(stored.state, requests, movables)
+    if plan is None:
+        output.fail(
+            f"batchyard: no restarts of {count_with_noun(len(movables), 'Workload')} make room for {waiting.key}"
+        )
+    keys = [Key(scheme.WORKLOAD, *move.workload.name.split("/")) for move in plan.moves]
+    change = PlannedChange(
+        [
+            ScenarioStep(at, tuple(_with_active(stored.objects[key], is_active=at > 0) for key in keys), ())
+            for at in (0, _RESTART_PAUSE)
+        ]
+    )
+    comparison = compare(run_start, change, start.until or _DEFRAGMENTATION_RUN, start.seed)
+    difference = difference_of(comparison, run_start.state.at)
+    timeline = comparison.changed.timelines.get(waiting.key)
+    is_admitted = timeline is not None and timeline.started_at is not None
+    document = {**plan_document(plan, waiting.key), "admittedInSimulation": is_admitted}
+    output.write(_format_plan(document, difference, start.output_format))
+    if not is_admitted:
+        output.fail(f"batchyard: {waiting.key} was not admitted in the simulation; nothing was changed")
+    if request.applies:
+        apply_restarts(start.source, keys, Key(scheme.WORKLOAD, *waiting.key.split("/")))
+
+
+def apply_restarts(target: ClusterTarget, keys: Sequence[Key], waiting: Key) -> None:
+    """Deactivate Workloads in a cluster until the waiting one has quota, and then activate them again.
+
+    They are activated again even if the waiting Workload gets no quota in time, or a request fails.
+    """
+
+    async def run(client: ClusterClient) -> None:
+        info = kind_info(scheme.WORKLOAD)
+        version = f"{info.group}/{info.storage_version}"
+        paths = [await client.path_of(version, "Workload", key.namespace, key.name) for key in keys]
+        waiting_path = await client.path_of(version, "Workload", waiting.namespace, waiting.name)
+        stopped_paths: list[str] = []
+        try:
+            for path in paths:
+                stopped_paths.append(path)
+                await client.merge_patch(path, {"spec": {"active": False}})
+            for _ in range(_QUOTA_POLLS_MAX):
+                if _has_quota((await client.get(waiting_path)).body):
+                    output.report_line(f"{waiting} has its quota")
+                    break
+                await asyncio.sleep(1)
+            else:
+                output.report_line(f"{waiting} got no quota within {_QUOTA_POLLS_MAX} s")
+        finally:
+            for path in stopped_paths:
+                await client.merge_patch(path, {"spec": {"active": True}})
+        output.report_line(f"{count_with_noun(len(keys), 'Workload')} restarted")
+
+    run_in_cluster(target, run)
+
+
+def _has_quota(body: bytes) -> bool:
+    condition = find_condition(msgspec.json.decode(body), "QuotaReserved")
+    return condition is not None and condition["status"] == "True"
+
+
+def _with_active(workload: Obj, *, is_active: bool) -> Obj:
+    metadata = {"name": workload["metadata"]["name"], "namespace": workload["metadata"]["namespace"]}
+    identity = {"apiVersion": workload["apiVersion"], "kind": workload["kind"]}
+    return {**identity, "metadata": metadata, "spec": {**workload["spec"], "active": is_active}}
+
+
+def _format_plan(document: dict[str, Any], difference: Difference, output_format: options.Output) -> str:
+    if not output_format.is_table:
+        return render_document({**document, "simulation": document_of(difference)}, output_format)
+    restarts = document["restarts"]
+    text = f"{document['workload']} gets {_domains_text(document['domains'])} after "
+    text += f"{count_with_noun(len(restarts), 'restart')}, which lose {document['cost']:,} device seconds"
+    text += "\n" if document["cheapest"] else "; cheaper plans may exist\n"
+    if not restarts:
+        return text
+    rows = [["RESTART", "COST", "FROM", "TO"]]
+    for each in restarts:
+        cells = [_domains_text(each["from"]), _domains_text(each["to"])]
+        rows.append([each["workload"], f"{each['cost']:,}", *cells])
+    return f"{text}\n{format_table(rows)}\n{format_differences(difference, output_format)}"
+
+
+def _domains_text(domains: Sequence[str]) -> str:
+    return domains[0] if len(domains) == 1 else f"{domains[0]} and {count_with_noun(len(domains) - 1, 'other')}"
+
+
+def defrag(
+    context: typer.Context,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Manifests of a scenario, instead of a cluster.")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and its simulation; the default.")] = False,  # noqa: ARG001
+    workload: Annotated[
+        str, typer.Option(metavar="NAMESPACE/NAME", help="The waiting Workload.", show_default="the first that waits")
+    ] = "",
+    checkpointed: Annotated[
+        bool, typer.Option("--checkpointed", help="Restart only Workloads that save checkpoints.")
+    ] = False,
+    at: Annotated[
+        Duration,
+        typer.Option(
+            parser=options.to_duration,
+            metavar="DURATION",
+            help="The virtual time of the plan, in a scenario.",
+            show_default="0s",
+        ),
+    ] = 0,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Restart the Workloads in the cluster, if the simulation admits the other.")
+    ] = False,
+    until: options.Until = None,
+    state: options.StateFile = None,
+    kubeconfig: options.Kubeconfig = "",
+    kube_context: options.Context = "",
+    data_dir: options.DataDir = None,
+    kueue_version: options.RecordedVersionOption = None,
+    seed: options.Seed = 0,
+    output: options.OutputOption = options.Output.TABLE,
+    verbose: Verbose = False,  # noqa: ARG001 - its callback passes it to the warnings
+) -> None:
+    """Plan which Workloads to restart so that a waiting one gets its topology domains, and simulate the plan."""
+    if apply and (paths or state is not None):
+        raise typer.BadParameter("--apply changes a cluster: remove PATH and --state")
+    source = ClusterTarget(
+        options.select_kubeconfig(context, kubeconfig, data_dir), kube_context, data_dir or options.DATA_DIR
+    )
+    start = WhatifRequest(
+        *(paths or [], [], [], at, until, state, source, False, seed, output),
+        kueue_version=None if kueue_version is None else KueueVersion(kueue_version.value),
+    )
+    run_defragmentation(DefragmentationRequest(start, workload, checkpointed, apply))

@@ -80,6 +80,11 @@ class MachineFamily(NamedTuple):
     #: Size of a compact placement group; 0: not supported.
     placement_max: int
     times: Mapping[str, Any]
+    #: The machines of a sub-block, and the sub-blocks of a block; 0: nodes have no labels for them.
+    sub_block_machines: int = 0
+    block_sub_blocks: int = 0
+    #: Whether each sub-block is an NVLink domain.
+    has_nvlink_domains: bool = False
 
 
 class AttachableAccelerator(NamedTuple):
@@ -176,7 +181,13 @@ def builtin_catalog() -> Catalog:
     return Catalog(
         machines={**{each.name: each for each in _shaped_machines(rows["shaped"], price_fractions)}, **named_machines},
         families={
-            name: MachineFamily(row.get("placementMax", 0), row.get("times", _EMPTY_MAPPING))
+            name: MachineFamily(
+                row.get("placementMax", 0),
+                row.get("times", _EMPTY_MAPPING),
+                row.get("subBlockMachines", 0),
+                row.get("blockSubBlocks", 0),
+                row.get("nvlinkDomains", False),
+            )
             for name, row in rows["families"].items()
         },
         attachable={

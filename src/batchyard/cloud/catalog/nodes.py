@@ -4,7 +4,7 @@ The simulated cloud registers Nodes from the template, and the autoscaler simula
 autoscaler, pkg/cloudprovider/gke/{templates.go,labels/system_labels.go} and pkg/autoprovisioning/injection.go.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import meta, well_known
@@ -173,11 +173,52 @@ def node_template(pool: Obj, zone: str, cluster: Obj) -> dict[str, Any]:
     }
 
 
-def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant) -> dict[str, Any]:
-    """Return the Node that the kubelet of an Instance registers at first: not ready, and tainted."""
+# The physical location of machines. A compact placement group and a reservation fill the hosts of their blocks in
+# order, and a new machine takes the first free host. Source: the labels of GKE's nodes for topology-aware scheduling;
+# NVIDIA's GPU feature discovery for NVLink domains.
+
+
+def exposes_location(pool: Obj, cluster: Obj) -> bool:
+    """Return whether the Nodes of a pool have labels for their block, sub-block and host."""
+    catalog = catalog_of(cluster)
+    family = catalog.family(machine_of(pool, catalog))
+    return family.sub_block_machines > 0 and ("placementGroup" in pool["spec"] or "reservation" in pool["spec"])
+
+
+def location_labels(pool: Obj, zone: str, cluster: Obj, nodes: Iterable[Obj]) -> dict[str, str]:
+    """Return the labels for the first free host in a zone of the pool's reservation or placement group.
+
+    `nodes` are the Nodes of the cluster. The pool must be one that `exposes_location`.
+    """
+    catalog, spec = catalog_of(cluster), pool["spec"]
+    family = catalog.family(machine_of(pool, catalog))
+    group = f"{spec.get('reservation') or spec['placementGroup']}-{zone}"
+    prefix = f"{group}-h"
+    taken: set[int] = set()
+    for node in nodes:
+        host = meta.label(node, well_known.TOPOLOGY_HOST) or ""
+        if host.startswith(prefix):
+            taken.add(int(host.removeprefix(prefix)))
+    position = next(each for each in range(len(taken) + 1) if each not in taken)
+    sub_block = position // family.sub_block_machines
+    labels = {
+        well_known.TOPOLOGY_BLOCK: f"{group}-b{sub_block // family.block_sub_blocks}",
+        well_known.TOPOLOGY_SUB_BLOCK: f"{group}-s{sub_block}",
+        well_known.TOPOLOGY_HOST: f"{prefix}{position}",
+    }
+    return {**labels, well_known.NVLINK_DOMAIN: f"{group}.{sub_block}"} if family.has_nvlink_domains else labels
+
+
+def registered_node(instance: Obj, pool: Obj, cluster: Obj, now: Instant, nodes: Iterable[Obj] = ()) -> dict[str, Any]:
+    """Return the Node that the kubelet of an Instance registers at first: not ready, and tainted.
+
+    `nodes` are the other Nodes; they are read if the Nodes of the pool have labels for their location.
+    """
     name, zone = instance["metadata"]["name"], instance["spec"]["zone"]
     node = node_template(pool, zone, cluster)
     instance_labels = {well_known.HOSTNAME: name}
+    if exposes_location(pool, cluster):
+        instance_labels |= location_labels(pool, zone, cluster, nodes)
     if "resizeRequest" in instance["spec"]:
         instance_labels[well_known.NODE_PROVISIONING_REQUEST] = instance["spec"]["resizeRequest"]
     metadata = {"name": name, "labels": {**node["metadata"]["labels"], **instance_labels}}

@@ -136,3 +136,42 @@ def test_registered_node_becomes_ready() -> None:
         "DiskPressure",
         "PIDPressure",
     ]
+
+
+def located_nodes(count: int, machine: str = "a3-highgpu-8g", taken: tuple[int, ...] = ()) -> list[dict[str, str]]:
+    """Return the labels of nodes that register in a compact pool, where nodes are on the hosts `taken`."""
+    pool = node_pool("near", machine, placementGroup="g")
+    nodes: list[dict[str, Any]] = []
+    for host in taken:
+        metadata = {"name": f"old-{host}", "labels": {f"{GKE}gce-topology-host": f"g-{ZONE}-h{host}"}}
+        nodes.append({"metadata": metadata})
+    for number in range(count):
+        nodes.append(registered_node(instance(f"new-{number}", pool), pool, cluster(), 0, nodes))
+    return [node["metadata"]["labels"] for node in nodes[len(taken) :]]
+
+
+def test_nodes_of_a_placement_group_fill_sub_blocks_and_blocks_in_order() -> None:
+    nodes = located_nodes(65)
+    places = [(each[f"{GKE}gce-topology-block"], each[f"{GKE}gce-topology-subblock"]) for each in nodes]
+    group = f"g-{ZONE}"
+    assert places[0] == places[15] == (f"{group}-b0", f"{group}-s0")
+    assert places[16] == (f"{group}-b0", f"{group}-s1")
+    assert places[64] == (f"{group}-b1", f"{group}-s4")
+    assert len({each[f"{GKE}gce-topology-host"] for each in nodes}) == 65
+
+
+def test_new_node_takes_the_first_free_host() -> None:
+    (labels_of_node,) = located_nodes(1, taken=(0, 1, 3))
+    assert labels_of_node[f"{GKE}gce-topology-host"] == f"g-{ZONE}-h2"
+
+
+def test_sub_blocks_of_gb200_are_nvlink_domains() -> None:
+    nodes = located_nodes(19, machine="a4x-highgpu-4g")
+    cliques = [each["nvidia.com/gpu.clique"] for each in nodes]
+    assert cliques == [f"g-{ZONE}.0"] * 18 + [f"g-{ZONE}.1"]
+
+
+def test_nodes_without_placement_group_or_reservation_have_no_location() -> None:
+    pool = node_pool("far", "a3-highgpu-8g")
+    found = registered_node(instance("n", pool), pool, cluster(), 0)["metadata"]["labels"]
+    assert not [name for name in found if "gce-topology" in name]
