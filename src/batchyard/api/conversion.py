@@ -1,4 +1,4 @@
-"""Conversion of objects between API versions, and of their timestamps between microseconds and whole seconds.
+"""Conversion of objects between API versions, and of their timestamps; sharing of equal parts of decoded objects.
 
 Objects are stored in the storage version. Fields that a version cannot represent are kept in an annotation while the
 object has that version. Objects must be structurally valid in their version. Kueue's kinds have the versions v1beta1
@@ -6,10 +6,13 @@ and v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ 
 Configuration is a file: v1beta1 is converted to v1beta2 without the fields that v1beta2 lacks, and never back.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import is_
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from batchyard.api import kueue_conversion, scheme
 from batchyard.api.meta import Obj, group_kind
@@ -263,3 +266,68 @@ def _locations_in_field(type_scope: TypeScope, field: Field, outer_types: tuple[
         return _NO_TIME_LOCATIONS
     inner_scope, type_name = type_scope.scope_of(value_type.expression)
     return _locations_in_type(inner_scope, type_name, outer_types)
+
+
+# Equal parts of decoded objects, which these objects then share.
+#
+# Tens of thousands of Workloads have a few different specs, and the same managers and conditions. As separate objects,
+# these parts take several times the memory of their text.
+
+
+#: The maximum number of parts that are kept for later objects.
+_SHARED_PARTS_MAX: Final = 8192
+_encode_json = msgspec.json.Encoder().encode
+
+
+class SharedParts:
+    """The parts of earlier decoded objects by content: specs of Workloads, managedFields, finalizers and conditions."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: dict[bytes, Any] = {}
+
+    def share(self, obj: dict[str, Any]) -> None:
+        """Replace parts of an object in place by equal parts of earlier objects.
+
+        The object was just decoded from JSON, so no other component has it yet. A malformed object may stay unchanged.
+        """
+        metadata, status = obj.get("metadata"), obj.get("status")
+        if isinstance(metadata, dict):
+            _intern_texts(obj, ("apiVersion", "kind"))
+            _intern_texts(metadata, ("namespace", "creationTimestamp"))
+            if finalizers := metadata.get("finalizers"):
+                metadata["finalizers"] = self._share_part(finalizers)
+            managed_fields = metadata.get("managedFields")
+            if isinstance(managed_fields, list):
+                managed_fields[:] = [self._share_manager(entry) for entry in managed_fields]
+        if isinstance(status, dict):
+            conditions = status.get("conditions")
+            if isinstance(conditions, list):
+                conditions[:] = [self._share_part(condition) for condition in conditions]
+            for name in ("admission", "resourceRequests"):
+                if part := status.get(name):
+                    status[name] = self._share_part(part)
+        if obj.get("kind") == "Workload" and (spec := obj.get("spec")):
+            obj["spec"] = self._share_part(spec)
+
+    def _share_part(self, part: Any) -> Any:
+        if len(self._parts) >= _SHARED_PARTS_MAX:
+            self._parts.clear()
+        return self._parts.setdefault(_encode_json(part), part)
+
+    def _share_manager(self, entry: Any) -> Any:
+        """Return an equal entry of managedFields; the fields of an entry with another time are shared too."""
+        shared_entry = self._share_part(entry)
+        if shared_entry is entry and isinstance(entry, dict):
+            _intern_texts(entry, ("manager", "operation", "apiVersion", "time", "fieldsType", "subresource"))
+            if fields := entry.get("fieldsV1"):
+                entry["fieldsV1"] = self._share_part(fields)
+        return shared_entry
+
+
+def _intern_texts(mapping: dict[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        text = mapping.get(name)
+        if type(text) is str:
+            mapping[name] = sys.intern(text)

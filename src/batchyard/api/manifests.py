@@ -5,6 +5,7 @@ that of the field, or of its closest parent that the file has.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,8 +31,8 @@ from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
 DEFAULT_NAMESPACE: Final = "default"
 #: Kinds that are read from files without metadata, each with the object name that it gets.
 _DEFAULT_NAME_BY_KIND: Final = {CONFIGURATION: "kueue"}
-#: The number of specs that are kept while manifests are read, for objects of equal spec.
-_SHARED_SPECS_MAX: Final = 65536
+#: The number of specs and annotations that are kept while manifests are read, for objects of equal content.
+_SHARED_PARTS_MAX: Final = 65536
 
 
 class DecodedObject(NamedTuple):
@@ -263,14 +264,14 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
     A List is read as the objects in its items.
     """
     manifests = Manifests()
-    specs: dict[bytes, Obj] = {}
+    shared_parts: dict[bytes, Obj] = {}
     for source, text in sources:
         for document in read_documents(text):
-            _read_document(source, document, manifests, specs)
+            _read_document(source, document, manifests, shared_parts)
     return manifests
 
 
-def _read_document(source: str, document: Document, manifests: Manifests, specs: dict[bytes, Obj]) -> None:
+def _read_document(source: str, document: Document, manifests: Manifests, shared_parts: dict[bytes, Obj]) -> None:
     document_number = document.number
     manifests.texts[source, document_number] = document.text, document.line
     lines = DocumentLines(document.text, document.line)
@@ -284,7 +285,7 @@ def _read_document(source: str, document: Document, manifests: Manifests, specs:
     for obj, item_path in objects_with_paths(document.value):
         decoded_object = decode(obj)
         if decoded_object.obj is not None and not document.faults:
-            shared_obj = _with_shared_spec(decoded_object.obj, specs)
+            shared_obj = _with_shared_parts(decoded_object.obj, shared_parts)
             manifests.objects.append(Manifest(shared_obj, source, document_number, item_path, lines))
         else:
             manifests.invalid_documents.append(InvalidDocument(obj, source, document_number, item_path))
@@ -299,18 +300,24 @@ def _read_document(source: str, document: Document, manifests: Manifests, specs:
             manifests.located_warnings.append(ManifestFault(source, document_number, kind, name, error, lines))
 
 
-def _with_shared_spec(obj: dict[str, Any], specs: dict[bytes, Obj]) -> dict[str, Any]:
-    """Return an object that shares its spec with an earlier object of equal spec; `specs` holds these by content.
+def _with_shared_parts(obj: dict[str, Any], shared_parts: dict[bytes, Obj]) -> dict[str, Any]:
+    """Return an object that shares its spec, its annotations and short texts with earlier objects of equal content.
 
-    Loads of many Workloads differ in their names only, and their specs are half of their memory.
+    `shared_parts` holds specs and annotations by content. Loads of many Workloads differ in their names only, and these
+    parts are more than half of their memory.
     """
-    spec = obj.get("spec")
-    if not spec:
-        return obj
-    content = msgspec.json.encode(spec)
-    if len(specs) >= _SHARED_SPECS_MAX:
-        specs.clear()
-    return {**obj, "spec": specs.setdefault(content, spec)}
+    metadata = obj["metadata"]
+    if len(shared_parts) >= _SHARED_PARTS_MAX:
+        shared_parts.clear()
+    if annotations := metadata.get("annotations"):
+        metadata = {**metadata, "annotations": shared_parts.setdefault(msgspec.json.encode(annotations), annotations)}
+    if namespace := metadata.get("namespace"):
+        metadata = {**metadata, "namespace": sys.intern(namespace)}
+    shared_obj = {**obj, "apiVersion": sys.intern(obj["apiVersion"]), "kind": sys.intern(obj["kind"])}
+    shared_obj["metadata"] = metadata
+    if spec := obj.get("spec"):
+        shared_obj["spec"] = shared_parts.setdefault(msgspec.json.encode(spec), spec)
+    return shared_obj
 
 
 def objects_with_paths(value: Any) -> Iterator[tuple[Any, str]]:

@@ -212,6 +212,28 @@ def event_count(event: Obj) -> int:
 # A transition often sets four conditions. One draft takes a third of the time of copying the list for each.
 
 
+#: The type, status, observed generation, transition time, reason and message of a condition.
+_ConditionContent: TypeAlias = tuple[str, str, int | None, str, str, str]
+#: Conditions by content, which objects share: many objects get equal conditions within a second.
+_shared_conditions: "dict[_ConditionContent, Condition]" = {}
+_SHARED_CONDITIONS_MAX: Final = 16384
+
+
+def _share_condition(content: _ConditionContent) -> Condition:
+    """Return a new condition with this content, and keep it for other objects."""
+    condition_type, status, generation, transition_time, reason, message = content
+    new: dict[str, Any] = {"type": condition_type, "status": status}
+    if generation:
+        new["observedGeneration"] = generation
+    new["lastTransitionTime"] = transition_time
+    new["reason"] = reason
+    new["message"] = truncate_message(message)
+    if len(_shared_conditions) >= _SHARED_CONDITIONS_MAX:
+        _shared_conditions.clear()
+    _shared_conditions[content] = new
+    return new
+
+
 class StatusDraft:
     """A mutable copy of an object's status, for several changes at once; `result` returns the changed object."""
 
@@ -248,13 +270,12 @@ class StatusDraft:
         status = "True" if holds else "False"
         old = self.conditions.get(condition_type)
         transition_time = self.timestamp if old is None or old["status"] != status else old["lastTransitionTime"]
-        new: dict[str, Any] = {"type": condition_type, "status": status}
-        if sets_observed_generation and self._generation:
-            new["observedGeneration"] = self._generation
-        new["lastTransitionTime"] = transition_time
-        new["reason"] = reason
-        new["message"] = truncate_message(message)
-        if new != old:
+        generation = self._generation if sets_observed_generation else None
+        content = (condition_type, status, generation, transition_time, reason, message)
+        new = _shared_conditions.get(content)
+        if new is None:
+            new = _share_condition(content)
+        if new is not old and new != old:
             self.conditions[condition_type] = new
             self._conditions_changed = True
 

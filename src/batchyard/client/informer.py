@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from batchyard.api import scheme
+from batchyard.api.conversion import SharedParts
 from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind
 from batchyard.api.views.node import forget_node_view
@@ -177,6 +178,7 @@ class Informer:
         self._rejected_versions = 0
         self._token = ""
         self._is_paged = True
+        self._shared_parts = SharedParts()
         self._page: dict[Key, Obj] = {}
         self._wait: Duration = 0
         self._failures = 0
@@ -246,6 +248,7 @@ class Informer:
             return self._process_list_error(response)
         metadata = list_page.get("metadata") or {}
         for listed_item in list_page.get("items") or ():
+            self._shared_parts.share(listed_item)
             obj = transport.to_storage_version(self.info, self.version, listed_item)
             self._page[transport.received_key(self.info, obj)] = obj
         self._token = metadata.get("continue") or ""
@@ -275,6 +278,7 @@ class Informer:
                 case "ADDED" | "MODIFIED" | "DELETED" as verb if transport.is_object(obj):
                     self._reset_error_state()
                     self._consecutive_expiries = 0
+                    self._shared_parts.share(obj)
                     self._apply_watch_event(verb == "DELETED", obj, events)
                 case "BOOKMARK" if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
                     self._reset_error_state()

@@ -9,12 +9,13 @@ are written at most once per REPORT_PERIOD, when no cycle is due. If admission w
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError
 from batchyard.api.meta import Key, Obj, format_amount
+from batchyard.api.views.node import Requests
 from batchyard.api.views.topology import format_topology_assignment
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Instant
@@ -470,20 +471,29 @@ def _workload_key(name: str) -> Key:
     return Key(scheme.WORKLOAD, namespace, name)
 
 
-def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
-    requests = dict(assignment.requests)
-    resources = sorted(assignment.choices)
-    if not resources:
-        return {"name": assignment.name, "count": assignment.count}
-    status: dict[str, Any] = {
-        "name": assignment.name,
-        "flavors": {r: assignment.choices[r].flavor for r in resources},
-        "resourceUsage": {r: format_amount(r, requests.get(r, 0)) for r in resources},
-        "count": assignment.count,
+def _pod_set_assignment_status(assignment: PodSetAssignment) -> Mapping[str, Any]:
+    choices = assignment.choices
+    flavors = tuple([(resource, choices[resource].flavor) for resource in sorted(choices)])
+    status = _shared_assignment_status(assignment.name, assignment.count, assignment.requests, flavors)
+    if assignment.topology is None or not flavors:
+        return status
+    return {**status, "topologyAssignment": format_topology_assignment(assignment.topology)}
+
+
+@lru_cache(maxsize=4096)
+def _shared_assignment_status(
+    name: str, count: int, requests: Requests, flavors: tuple[tuple[str, str], ...]
+) -> Mapping[str, Any]:
+    """Return the status of a pod set assignment without topology; equal assignments share one object."""
+    if not flavors:
+        return {"name": name, "count": count}
+    amounts = dict(requests)
+    return {
+        "name": name,
+        "flavors": dict(flavors),
+        "resourceUsage": {resource: format_amount(resource, amounts.get(resource, 0)) for resource, _ in flavors},
+        "count": count,
     }
-    if assignment.topology is not None:
-        status["topologyAssignment"] = format_topology_assignment(assignment.topology)
-    return status
 
 
 def _with_pending_reason(

@@ -251,7 +251,7 @@ def _count_workloads(
     workloads: Sequence[Obj], tracker: WaitTracker, finished_earlier: Collection[str]
 ) -> WorkloadCounts:
     """Count Workloads by state; `finished_earlier` holds the uids of those that had finished at the start."""
-    unfinished = [view for view in map(workload_view, workloads) if not view.finished]
+    unfinished = [workload_view(each) for each in workloads if not is_finished(each)]
     with_quota = [view for view in unfinished if view.quota_reserved]
     admitted_count = sum(view.admitted for view in with_quota)
     return WorkloadCounts(

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -309,22 +309,28 @@ def _traced_pod(load: Fraction, row: TraceRow) -> tuple[TracedPod, dict[str, Any
     gpus = _gpu_request(row)
     models = tuple(filter(None, (row["gpu_spec"] or "").split("|")))
     shape = TracedPodShape(_whole_number(row, "cpu_milli"), _whole_number(row, "memory_mib") * _MIB, gpus, models)
-    gpu_resources = {GPU: str(gpus)} if gpus else {}
-    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **gpu_resources}
     annotations = {well_known.RUNTIME: f"{(deletion_time - runs_from) // SECOND}s"}
     if row["pod_phase"] == "Failed":
         annotations[well_known.EXIT_CODE] = "1"
+    metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
+    traced_pod = TracedPod(row["name"], creation_time, deletion_time, scheduling_time, shape, row.get("qos") or "")
+    return traced_pod, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _pod_spec(shape)}
+
+
+@lru_cache(maxsize=16384)
+def _pod_spec(shape: TracedPodShape) -> dict[str, Any]:
+    """Return the spec of a traced pod; pods of equal shape share it, because a trace can have a million pods."""
+    gpu_resources = {GPU: str(shape.gpu_milli)} if shape.gpu_milli else {}
+    requests = {"cpu": f"{shape.cpu}m", "memory": f"{shape.memory // _MIB}Mi", **gpu_resources}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "containers": [
             {"name": "main", "image": "traced", "resources": {"requests": requests, "limits": gpu_resources}}
         ],
     }
-    if models:
-        spec["affinity"] = _model_affinity(models)
-    metadata = {"name": row["name"], "namespace": NAMESPACE, "annotations": annotations}
-    traced_pod = TracedPod(row["name"], creation_time, deletion_time, scheduling_time, shape, row.get("qos") or "")
-    return traced_pod, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    if shape.models:
+        spec["affinity"] = _model_affinity(shape.models)
+    return spec
 
 
 def _pod_times(row: TraceRow, load: Fraction) -> tuple[Duration, Duration | None, Duration]:

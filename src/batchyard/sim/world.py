@@ -120,8 +120,8 @@ class WaitTracker:
 
 
 def _workload_key(workload: Obj) -> Key:
-    view = workload_view(workload)
-    return Key(scheme.WORKLOAD, view.namespace, view.name)
+    metadata = workload["metadata"]
+    return Key(scheme.WORKLOAD, metadata.get("namespace", ""), metadata["name"])
 
 
 def _needs_no_quota(workload: Obj) -> bool:

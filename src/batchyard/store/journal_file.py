@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from batchyard.api.conversion import SharedParts
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.store.memory import RecoveredStore
@@ -326,6 +327,7 @@ class _JournalReader:
         self._path = path
         self._floor = floor
         self._objects: dict[Key, Obj] = {}
+        self._shared_parts = SharedParts()
         self._replaced_rows: deque[tuple[int, int]] = deque()
 
     def read(self, connection: sqlite3.Connection) -> JournalContents:
@@ -357,7 +359,9 @@ class _JournalReader:
                 raise damaged_journal_error(self._path, f'revision {revision} deletes the missing {kind} "{key}"')
             del self._objects[key]
             return WatchEvent(EventType.DELETED, key, old, old, revision)
-        self._objects[key] = obj = _decode_json(text)
+        obj = _decode_json(text)
+        self._shared_parts.share(obj)
+        self._objects[key] = obj
         return WatchEvent(EventType.ADDED if old is None else EventType.MODIFIED, key, obj, old, revision)
 
 

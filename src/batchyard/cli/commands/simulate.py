@@ -109,6 +109,7 @@ def run(request: SimulateRequest) -> None:
     scenario, state = simulation_input.scenario, simulation_input.state
     for line in input_remarks(simulation_input, request):
         output.report_line(line)
+    del simulation_input  # the texts of the manifests, which no later step needs
     with open_options(request, state) as options:
         simulation = Simulation(scenario, options)
         earlier_events = () if state is None else state.added_events()

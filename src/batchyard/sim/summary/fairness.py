@@ -75,7 +75,7 @@ def _due_fractions(
 
     If any team has no nominal quota, the fractions follow the weights of the ClusterQueues instead.
     """
-    namespace_queues = dict.fromkeys((record.view.namespace, record.cluster_queue) for record in run.workload_records)
+    namespace_queues = dict.fromkeys((record.namespace, record.cluster_queue) for record in run.workload_records)
     teams_by_queue: dict[str, list[str]] = {}
     for name, queue in namespace_queues:
         if name in teams:

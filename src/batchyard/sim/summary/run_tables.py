@@ -100,7 +100,7 @@ Grouping: TypeAlias = Callable[[WorkloadRecord], str]
 
 def team_of(workload_record: WorkloadRecord) -> str:
     """Return the team of a Workload: its namespace."""
-    return workload_record.view.namespace
+    return workload_record.namespace
 
 
 def queue_of(workload_record: WorkloadRecord) -> str:

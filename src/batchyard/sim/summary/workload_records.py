@@ -46,6 +46,11 @@ class WorkloadRecord:
         return workload_view(self.obj)
 
     @property
+    def namespace(self) -> str:
+        """Return the namespace of the Workload."""
+        return str(self.obj["metadata"].get("namespace", ""))
+
+    @property
     def requests(self) -> dict[str, int]:
         """Return the total requests of the Workload by resource, in the scheduler's integer units."""
         requests: dict[str, int] = {}
@@ -173,9 +178,9 @@ class WorkloadRecords:
 
     def _team(self, workload_record: WorkloadRecord) -> TeamUsage:
         """Return the usage of a Workload's namespace, settled, so that its amounts can change."""
-        team = self._teams.get(workload_record.view.namespace)
+        team = self._teams.get(workload_record.namespace)
         if team is None:
-            team = self._teams[workload_record.view.namespace] = TeamUsage(settled_shortage=self.shortage_duration)
+            team = self._teams[workload_record.namespace] = TeamUsage(settled_shortage=self.shortage_duration)
         team.settle(self.shortage_duration)
         return team
 
