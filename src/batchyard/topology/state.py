@@ -4,7 +4,7 @@ Flavors whose topology ends at the host name share the usage of hosts, because t
 Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, tas_non_tas_pod_cache.go).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Obj
@@ -257,6 +257,27 @@ class TopologyState:
         if old_view != self.nodes.get(view.name):
             self._forget_trees(matching)
         return bool(matching) and (old is None or is_deleted or _scheduling_fields(old) != _scheduling_fields(obj))
+
+    def replace_nodes(self, removed: Iterable[str], added: Iterable[NodeView]) -> None:
+        """Remove and add usable nodes by name, for a simulated change; the trees are built again."""
+        for name in removed:
+            self.nodes.pop(name, None)
+        for node in added:
+            self.nodes[node.name] = node
+        self._forget_trees(self.flavors)
+
+    def pod_count_on(self, nodes: Container[str]) -> int:
+        """Return the number of pods outside topologies on some nodes."""
+        return sum(node in nodes for node, _ in self._pods.values())
+
+    def copy(self) -> "TopologyState":
+        """Return a copy without trees and tentative changes; changes of the copy do not affect the original."""
+        result = TopologyState()
+        result.is_enabled, result.topologies, result.flavors = self.is_enabled, {**self.topologies}, {**self.flavors}
+        result.nodes, result.is_profile_mixed = {**self.nodes}, self.is_profile_mixed
+        result.is_balanced, result._pods = self.is_balanced, {**self._pods}
+        result._usage = {domain: {**pod_counts} for domain, pod_counts in self._usage.items()}
+        return result
 
     def _has_node(self, flavor: FlavorView, node: NodeView) -> bool:
         levels = self.topologies.get(flavor.topology)
