@@ -36,7 +36,12 @@ from batchyard.explain.proposals import (
 )
 from batchyard.explain.quota_raises import propose_coverage, propose_quota_raises
 from batchyard.explain.searches import Proposal, Search, SearchResult, run_searches
-from batchyard.explain.topology import TopologyAnalysis, propose_added_nodes, propose_looser_topology
+from batchyard.explain.topology import (
+    TopologyAnalysis,
+    propose_added_nodes,
+    propose_foreign_ends,
+    propose_looser_topology,
+)
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
@@ -93,10 +98,12 @@ class ChangeExplainer:
         holder_keys = [holder.workload.key for holder in holders]
         topology_searches: list[Search] = []
         if topology is not None:
-            holder_keys = [occupant.key for occupant in topology.occupants()]
+            foreign_keys = proposal_case.simulation.foreign_usage
+            holder_keys = [each.key for each in topology.occupants() if each.key not in foreign_keys]
             topology_searches = [
                 propose_looser_topology(proposal_case, topology, build_view),
                 propose_added_nodes(topology),
+                propose_foreign_ends(topology, proposal_case, user.name_of),
             ]
         searches = [
             propose_queueing_strategy(proposal_case),

@@ -3,7 +3,7 @@
 The counts of pods and the verdicts are those of the scheduler's own placement (`topology.assigner`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
@@ -21,7 +21,15 @@ from batchyard.explain.document import (
     PodSetFlavorOutcomes,
     nonempty_fields,
 )
-from batchyard.explain.proposals import NODES, ProposalCase, ViewBuilder, json_patch, merge_patch
+from batchyard.explain.proposals import (
+    END,
+    ENDED_WORKLOADS_MAX,
+    NODES,
+    ProposalCase,
+    ViewBuilder,
+    json_patch,
+    merge_patch,
+)
 from batchyard.explain.searches import Patch, Proposal, Search, search_smallest_between
 from batchyard.scheduling.cluster_queue import TOPOLOGY_MISMATCH, ClusterQueue
 from batchyard.scheduling.snapshot import Snapshot
@@ -454,6 +462,23 @@ def propose_added_nodes(analysis: TopologyAnalysis) -> Search:
         where = f"{tree.levels[failure.level]} {failure.domain_name}"
     text = f"add {count_with_noun(smallest.amount, 'node')} like {node.name} to {where}"
     yield Proposal(NODES, text, (), smallest.is_minimal)
+
+
+def propose_foreign_ends(analysis: TopologyAnalysis, case: ProposalCase, name_of: Callable[[str], str]) -> Search:
+    """Search for the fewest Workloads of other cohort trees whose end would make room in the domains.
+
+    Their end does not wake the pending Workload, because it wakes only the Workloads of their own cohort tree. The
+    proposal has no patches for this reason. `name_of` returns the name of a Workload by its key, or a placeholder.
+    """
+    occupant_keys = [each.key for each in analysis.occupants()]
+    keys = [key for key in occupant_keys if key in case.simulation.foreign_usage][:ENDED_WORKLOADS_MAX]
+    if not keys or not (yield HypotheticalChange(ended_workloads=keys)):
+        return
+    smallest = yield from search_smallest_between(
+        lambda count: HypotheticalChange(ended_workloads=keys[:count]), 1, len(keys)
+    )
+    names = ", ".join(dict.fromkeys(map(name_of, keys[: smallest.amount])))
+    yield Proposal(END, f"submit it again after the end of {names}", (), smallest.is_minimal)
 
 
 def _largest_node(fit: GroupFit) -> NodeView | None:

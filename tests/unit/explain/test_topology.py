@@ -99,11 +99,12 @@ def test_all_domains_together_limit_pods_without_required_level() -> None:
     assert texts(document)[:2] == ["add 1 node like b1r1h1 to Topology racks", "request 10 pods instead of 11"]
 
 
-def test_end_of_workload_in_another_cohort_tree_is_proposed() -> None:
+def test_end_of_workload_in_another_cohort_tree_requires_a_new_evaluation() -> None:
+    # The end of a Workload wakes only its own cohort tree, as in Kueue.
     nodes = rack_nodes("b1r1h1", "b1r1h2")
     other = rack_workload("other", 6, queue="more")
     document = explain(rack_queues("cq", "more") + nodes + other + rack_workload("asked", 5, at=9))
-    assert "end or suspend team/other" in texts(document)
+    assert "submit it again after the end of team/other" in texts(document)
 
 
 def test_workloads_of_other_cohort_trees_keep_their_domains_in_simulations() -> None:

@@ -4,12 +4,16 @@ from math import log
 
 import pytest
 
+from batchyard.api.manifests import read_manifests
 from batchyard.base.instant import SECOND
 from batchyard.sim import forecast
 from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecast_workloads, sample_forecasts
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import EstimateBasis
+from batchyard.sim.scenario import make_scenario
 from batchyard.sim.state import State
+from batchyard.sim.world import World
+from racks import rack_nodes, rack_queues, rack_workload
 from unit.sim.forks_make import queue, state, without_runtimes, workload
 
 pytestmark = pytest.mark.slow
@@ -135,3 +139,36 @@ def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     assert len({sample.workload for sample in drawn}) == SAMPLE_SIZE
     assert "team/w00" not in {sample.workload for sample in drawn}
     assert all(sample.uid and sample.at == result.at for sample in drawn)
+
+
+def rack_state(manifests: str) -> State:
+    world = World(make_scenario(read_manifests([("objects.yaml", manifests)])))
+    world.run_until(20 * SECOND)
+    return world.state()
+
+
+def test_forks_run_with_topologies() -> None:
+    nodes = rack_nodes("b1r1h1", "b1r1h2", "b1r2h1")
+    running = rack_workload("a", 6).replace("10h", "50s")
+    manifests = rack_queues() + nodes + running + rack_workload("b", 5, at=2)
+    assert forecast_of(rack_state(manifests), "b").waits == [31 * SECOND]
+
+
+def test_forks_keep_workloads_of_other_cohort_trees_on_the_same_nodes() -> None:
+    manifests = rack_queues("cq", "more") + rack_nodes("b1r1h1", "b1r1h2")
+    running = rack_workload("a", 6, queue="more")
+    found = rack_state(manifests + running + rack_workload("b", 5, at=2))
+    assert forecast_of(found, "b").waits == []
+
+
+def test_forks_subtract_pods_outside_topologies_from_the_nodes() -> None:
+    pod = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: daemon, namespace: team}
+spec: {nodeName: b1r1h1, containers: [{name: c, image: i, resources: {requests: {cpu: 2}}}]}
+"""
+    manifests = rack_queues() + rack_nodes("b1r1h1", "b1r1h2") + pod + rack_workload("b", 7, at=2)
+    reported = forecast_of(rack_state(manifests), "b")
+    assert (reported.waits, reported.started_fraction) == ([], 0)
