@@ -399,8 +399,8 @@ def propose_looser_topology(case: ProposalCase, analysis: TopologyAnalysis, buil
     pod_sets = _with_request(case, names, {"required": None, "preferred": levels[level]})
     if (yield _changed_workload(case, pod_sets, build_view)):
         text = f"prefer level {levels[level]} instead of requiring it{_pod_set_suffix(case, workers.name)}"
-        annotations = {REQUIRED_TOPOLOGY: None, PREFERRED_TOPOLOGY: levels[level]}
-        yield Proposal(TOPOLOGY, text, _request_patches(case, names, pod_sets, annotations))
+        new_annotations = {REQUIRED_TOPOLOGY: None, PREFERRED_TOPOLOGY: levels[level]}
+        yield Proposal(TOPOLOGY, text, _request_patches(case, names, pod_sets, new_annotations))
 
 
 def _pod_set_suffix(case: ProposalCase, name: str) -> str:

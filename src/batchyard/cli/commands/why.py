@@ -230,8 +230,8 @@ def _topology_fit_lines(part: Document) -> Iterator[str]:
     if occupants:
         rows_of_occupants = [(f"IN {where}", "QUEUE", "PRIORITY", "PODS", "FREES ROOM FOR")]
         for each in occupants:
-            numbers = (each["priority"], each["pods"], each["frees"])
-            rows_of_occupants.append((each["workload"], each["clusterQueue"], *map(str, numbers)))
+            amounts = (each["priority"], each["pods"], each["frees"])
+            rows_of_occupants.append((each["workload"], each["clusterQueue"], *map(str, amounts)))
         yield from _table_lines(rows_of_occupants)
     if part.get("occupantsMore"):
         yield f"... and {part['occupantsMore']} more"
