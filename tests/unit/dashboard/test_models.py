@@ -185,9 +185,7 @@ RACKS = rack_queues() + rack_nodes("b1r1h1", "b1r1h2", "b1r2h1") + rack_workload
 
 
 def test_topology_model_has_usage_and_free_pods_of_each_domain() -> None:
-    model = rack_dashboard(RACKS).model("topologies", {}, FullAccess())
-    assert model is not None
-    (flavor,) = model["flavors"]
+    flavor = topology_flavor(RACKS)
     (block,) = flavor["tree"]
     assert (flavor["usual"], block["pods"], block["free"]) == ("3 pods of 1 cpu", 6, 6)
     assert [(rack["name"], rack["pods"], rack["free"], rack["share"]) for rack in block["children"]] == [
@@ -214,10 +212,17 @@ def test_topology_model_hides_workloads_of_other_teams() -> None:
     assert pages.model("topologies", {}, Team("team")) == {"forbidden": "nodes"}
 
 
+def topology_flavor(manifests: str) -> Model:
+    """The only flavor in the topology model."""
+    model = rack_dashboard(manifests).model("topologies", {}, FullAccess())
+    assert model is not None
+    (flavor,) = model["flavors"]
+    found: Model = flavor
+    return found
+
+
 def test_topology_model_reports_missing_topology_and_no_nodes() -> None:
-    (missing,) = rack_dashboard(rack_queues().partition("---")[2] + rack_nodes("b1r1h1") + TOPOLOGY_OF_OTHER).model(
-        "topologies", {}, FullAccess()
-    )["flavors"]
+    missing = topology_flavor(rack_queues().partition("---")[2] + rack_nodes("b1r1h1") + TOPOLOGY_OF_OTHER)
     assert missing["missing"]
-    (flavor,) = rack_dashboard(rack_queues() + UNLABELED_NODE).model("topologies", {}, FullAccess())["flavors"]
+    flavor = topology_flavor(rack_queues() + UNLABELED_NODE)
     assert (flavor["tree"], flavor["usual"]) == ([], "")

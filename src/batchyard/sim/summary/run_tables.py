@@ -25,6 +25,7 @@ from batchyard.sim.trace_report import duration_statistics
 from batchyard.sim.whatif import machine_hours
 from batchyard.topology.counts import CountKey, pod_amounts
 from batchyard.topology.state import TopologyState, TopologyUsage
+from batchyard.topology.tree import PodAmounts
 
 _DISPLAY_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": GIBIBYTE}
 _NO_POOL: Final = "(no pool)"
@@ -459,8 +460,8 @@ class _TopologyReplay:
         return rows
 
     def _find_usual_requests(self) -> dict[str, _UsualRequest]:
-        counts: dict[str, dict[tuple[object, int], int]] = {}
-        templates: dict[object, PodTemplate] = {}
+        counts: dict[str, dict[tuple[PodAmounts, int], int]] = {}
+        templates: dict[PodAmounts, PodTemplate] = {}
         for _, event in self._events:
             if event.key.kind != scheme.WORKLOAD:
                 continue
@@ -474,8 +475,8 @@ class _TopologyReplay:
                     own_counts[amounts, held.pods] = own_counts.get((amounts, held.pods), 0) + 1
         usual: dict[str, _UsualRequest] = {}
         for flavor, own_counts in counts.items():
-            amounts, pod_count = max(own_counts, key=lambda each: (own_counts[each], each[1]))
-            usual[flavor] = _UsualRequest(templates[amounts], max(1, pod_count))
+            usual_amounts, pod_count = max(own_counts, key=lambda each: (own_counts[each], each[1]))
+            usual[flavor] = _UsualRequest(templates[usual_amounts], max(1, pod_count))
         return usual
 
     def _apply(self, event: WatchEvent) -> None:
