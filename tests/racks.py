@@ -63,3 +63,75 @@ def racks(**hosts: int) -> list[NodeView]:
 
 
 Values = Mapping[str, str]
+
+
+# Manifests of simulated worlds with racks.
+
+_QUEUES = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: racks}
+spec: {levels: [{nodeLabel: block}, {nodeLabel: rack}, {nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: tas}
+spec: {topologyName: racks, nodeLabels: {pool: tas}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: team}
+"""
+_QUEUE = """
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: NAME}
+spec:
+  namespaceSelector: {}
+  resourceGroups: [{coveredResources: [cpu], flavors: [{name: tas, resources: [{name: cpu, nominalQuota: 100}]}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: NAME, namespace: team}
+spec: {clusterQueue: NAME}
+"""
+
+
+def rack_queues(*names: str) -> str:
+    """Manifests of the Topology `racks`, the flavor `tas`, and ClusterQueues with a LocalQueue each."""
+    return _QUEUES + "".join(_QUEUE.replace("NAME", name) for name in names or ("cq",))
+
+
+def rack_nodes(*names: str, cpu: int = 4) -> str:
+    """Manifests of ready nodes by name, such as `b1r2h3` for host 3 in rack 2 of block 1."""
+    manifests = []
+    for name in names:
+        labels = f"{{pool: tas, block: {name[:2]}, rack: {name[2:4]}, kubernetes.io/hostname: {name}}}"
+        status = f'{{allocatable: {{cpu: "{cpu}", pods: "110"}}, conditions: [{{type: Ready, status: "True"}}]}}'
+        manifests.append(
+            f"---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {labels}}}\nstatus: {status}\n"
+        )
+    return "".join(manifests)
+
+
+def rack_workload(
+    name: str, count: int, topology: str = "{required: rack}", *, queue: str = "cq", at: int = 1, priority: int = 0
+) -> str:
+    """The manifest of a Workload of pods with one cpu each, submitted after `at` seconds; it runs for ten hours."""
+    annotations = f"{{batchyard.dev/submit-at: {at}s, batchyard.dev/runtime: 10h}}"
+    return f"""
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Workload
+metadata: {{name: {name}, namespace: team, annotations: {annotations}}}
+spec:
+  queueName: {queue}
+  priority: {priority}
+  podSets:
+  - name: main
+    count: {count}
+    topologyRequest: {topology}
+    template:
+      spec: {{restartPolicy: Never, containers: [{{name: c, image: i, resources: {{requests: {{cpu: "1"}}}}}}]}}
+"""

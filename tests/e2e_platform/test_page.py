@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 
 from e2e_platform.browser import BrowserPage, chromium, needs_chromium
 from e2e_platform.platform_process import UpProcess
+from racks import rack_nodes, rack_queues, rack_workload
 
 needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 pytestmark = [needs_chromium, needs_kubectl]
@@ -327,3 +328,21 @@ def test_current_navigation_link_is_visible_on_small_screen(site: PagePlatform) 
         box = looking.page.locator("nav [aria-current]").bounding_box()
         assert box is not None
         assert 0 <= box["x"] <= box["x"] + box["width"] <= 380
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_topology_view_shows_domains_and_placement(tmp_path: Path, width: int, scheme: Any) -> None:
+    manifests, report = tmp_path / "racks.yaml", tmp_path / "report.html"
+    nodes = rack_nodes("b1r1h1", "b1r1h2", "b1r2h1")
+    manifests.write_text(rack_queues() + nodes + rack_workload("one", 6) + rack_workload("two", 3, at=2))
+    command = [sys.executable, "-m", "batchyard", "simulate", str(manifests), "--until", "1m", "--report", str(report)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    viewport = {"width": width, "height": 800}
+    with chromium() as browser, BrowserPage(browser, viewport=viewport, color_scheme=scheme) as page:
+        page.open(f"{report.as_uri()}#/nodes", "Topology")
+        page.page.click("text=Topology")
+        page.sees("usual request: 6 pods of 1 cpu")
+        page.go("#/topologies?workload=team%2Fone", "placement of")
+        assert page.page.locator(".cell-own[data-key]").all_inner_texts() == ["4 pods", "2 pods"]
+        assert page.page.evaluate(OVERFLOWING) == []
+        assert page.wrong == []

@@ -15,7 +15,7 @@ from batchyard.api.times import format_time
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
 from batchyard.dashboard.history import PlatformHistory
-from batchyard.dashboard.models.nodes import node_document, nodes_document
+from batchyard.dashboard.models.nodes import node_document, nodes_document, topologies_document
 from batchyard.dashboard.models.objects import object_yaml, pod_document, search
 from batchyard.dashboard.models.overview import cohorts_document, overview_document, timeline_document
 from batchyard.dashboard.models.queues import queue_document
@@ -54,6 +54,7 @@ SCRIPTS: Final = (
     "timeline.js",
     "result.js",
     "nodes.js",
+    "topology.js",
     "costs.js",
     "objects.js",
     "keys.js",
@@ -124,6 +125,7 @@ VIEWS: Final[Mapping[str, View]] = {
     "timeline": timeline_document,
     "nodes": nodes_document,
     "node": node_document,
+    "topologies": topologies_document,
     "costs": costs_document,
     "yaml": object_yaml,
     "pod": pod_document,
@@ -246,7 +248,7 @@ def _read_text(name: str) -> str:
 
 def _all_documents(views: DashboardViews) -> dict[str, Any]:
     access = data_source.FullAccess()
-    names = ("overview", "cohorts", "workloads", "nodes", "costs")
+    names = ("overview", "cohorts", "workloads", "nodes", "topologies", "costs")
     document_by_view: dict[str, Any] = {view: views.model(view, {}, access) for view in names}
     document_by_view["timeline"] = {
         lane_kind: views.model("timeline", {"by": lane_kind, **_WHOLE_PERIOD}, access)

@@ -15,9 +15,9 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.autoscaler.expander import FULL
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant
-from batchyard.explain.admission_checks import awaited_event, propose_check_removal
 from batchyard.explain.blockers import occupants_of, selected_nodes
 from batchyard.explain.document import BindingLimit, DocumentPart, ExplanationUser, nonempty_fields, pods_of
+from batchyard.explain.fixes import awaited_event, propose_check_removal
 from batchyard.explain.node_capacity import (
     AUTOSCALER_LIMITS,
     BOOTING,
@@ -28,6 +28,7 @@ from batchyard.explain.node_capacity import (
     propose_node_changes,
     propose_pod_constraints,
 )
+from batchyard.explain.topology import placement_part
 from batchyard.interfaces.client import Reader
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.quota import is_within_nominal
@@ -101,6 +102,7 @@ class AdmittedExplainer:
         part: DocumentPart = nonempty_fields(clusterQueue=queue, admission=_assignment_parts(admission))
         view = workload_view(workload)
         part["priority"] = view.priority
+        part |= placement_part(view, self._scheduler_cache.snapshot)
         eviction, admitted_condition = find_condition(workload, "Evicted"), find_condition(workload, "Admitted")
         if eviction is not None and eviction["status"] == "True":
             summary = f"it is being evicted ({eviction['reason']}): {eviction['message']}"

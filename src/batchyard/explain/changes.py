@@ -35,7 +35,13 @@ from batchyard.explain.proposals import (
     propose_workload_ends,
 )
 from batchyard.explain.quota_raises import propose_coverage, propose_quota_raises
-from batchyard.explain.searches import Proposal, SearchResult, run_searches
+from batchyard.explain.searches import Proposal, Search, SearchResult, run_searches
+from batchyard.explain.topology import (
+    TopologyAnalysis,
+    propose_added_nodes,
+    propose_foreign_ends,
+    propose_looser_topology,
+)
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
@@ -46,6 +52,10 @@ _LIMIT_REACHED: Final = "the limit of simulated decisions was reached: further o
 _NO_CHANGE_FOUND: Final = (
     "neither a single change of quota, priority, preemption policy, size, flavor or queueing strategy nor the end of"
     " other Workloads would admit it"
+)
+_NO_TOPOLOGY_CHANGE_FOUND: Final = (
+    "neither a looser topology request, more nodes in one domain, fewer pods, a higher priority nor the end of other"
+    " Workloads alone would admit it"
 )
 
 
@@ -58,24 +68,43 @@ class ChangeExplainer:
         self._reader = reader
 
     def changes_part(
-        self, proposal_case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+        self,
+        proposal_case: ProposalCase,
+        holders: Sequence[MissingQuotaHolder],
+        user: ExplanationUser,
+        topology: TopologyAnalysis | None = None,
     ) -> DocumentPart:
         """Return the document field `changes`: the changes that would admit the Workload, verified by simulation.
 
         The field `changesEnd` is added if no change was found, or if the search reached its limit. `holders` are the
-        Workloads that hold the missing quota.
+        Workloads that hold the missing quota. `topology` is set if the topology is the limit.
         """
-        result = self._search_changes(proposal_case, holders, user)
+        result = self._search_changes(proposal_case, holders, user, topology)
         changes = [_proposal_part(each, proposal_case.simulation) for each in result.proposals]
-        changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else _NO_CHANGE_FOUND
+        nothing_found = _NO_CHANGE_FOUND if topology is None else _NO_TOPOLOGY_CHANGE_FOUND
+        changes_end = _LIMIT_REACHED if result.is_limit_reached else "" if changes else nothing_found
         return nonempty_fields(changes=changes, changesEnd=changes_end)
 
     def _search_changes(
-        self, proposal_case: ProposalCase, holders: Sequence[MissingQuotaHolder], user: ExplanationUser
+        self,
+        proposal_case: ProposalCase,
+        holders: Sequence[MissingQuotaHolder],
+        user: ExplanationUser,
+        topology: TopologyAnalysis | None = None,
     ) -> SearchResult:
         build_view = self._cache.hypothetical_view
         priority_classes = self._reader.list(scheme.WORKLOAD_PRIORITY_CLASS)
         priority_values = {each["metadata"]["name"]: each.get("value", 0) for each in priority_classes}
+        holder_keys = [holder.workload.key for holder in holders]
+        topology_searches: list[Search] = []
+        if topology is not None:
+            foreign_keys = proposal_case.simulation.foreign_usage
+            holder_keys = [each.key for each in topology.occupants() if each.key not in foreign_keys]
+            topology_searches = [
+                propose_looser_topology(proposal_case, topology, build_view),
+                propose_added_nodes(topology),
+                propose_foreign_ends(topology, proposal_case, user.name_of),
+            ]
         searches = [
             propose_queueing_strategy(proposal_case),
             propose_flavors(proposal_case, build_view),
@@ -84,8 +113,9 @@ class ChangeExplainer:
             propose_priority(proposal_case, build_view, priority_values),
             propose_preemption_rules(proposal_case),
             propose_borrowing_preemption(proposal_case),
+            *topology_searches,
             propose_size(proposal_case, build_view),
-            propose_workload_ends(holders, user.name_of),
+            propose_workload_ends(holder_keys, user.name_of),
             propose_withdrawals(proposal_case, user.name_of),
         ]
         return run_searches(searches, proposal_case.simulation)

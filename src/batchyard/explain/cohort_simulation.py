@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from batchyard.api.views.node import FlavorView
+from batchyard.api.views.node import FlavorView, NodeView
 from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.scheduling import gated_cycles
@@ -21,6 +21,7 @@ from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.state import TopologyUsage
 
 # A copy of one cohort tree, to try changes without affecting the scheduler's snapshot.
 
@@ -44,6 +45,8 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot_copy.usage_of, snapshot_copy.now = snapshot.usage_of, snapshot.now
     snapshot_copy.preemption_configs = snapshot.preemption_configs
     snapshot_copy.queue_labels = snapshot.queue_labels
+    if snapshot.topology.is_enabled:
+        snapshot_copy.topology = snapshot.topology.copy()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)
     for flavor in (*snapshot.flavors.values(), *new_flavors):
         snapshot_copy.put_flavor(flavor)
@@ -59,6 +62,8 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot_copy.rebuild_if_changed()
     for each in queues_of_tree:
         for quota_holder in each.workloads.values():
+            if quota_holder.topology_usage:  # the copied topologies contain it
+                snapshot_copy.topology.add_usage(quota_holder.topology_usage, -1)
             if not quota_holder.evicted:
                 snapshot_copy.add_holder(_copy_holder(quota_holder, snapshot_copy.queues[each.name]))
     return snapshot_copy
@@ -89,7 +94,7 @@ def _copy_holder(quota_holder: AdmittedWorkload, queue: ClusterQueue) -> Admitte
         quota_holder.local_queue,
         quota_holder.boost,
         quota_holder.pod_sets,
-        (),
+        quota_holder.topology_usage,
         quota_holder.obj,
     )
 
@@ -115,6 +120,8 @@ class HypotheticalChange(NamedTuple):
     ended_workloads: Sequence[str] = ()
     #: Keys of Workloads that are no longer pending.
     withdrawn_workloads: Sequence[str] = ()
+    #: Nodes that are added; they enlarge topology domains.
+    added_nodes: Sequence[NodeView] = ()
 
 
 NO_CHANGE: Final = HypotheticalChange()
@@ -167,6 +174,11 @@ class CohortSimulation:
         #: The number of scheduling decisions in all trials, and the number at which the current trial ends.
         self.decision_count = 0
         self._decision_count_max = 0
+        self._added_nodes: list[str] = []
+        #: The usage of topology domains by Workloads of other cohort trees.
+        self.foreign_usage: dict[str, TopologyUsage] = {}
+        if self.snapshot.topology.flavors:
+            self.foreign_usage = _foreign_topology_usage(cache.snapshot, self.snapshot)
         self._original_views: tuple[dict[str, ClusterQueueView], dict[str, CohortView]] = ({}, {})
 
     def count_decisions(self, decision_count: int) -> None:
@@ -257,11 +269,24 @@ class CohortSimulation:
             cohorts.setdefault(name, current_cohort)
             if cohort_view is not current_cohort:
                 snapshot.put_cohort(cohort_view)
+        if self._added_nodes or change.added_nodes:
+            snapshot.topology.replace_nodes(self._added_nodes, change.added_nodes)
+            self._added_nodes = [node.name for node in change.added_nodes]
         old_cohorts, rebuild_count = list(snapshot.cohorts.values()), snapshot.rebuild_count
         snapshot.rebuild_if_changed()
         if snapshot.rebuild_count > rebuild_count:
             for node in old_cohorts:
                 detach_node(node)
+
+
+def _foreign_topology_usage(snapshot: Snapshot, copied: Snapshot) -> dict[str, TopologyUsage]:
+    return {
+        key: holder.topology_usage
+        for queue in snapshot.queues.values()
+        if queue.name not in copied.queues
+        for key, holder in queue.workloads.items()
+        if holder.topology_usage
+    }
 
 
 class _Trial:
@@ -274,6 +299,7 @@ class _Trial:
         self._released_holders: dict[str, AdmittedWorkload] = {}
         self._admitted_views: dict[str, WorkloadView] = {}
         self._preemption_counts: dict[str, int] = {}
+        self._ended_foreign_usage: list[TopologyUsage] = []
         self._outcome = TrialOutcome()
         for key in change.ended_workloads:
             self._release_quota(key)
@@ -356,6 +382,11 @@ class _Trial:
             self._queue_manager.record_new_workload(name)
 
     def _release_quota(self, key: str) -> None:
+        foreign_usage = self._simulation.foreign_usage.get(key)
+        if foreign_usage is not None:
+            self._snapshot.topology.add_usage(foreign_usage, -1)
+            self._ended_foreign_usage.append(foreign_usage)
+            return
         quota_holder = self._snapshot.remove_holder(key)
         if key in self._admitted_views:
             del self._admitted_views[key]
@@ -367,6 +398,8 @@ class _Trial:
             self._snapshot.remove_holder(key)
         for quota_holder in self._released_holders.values():
             self._snapshot.add_holder(quota_holder)
+        for usage in self._ended_foreign_usage:
+            self._snapshot.topology.add_usage(usage)
         for pending_queue in self._queue_manager.pending.values():
             pending_queue.clear()
 

@@ -21,6 +21,7 @@ from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 from batchyard.scheduling.preemption.context import may_preempt
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.topology_nomination import FlavorTopologyMismatches, is_topology_considered
 from batchyard.scheduling.workload import adjustments
 
 # The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
@@ -137,6 +138,9 @@ def assess_flavors(
     )
     if workload.replaced_slice and policy.rules.elastic_jobs:
         assigner.replaced = slices.find_replaced_slice(workload, queue)
+    topology_mismatches = None
+    if is_topology_considered(workload, queue, snapshot):
+        topology_mismatches = assigner.topology = FlavorTopologyMismatches(workload, queue, snapshot)
     assignment = assigner.assign(workload.counts)
     usage_by_pod_set = {each.name: each.assigned_flavors.usage for each in assignment.pod_sets}
     assumed_usage: quota.Usage = ()
@@ -148,6 +152,8 @@ def assess_flavors(
         if assigner.replaced is not None:
             pod_set_request = slices.request_difference(pod_set_request, assigner.replaced.pod_sets, (index,))
             pod_set_request = slices.with_mismatches_as_obstacles(pod_set_request)
+        if topology_mismatches is not None:
+            pod_set_request = topology_mismatches.with_obstacles(pod_set_request, index)
         outcomes = [
             outcome for group in pod_set_request.groups for outcome in _group_outcomes(assigner, group, assumed_usage)
         ]

@@ -17,6 +17,7 @@ from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.fixes import BlockedWorkload
 from batchyard.explain.proposals import ProposalCase
+from batchyard.explain.topology import TOPOLOGY, TopologyAnalysis
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
@@ -30,6 +31,7 @@ from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.slices import find_replaced_slice
+from batchyard.scheduling.topology_nomination import is_topology_considered
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
@@ -54,6 +56,8 @@ class PendingAnalysis:
     shortage: QuotaShortage | None
     holders: Sequence[MissingQuotaHolder]
     preemption_context: PreemptionContext
+    #: How the pods fit in topology domains; None if the Workload needs none.
+    topology: TopologyAnalysis | None
 
 
 class PendingExplainer:
@@ -96,9 +100,9 @@ class PendingExplainer:
         if workload is None:
             return None
         analysis = self._analyze_pending(workload, self._pending_view(workload, queue.name), queue)
-        return blockers.binding_limit_of_refusal(analysis.decision, self._cache) or self._shortage_binding_limit(
-            analysis, user
-        )
+        limit = blockers.binding_limit_of_refusal(analysis.decision, self._cache)
+        limit = limit or self._shortage_binding_limit(analysis, user)
+        return limit or (None if analysis.topology is None else analysis.topology.binding_limit())
 
     def _pending_view(self, workload: Obj, queue: str) -> WorkloadView:
         view = workload_view(workload)
@@ -120,6 +124,8 @@ class PendingExplainer:
         part: document.DocumentPart = {"clusterQueue": queue.name, "cohort": queue.view.cohort}
         part["priority"] = view.priority
         part["podSets"] = document.pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
+        if analysis.topology is not None:
+            part |= analysis.topology.document_part(user)
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             names = self._cache.snapshot.flavor_resource_names
@@ -152,6 +158,8 @@ class PendingExplainer:
             analysis, baseline, user
         )
         binding = binding or self._shortage_binding_limit(analysis, user)
+        if binding is None and analysis.topology is not None and not baseline.is_admitted:
+            binding = analysis.topology.binding_limit()
         binding = binding or self._queue_order_binding_limit(analysis, baseline, user)
         document_part: document.DocumentPart = {
             "binding": _with_previous_slice(binding, analysis, user, self._policy).document(),
@@ -164,7 +172,8 @@ class PendingExplainer:
             proposal_case = ProposalCase(
                 analysis.workload, analysis.view, analysis.outcomes, simulation, owner_job, limit_kind
             )
-            document_part |= self._changes.changes_part(proposal_case, analysis.holders, user)
+            topology = analysis.topology if binding.limit == TOPOLOGY else None
+            document_part |= self._changes.changes_part(proposal_case, analysis.holders, user, topology)
         return document_part
 
     def _analyze_pending(self, workload: Obj, view: WorkloadView, queue: ClusterQueue) -> PendingAnalysis:
@@ -181,7 +190,12 @@ class PendingExplainer:
             preemption_context = preemption_context._replace(usage=requested_usage, contested_frs=contested_frs)
             scope_node = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
             holders = ranked_quota_holders(scheduler_cache.snapshot, scope_node, queue, contested_frs)
-        return PendingAnalysis(workload, view, queue, decision, outcomes, shortage, holders, preemption_context)
+        topology = None
+        if is_topology_considered(view, queue, scheduler_cache.snapshot):
+            topology = TopologyAnalysis(scheduler_cache.snapshot, queue, view, outcomes)
+        return PendingAnalysis(
+            workload, view, queue, decision, outcomes, shortage, holders, preemption_context, topology
+        )
 
     # --- binding limits ---
 

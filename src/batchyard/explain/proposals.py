@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import lcm
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import well_known
@@ -12,7 +13,6 @@ from batchyard.base.counts import count_with_noun
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
 from batchyard.explain.searches import Patch, Proposal, Search, search_smallest_between
-from batchyard.scheduling.preemption.alternatives import MissingQuotaHolder
 
 # The kinds of proposals, and their patches.
 
@@ -118,7 +118,7 @@ def propose_size(proposal_case: ProposalCase, build_view: ViewBuilder) -> Search
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]
     pod_count: int = pod_set.get("count", 1)
-    pods_per_step = _pod_count_step(proposal_case.owner_job, pod_set["name"])
+    pods_per_step = lcm(_pod_count_step(proposal_case.owner_job, pod_set["name"]), _slice_size(pod_set))
     steps_max = pod_count // pods_per_step
 
     def without_steps(omitted_steps: int) -> HypotheticalChange:
@@ -136,6 +136,13 @@ def propose_size(proposal_case: ProposalCase, build_view: ViewBuilder) -> Search
     pod_set_suffix = f" of pod set {pod_set['name']}" if len(pod_sets) > 1 else ""
     text = f"request {count_with_noun(new_count, 'pod')}{pod_set_suffix} instead of {pod_count}"
     yield Proposal(SIZE, text, _count_patches(proposal_case, index, new_count), omitted_step_count.is_minimal)
+
+
+def _slice_size(pod_set: Mapping[str, Any]) -> int:
+    request = pod_set.get("topologyRequest") or {}
+    layers = request.get("podsetSliceRequiredTopologyConstraints") or ()
+    size = layers[0].get("size") if layers else request.get("podSetSliceSize")
+    return max(1, int(size or 1))
 
 
 def _pod_count_step(owner: Obj | None, pod_set: str) -> int:
@@ -289,12 +296,12 @@ def _json_patch_add_operations(
     ]
 
 
-def propose_workload_ends(holders: Sequence[MissingQuotaHolder], name_of: Callable[[str], str]) -> Search:
-    """Search for a minimal set of Workloads, among the first 8 `holders`, whose end would admit the pending Workload.
+def propose_workload_ends(holder_keys: Sequence[str], name_of: Callable[[str], str]) -> Search:
+    """Search for a minimal set of Workloads, among the first 8 of `holder_keys`, whose end would admit the pending one.
 
     `name_of` returns the name of a Workload by its key, or a placeholder if it is hidden.
     """
-    keys = [holder.workload.key for holder in holders[:ENDED_WORKLOADS_MAX]]
+    keys = list(holder_keys[:ENDED_WORKLOADS_MAX])
     return _propose_deactivations(
         keys, lambda each: HypotheticalChange(ended_workloads=each), "end or suspend", name_of
     )

@@ -256,6 +256,7 @@ RULES: Final = (
     *_LABEL_RULES,
     *_FLAVOR_RULES,
     *_SIZE_RULES,
+    *capacity.TOPOLOGY_RULES,
     *_PROVISIONING_RULES,
     *_PREEMPTION_RULES,
 )

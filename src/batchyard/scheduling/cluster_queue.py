@@ -33,9 +33,12 @@ from batchyard.topology.state import TopologyUsage
 TAINT_MISMATCH: Final = "taint"
 AFFINITY_MISMATCH: Final = "affinity"
 FLAVOR_NOT_FOUND: Final = "notFound"
+TOPOLOGY_MISMATCH: Final = "topology"
 _MISMATCH_CACHE_MAX: Final = 4096
 _UNTOLERATED_PREFIX: Final = "untolerated taint "
 _UNSELECTED_SUFFIX: Final = " doesn't match node affinity"
+#: The first characters of the messages about flavors whose topology does not suit a Workload.
+_TOPOLOGY_MISMATCH_PREFIX: Final = 'Flavor "'
 
 
 class FlavorMismatches:
@@ -73,7 +76,9 @@ def flavor_mismatch(template: PodTemplate, name: str, flavor: FlavorView | None)
 
 
 def mismatch_rule(mismatch: str) -> str:
-    """Return the kind of a `flavor_mismatch()` message: TAINT_MISMATCH, AFFINITY_MISMATCH or FLAVOR_NOT_FOUND."""
+    """Return the kind of a mismatch: TAINT_MISMATCH, AFFINITY_MISMATCH, TOPOLOGY_MISMATCH or FLAVOR_NOT_FOUND."""
+    if mismatch.startswith(_TOPOLOGY_MISMATCH_PREFIX):
+        return TOPOLOGY_MISMATCH
     if mismatch.startswith(_UNTOLERATED_PREFIX):
         return TAINT_MISMATCH
     return AFFINITY_MISMATCH if mismatch.endswith(_UNSELECTED_SUFFIX) else FLAVOR_NOT_FOUND

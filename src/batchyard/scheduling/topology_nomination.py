@@ -41,6 +41,11 @@ def is_topology_requested(pod_set: PodSet, queue: ClusterQueue) -> bool:
     return (request is not None and request.is_explicit) or queue.is_topology_only
 
 
+def is_topology_considered(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> bool:
+    """Return whether topologies take part in a Workload's nomination."""
+    return bool(queue.topology_flavors) or (workload.requests_topology and snapshot.topology.is_enabled)
+
+
 @dataclass(slots=True)
 class FlavorTopologyMismatches:
     """Finds the flavors that a Workload cannot use because of their topology, or because they have none."""
@@ -58,6 +63,20 @@ class FlavorTopologyMismatches:
             next(filter(None, (self._mismatch(flavor, group, pod_set) for pod_set in pod_sets)), "") or obstacle
             for flavor, obstacle in zip(group.flavors, obstacles, strict=True)
         ]
+
+    def with_obstacles(
+        self, pod_set_request: cluster_queue.PodSetRequest, pod_set_index: int
+    ) -> cluster_queue.PodSetRequest:
+        """Return the request of a pod set with these flavors as obstacles, for explanations."""
+        groups = []
+        for group_request in pod_set_request.groups:
+            obstacles = self.add_to(group_request.obstacles, group_request.group, (pod_set_index,))
+            group = cluster_queue.ResourceGroupRequest(
+                group_request.group, group_request.resource, (), tuple(obstacles)
+            )
+            group.resources, group.usages = group_request.resources, group_request.usages
+            groups.append(group)
+        return pod_set_request._replace(groups=tuple(groups))
 
     def _mismatch(self, flavor: str, group: cluster_queue.FlavorGroup, pod_set: PodSet) -> str:
         view = self.snapshot.flavors.get(flavor)

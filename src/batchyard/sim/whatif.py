@@ -123,7 +123,9 @@ def compare(start: RunStart, change: PlannedChange, horizon: Duration | None = N
 
     Without `horizon`, each ends at the scenario's horizon, or when no more events are scheduled.
     """
-    if change.kueue is not None and change.kueue != start.scenario.kueue and start.state is None:
+    has_new_settings = change.kueue is not None and change.kueue != start.scenario.kueue
+    # The history before the change must not follow the new settings, or topologies that do not exist yet.
+    if start.state is None and (has_new_settings or _adds_first_topology(start.scenario, change)):
         start = run_until_start(start, seed)
     return Comparison(
         simulate_from_start(start, None, horizon, seed), simulate_from_start(start, change, horizon, seed)
@@ -151,6 +153,7 @@ def simulate_from_start(
         later_steps = [step._replace(at=start.at + step.at) for step in change.steps]
         kueue_settings = scenario.kueue if change.kueue is None else change.kueue
         scenario = replace(scenario, steps=_merge_steps([*scenario.steps, *later_steps]), kueue=kueue_settings)
+        scenario = _with_counted_topologies(scenario, change)
     log: list[Record] = []
     horizon = None if run_length is None else start.at + run_length
     simulation = Simulation(scenario, SimulationOptions(horizon, seed, sink=log.append, state=start.state))
@@ -158,6 +161,24 @@ def simulate_from_start(
     result = simulation.result()
     later_log = [shifted_record for each in log if (shifted_record := _shift_record(start.at, each))["time"] >= 0]
     return RunRecord(result, later_log, _timelines(start, result, log))
+
+
+def _adds_first_topology(scenario: Scenario, change: PlannedChange) -> bool:
+    return "Topology" not in scenario.counts and any(
+        obj["kind"] == "Topology" for step in change.steps for obj in step.apply
+    )
+
+
+def _with_counted_topologies(scenario: Scenario, change: PlannedChange) -> Scenario:
+    """Return the scenario with the Topologies and Nodes of a change counted, if the change has Topologies.
+
+    The counts enable topology-aware scheduling. Other changes do not affect which parts of the platform run.
+    """
+    kinds = [obj["kind"] for step in change.steps for obj in step.apply]
+    if "Topology" not in kinds:
+        return scenario
+    added = {kind: scenario.counts.get(kind, 0) + kinds.count(kind) for kind in ("Topology", "Node") if kind in kinds}
+    return replace(scenario, counts={**scenario.counts, **added})
 
 
 def _shift_record(start_offset: Duration, record: Record) -> Record:

@@ -125,11 +125,7 @@ class _FlavorAssigner:
         self, group: Sequence[PodSetTopologyRequest]
     ) -> tuple[TopologyAssignments, TopologyAssignments] | TopologyFailure:
         """Return the assignments of a group's pod sets, twice; or a failure."""
-        workers, leader = group[0], None
-        if len(group) > 1:
-            leader = group[1]
-            if leader.pod_count > workers.pod_count:
-                workers, leader = leader, workers
+        workers, leader = _workers_and_leader(group)
         if workers.existing is not None and self._has_domains(workers, leader):
             return self._resize_group(workers, leader, workers.existing)
         placed = self.place(workers, leader)
@@ -209,6 +205,25 @@ class _FlavorAssigner:
 
         With `leaves`, only these domains of the lowest level may be used.
         """
+        prepared = self.prepare(workers, leader)
+        if isinstance(prepared, str):
+            return prepared
+        flavor, parameters, key = prepared
+        cache = flavor.count_cache(key)
+        if leaves is not None:
+            return self._search(flavor, cache, key, cache.count_below(leaves), parameters, leaves)
+        counts = cache.refresh()
+        result_key = parameters, self.explains
+        result = cache.results.get(result_key)
+        if result is None:
+            result = cache.results[result_key] = self._search(flavor, cache, key, counts, parameters, None)
+        assert isinstance(result, list | str)
+        return result
+
+    def prepare(
+        self, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None
+    ) -> tuple[FlavorTopology, PlacementParameters, CountKey] | str:
+        """Return the flavor, the parameters of the search and the key of its counts; or why there is no search."""
         flavor = self.flavor
         if flavor is None:
             return f'Flavor "{workers.flavor}" information missing in TAS cache'
@@ -232,16 +247,7 @@ class _FlavorAssigner:
             parameters.inner_sizes,
             self.is_idle,
         )
-        cache = flavor.count_cache(key)
-        if leaves is not None:
-            return self._search(flavor, cache, key, cache.count_below(leaves), parameters, leaves)
-        counts = cache.refresh()
-        result_key = parameters, self.explains
-        result = cache.results.get(result_key)
-        if result is None:
-            result = cache.results[result_key] = self._search(flavor, cache, key, counts, parameters, None)
-        assert isinstance(result, list | str)
-        return result
+        return flavor, parameters, key
 
     def _search(
         self,
@@ -353,6 +359,70 @@ class _FlavorAssigner:
             if (count + missing_count) % layer.size == 0:
                 return tree.leaves_below(level, ancestor)
         return None
+
+
+# The capacity for the pods of a Workload at each level, for explanations.
+
+
+class GroupCapacity(NamedTuple):
+    """How many pods and slices of a pod set (or a group of two) fit in each domain, and whether all of them fit."""
+
+    workers: PodSetTopologyRequest
+    leader: PodSetTopologyRequest | None
+    flavor: FlavorTopology
+    parameters: PlacementParameters
+    #: The counts at present, and if no Workload used the domains.
+    free: DomainCounts
+    idle: DomainCounts
+    #: Why the pods do not fit; '' if they do.
+    reason: str
+
+
+def capacities_of(
+    state: TopologyState, requests: Sequence[PodSetTopologyRequest]
+) -> list[GroupCapacity | TopologyFailure]:
+    """Return the capacity for each group of pod sets, up to the first one that does not fit.
+
+    The pods of a group reduce the capacity for the next ones. A TopologyFailure stands for a group whose request does
+    not suit the levels of the topology.
+    """
+    result: list[GroupCapacity | TopologyFailure] = []
+    reserved: list[TopologyUsage] = []
+    try:
+        for group in _group_requests(requests):
+            flavor = state.get(group[0].flavor)
+            assigner = _FlavorAssigner(state, flavor, is_idle=False, failed_node="", explains=True)
+            workers, leader = _workers_and_leader(group)
+            prepared = assigner.prepare(workers, leader)
+            if isinstance(prepared, str):
+                return [*result, TopologyFailure(group[0].name, group[0].flavor, prepared)]
+            built, parameters, key = prepared
+            free = built.count_cache(key).refresh().copy()
+            idle = built.count_cache(key._replace(is_idle=True)).refresh().copy()
+            placed = assigner.place_group(group)
+            reason = placed.reason if isinstance(placed, TopologyFailure) else ""
+            result.append(GroupCapacity(workers, leader, built, parameters, free, idle, reason))
+            if isinstance(placed, TopologyFailure):
+                return result
+            for request in group:
+                usage = usage_of([request.flavor], placed[1][request.name], request.template)
+                state.reserve(usage, 1)
+                reserved.append(usage)
+        return result
+    finally:
+        for usage in reserved:
+            state.reserve(usage, -1)
+
+
+def _workers_and_leader(
+    group: Sequence[PodSetTopologyRequest],
+) -> tuple[PodSetTopologyRequest, PodSetTopologyRequest | None]:
+    workers, leader = group[0], None
+    if len(group) > 1:
+        leader = group[1]
+        if leader.pod_count > workers.pod_count:
+            workers, leader = leader, workers
+    return workers, leader
 
 
 # Why pods do not fit, with the number of nodes that each constraint excludes.

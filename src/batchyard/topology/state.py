@@ -4,7 +4,7 @@ Flavors whose topology ends at the host name share the usage of hosts, because t
 Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, tas_non_tas_pod_cache.go).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from batchyard.api.meta import Obj
@@ -302,6 +302,29 @@ class TopologyState:
             for amounts, count in self._usage.get(("" if tree.has_hosts else flavor, values), {}).items():
                 built.capacity.use(leaf, amounts, sign * count)
         return True
+
+    def replace_nodes(self, removed: Iterable[str], added: Iterable[NodeView]) -> None:
+        """Remove and add usable nodes by name, for a simulated change; the trees are built again."""
+        for name in removed:
+            self.nodes.pop(name, None)
+        for node in added:
+            self.nodes[node.name] = node
+        self._forget_trees(self.flavors)
+
+    def pod_count_on(self, nodes: Container[str]) -> int:
+        """Return the number of pods outside topologies on some nodes."""
+        return sum(node in nodes for node, _ in self._pods.values())
+
+    def copy(self) -> "TopologyState":
+        """Return a copy without trees and tentative changes; changes of the copy do not affect the original."""
+        result = TopologyState()
+        result.is_enabled, result.topologies, result.flavors = self.is_enabled, {**self.topologies}, {**self.flavors}
+        result.nodes, result.is_profile_mixed = {**self.nodes}, self.is_profile_mixed
+        result.is_balanced, result.keeps_slices = self.is_balanced, self.keeps_slices
+        result._pods = {**self._pods}
+        result._pods_by_node = {node: {**pod_counts} for node, pod_counts in self._pods_by_node.items()}
+        result._usage = {domain: {**pod_counts} for domain, pod_counts in self._usage.items()}
+        return result
 
     def _has_node(self, flavor: FlavorView, node: NodeView) -> bool:
         levels = self.topologies.get(flavor.topology)

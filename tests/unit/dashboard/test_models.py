@@ -6,10 +6,16 @@ from itertools import pairwise
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.base.instant import SECOND
 from batchyard.dashboard.data_source import FullAccess
+from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.queues import past_usage
-from batchyard.dashboard.static_report import VIEWS
-from unit.dashboard.simulated_dashboard import Model, dashboard
+from batchyard.dashboard.static_report import VIEWS, DashboardViews, PlatformTime
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+from racks import rack_nodes, rack_queues, rack_workload
+from unit.dashboard.simulated_dashboard import Model, Team, dashboard
 
 
 def test_overview_queue_counts_equal_cluster_queue_status() -> None:
@@ -148,5 +154,75 @@ def test_every_model_is_json_serializable() -> None:
 def test_local_queue_row_has_past_usage() -> None:
     consumed = {"cpu": "3171572875n", "memory": "4294967296123456789n", "pods": "0"}
     fair_sharing = {"weightedShare": 0, "admissionFairSharingStatus": {"consumedResources": consumed}}
-    assert past_usage(fair_sharing) == {"pastUsage": "3.172 cpu, 4Gi memory, 0 pods"}
+    assert past_usage(fair_sharing) == {"pastUsage": "3.17 cpu, 4.0 GiB memory, 0 pods"}
     assert past_usage({}) == {}
+
+
+def rack_dashboard(manifests: str) -> DashboardViews:
+    """The pages of a simulated cluster with topologies, after 20 seconds."""
+    world = World(make_scenario(read_manifests([("objects.yaml", manifests)])))
+    history = PlatformHistory(world.kernel.now, world.platform.index.cluster_queue_of)
+    world.client.subscribe(history.observe)
+    world.run_until(20 * SECOND)
+    return DashboardViews(world.client, world.platform.index, history, PlatformTime(world.kernel.now, 0))
+
+
+TOPOLOGY_OF_OTHER = """
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: other}
+spec: {levels: [{nodeLabel: rack}]}
+"""
+UNLABELED_NODE = """
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {conditions: [{type: Ready, status: "True"}]}
+"""
+RACKS = rack_queues() + rack_nodes("b1r1h1", "b1r1h2", "b1r2h1") + rack_workload("one", 3) + rack_workload("two", 3)
+
+
+def test_topology_model_has_usage_and_free_pods_of_each_domain() -> None:
+    flavor = topology_flavor(RACKS)
+    (block,) = flavor["tree"]
+    assert (flavor["usual"], block["pods"], block["free"]) == ("3 pods of 1 cpu", 6, 6)
+    assert [(rack["name"], rack["pods"], rack["free"], rack["share"]) for rack in block["children"]] == [
+        ("r1", 3, 5, 0.375),
+        ("r2", 3, 1, 0.75),
+    ]
+    hosts = {host["name"]: host["workloads"] for rack in block["children"] for host in rack["children"]}
+    assert hosts["b1r2h1"] == [{"workload": "team/one", "pods": 3}]
+
+
+def test_topology_model_has_fragmentation_of_each_level() -> None:
+    model = rack_dashboard(RACKS).model("topologies", {}, FullAccess())
+    assert model is not None
+    rows = [
+        (row["domains"], row["fitting"], row["largest"], row["fragmentation"]) for row in model["flavors"][0]["levels"]
+    ]
+    assert rows == [(1, 1, 6, 0.0), (2, 1, 5, 0.5), (3, 1, 4, 0.5)]
+
+
+def test_topology_model_hides_workloads_of_other_teams() -> None:
+    pages = rack_dashboard(RACKS)
+    team = Team("other", also=(scheme.NODE,))
+    assert "team/one" not in json.dumps(pages.model("topologies", {}, team))
+    assert pages.model("topologies", {}, Team("team")) == {"forbidden": "nodes"}
+
+
+def topology_flavor(manifests: str) -> Model:
+    """The only flavor in the topology model."""
+    model = rack_dashboard(manifests).model("topologies", {}, FullAccess())
+    assert model is not None
+    (flavor,) = model["flavors"]
+    found: Model = flavor
+    return found
+
+
+def test_topology_model_reports_missing_topology_and_no_nodes() -> None:
+    missing = topology_flavor(rack_queues().partition("---")[2] + rack_nodes("b1r1h1") + TOPOLOGY_OF_OTHER)
+    assert missing["missing"]
+    flavor = topology_flavor(rack_queues() + UNLABELED_NODE)
+    assert (flavor["tree"], flavor["usual"]) == ([], "")

@@ -5,14 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from batchyard.api.meta import key_of
+from batchyard.api import well_known
+from batchyard.api.meta import key_of, with_metadata
 from batchyard.base.instant import SECOND
+from batchyard.client.local import LocalClient
+from batchyard.controller_runtime.kernel import VirtualEventLoop
+from batchyard.explain.blockers import occupants_of
 from batchyard.explain.cohort_simulation import DECISIONS_MAX, NO_CHANGE, CohortSimulation, HypotheticalChange
 from batchyard.explain.searches import Proposal, Search, run_searches, search_smallest_amount, search_smallest_between
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.sim.random_worlds import KUEUE_API, make_object
+from batchyard.store.memory import Store
+from unit.nodes.node_make import node, pod
+from yard import SchedulerBench, workload
 
 MILLI_CPU_MISSING = 700
 """The asked Workload requests 1 cpu, and 300m of the quota are free."""
@@ -105,3 +112,12 @@ def test_least_between_finds_smallest_admitting_amount(simulation: CohortSimulat
         yield Proposal("quota", str(result.amount), ())
 
     assert [each.text for each in run_searches([search()], simulation).proposals] == [str(MILLI_CPU_MISSING)]
+
+
+def test_occupant_is_workload_in_annotation_of_pod() -> None:
+    store = Store()
+    for obj in (node(), with_metadata(pod("placed"), annotations={well_known.WORKLOAD: "job-a"})):
+        store.put(key_of(obj), obj)
+    client = LocalClient(store, VirtualEventLoop(0))
+    (occupant,) = occupants_of(workload(), [pod("asked", node="")], SchedulerBench().snapshot, client)
+    assert occupant.key == "team/job-a"

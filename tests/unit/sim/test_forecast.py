@@ -7,6 +7,7 @@ import pytest
 
 import make
 import yard
+from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import AdmissionFairSharing
@@ -15,7 +16,10 @@ from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forec
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.quota_only_state import pending_order_of, queues_of
 from batchyard.sim.forecasting.run_times import EstimateBasis
+from batchyard.sim.scenario import make_scenario
 from batchyard.sim.state import State
+from batchyard.sim.world import World
+from racks import rack_nodes, rack_queues, rack_workload
 from unit.sim.forks_make import queue, state, without_runtimes, workload
 
 pytestmark = pytest.mark.slow
@@ -164,3 +168,36 @@ def test_queue_order_of_forecasts_counts_usage_and_penalties() -> None:
     assert queue_order("3") == ["b1", "b2", "a1", "b3", "a2", "a3"]
     assert queue_order("3", half_life=0) == ["b1", "b2", "b3", "a1", "a2", "a3"]
     assert queue_order("3", is_usage_based=False) == ["a1", "a2", "a3", "b1", "b2", "b3"]
+
+
+def rack_state(manifests: str) -> State:
+    world = World(make_scenario(read_manifests([("objects.yaml", manifests)])))
+    world.run_until(20 * SECOND)
+    return world.state()
+
+
+def test_forks_run_with_topologies() -> None:
+    nodes = rack_nodes("b1r1h1", "b1r1h2", "b1r2h1")
+    running = rack_workload("a", 6).replace("10h", "50s")
+    manifests = rack_queues() + nodes + running + rack_workload("b", 5, at=2)
+    assert forecast_of(rack_state(manifests), "b").waits == [31 * SECOND]
+
+
+def test_forks_keep_workloads_of_other_cohort_trees_on_the_same_nodes() -> None:
+    manifests = rack_queues("cq", "more") + rack_nodes("b1r1h1", "b1r1h2")
+    running = rack_workload("a", 6, queue="more")
+    found = rack_state(manifests + running + rack_workload("b", 5, at=2))
+    assert forecast_of(found, "b").waits == []
+
+
+def test_forks_subtract_pods_outside_topologies_from_the_nodes() -> None:
+    pod = """
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: daemon, namespace: team}
+spec: {nodeName: b1r1h1, containers: [{name: c, image: i, resources: {requests: {cpu: 2}}}]}
+"""
+    manifests = rack_queues() + rack_nodes("b1r1h1", "b1r1h2") + pod + rack_workload("b", 7, at=2)
+    reported = forecast_of(rack_state(manifests), "b")
+    assert (reported.waits, reported.started_fraction) == ([], 0)

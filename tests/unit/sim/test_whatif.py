@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.sim.faults import Drain, ScheduledFault
 from batchyard.sim.random_worlds import scenario_of
-from batchyard.sim.scenario import InvalidScenario
+from batchyard.sim.scenario import InvalidScenario, make_scenario
 from batchyard.sim.simulate import read_scenario
 from batchyard.sim.whatif import (
     Difference,
@@ -25,6 +26,8 @@ from batchyard.sim.whatif import (
     read_change,
     start_from_state,
 )
+from batchyard.sim.world import World
+from racks import rack_nodes, rack_queues, rack_workload
 from unit.sim.forks_make import queue, state, workload
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -171,3 +174,60 @@ def _nodes(scenario: Any) -> list[str]:
     world = World(scenario)
     world.run_until(120 * SECOND)
     return [node["metadata"]["name"] for node in world.objects(scheme.NODE)]
+
+
+# Topologies: nodes that are added, deleted or cordoned, and the first Topology.
+
+
+RACK = rack_nodes("b1r1h1", "b1r1h2")
+FREE_OF_TOPOLOGY = rack_queues().replace("topologyName: racks, ", "").partition("---")[2]
+
+
+def rack_effects(manifests: str, change: str, deleted: tuple[Key, ...] = (), *, is_state: bool = False) -> Any:
+    """The effects of a change after 20 seconds, and the topology assignments with it."""
+    scenario = make_scenario(read_manifests([("objects.yaml", manifests)]))
+    start = RunStart(scenario, at=20 * SECOND)
+    if is_state:
+        world = World(scenario)
+        world.run_until(20 * SECOND)
+        start = start_from_state(world.state())
+    planned, _ = read_change([change] if change else [], deleted, start)
+    comparison = compare(start, planned, 3600 * SECOND)
+    records = [each for each in comparison.changed.log if each["event"] in {"QuotaReserved", "Reassigned"}]
+    domains = {
+        each["workload"].partition("/")[2]: " ".join(
+            f"{domain['values'][-1]}:{domain['count']}"
+            for domain in each["podSets"][0].get("topologyAssignment", {}).get("domains", ())
+        )
+        for each in records
+    }
+    return {name: effect for name, (effect, _) in effects(difference_of(comparison, 0)).items()}, domains
+
+
+@pytest.mark.parametrize("is_state", [False, True])
+def test_added_node_gives_room_in_its_domain(is_state: bool) -> None:
+    manifests = rack_queues() + RACK + rack_workload("a", 6) + rack_workload("b", 5, at=2)
+    assert rack_effects(manifests, rack_nodes("b1r2h1", cpu=8), is_state=is_state) == (
+        {"b": "starts"},
+        {"b": "b1r2h1:5"},
+    )
+    assert rack_effects(manifests, rack_nodes("b1r1h3", cpu=1), is_state=is_state)[0] == {}
+
+
+def test_deleted_node_is_replaced_in_the_same_rack() -> None:
+    manifests = rack_queues() + RACK + rack_nodes("b1r1h3") + rack_workload("a", 6)
+    assert rack_effects(manifests, "", (Key(scheme.NODE, "", "b1r1h1"),))[1] == {"a": "b1r1h2:2 b1r1h3:4"}
+
+
+def test_cordoned_node_has_no_room() -> None:
+    manifests = rack_queues() + RACK + rack_workload("a", 2) + rack_workload("b", 5, at=30)
+    cordoned = "{apiVersion: v1, kind: Node, metadata: {name: b1r1h2}, spec: {unschedulable: true}}"
+    assert rack_effects(manifests, cordoned)[0]["b"] == "does not start"
+
+
+@pytest.mark.parametrize("is_state", [False, True])
+def test_first_topology_enables_topology_aware_scheduling(is_state: bool) -> None:
+    manifests = FREE_OF_TOPOLOGY + RACK + rack_workload("a", 3, "{required: rack}", at=1)
+    late = rack_workload("b", 5, at=0) + rack_workload("c", 4, at=0)
+    found = rack_effects(manifests, rack_queues() + late, is_state=is_state)[1]
+    assert found == {"b": "b1r1h1:4 b1r1h2:1"}

@@ -48,6 +48,7 @@ _wrap: Final = partial(wrap, break_on_hyphens=False, break_long_words=False)
 _CELL_WIDTH_MAX: Final = 44
 _QUOTA_ROWS_MAX: Final = 18
 _LABEL_WIDTH: Final = 13
+_PLACEMENT_DOMAINS_SHOWN: Final = 8
 
 _VERDICT_TEXTS: Final = {
     "fits": "fits",
@@ -59,6 +60,7 @@ _VERDICT_TEXTS: Final = {
     "taint": "taint not tolerated",
     "affinity": "not selected by the pods",
     "notFound": "flavor not found",
+    "topology": "topology does not suit",
 }
 
 
@@ -74,6 +76,7 @@ def document_text_lines(document: Document, *, is_wide: bool) -> Iterator[str]:
         _quota_lines(document, is_wide=is_wide),
         _queue_quota_lines(document),
         _holder_lines(document),
+        _topology_lines(document),
         _node_lines(document),
         _change_lines(document),
     ):
@@ -195,6 +198,56 @@ def _holder_lines(document: Document) -> Iterator[str]:
     yield from _table_lines(rows, is_last_column_uncut=True)
     if document.get("holdersMore"):
         yield f"... and {document['holdersMore']} more"
+
+
+def _topology_lines(document: Document) -> Iterator[str]:
+    """Yield the topology domains: where admitted pods are, or how many pods of a pending Workload fit per level."""
+    for part in document.get("topology") or ():
+        if part.get("reason") and "levels" not in part:
+            yield from _wrap(f"topology {part['topology']}, pod set {part['podSet']}: {part['reason']}", LINE_WIDTH)
+        elif "fits" in part:
+            yield from _topology_fit_lines(part)
+        else:
+            yield from _topology_placement_lines(part)
+
+
+def _topology_fit_lines(part: Document) -> Iterator[str]:
+    request = f"{part['request']} {part['level']}"
+    if part.get("sliceSize"):
+        request += f", slices of {part['sliceSize']} per {part['sliceLevel']}"
+    leader = f" and a leader ({part['leader']})" if part.get("leader") else ""
+    pods = count_with_noun(part["pods"], "pod")
+    yield f"topology {part['topology']}, flavor {part['flavor']}, pod set {part['podSet']}: {pods}{leader}, {request}"
+    rows = [("LEVEL", "DOMAINS", "WITH ROOM", "LARGEST", "FREE", "FREE IF IDLE", "TOTAL FREE", "NEEDED")]
+    for level in part["levels"]:
+        name = f"{level['level']} (binds)" if level.get("binds") else level["level"]
+        numbers = (level["free"], level["idle"], level["total"], part["pods"])
+        rows.append((name, str(level["domains"]), str(level["fitting"]), level.get("largest", ""), *map(str, numbers)))
+    yield from _table_lines(rows)
+    occupants = part.get("occupants") or ()
+    where = part.get("domain") or f"topology {part['topology']}"
+    if occupants:
+        rows_of_occupants = [(f"IN {where}", "QUEUE", "PRIORITY", "PODS", "FREES ROOM FOR")]
+        for each in occupants:
+            amounts = (each["priority"], each["pods"], each["frees"])
+            rows_of_occupants.append((each["workload"], each["clusterQueue"], *map(str, amounts)))
+        yield from _table_lines(rows_of_occupants)
+    if part.get("occupantsMore"):
+        yield f"... and {part['occupantsMore']} more"
+    if part.get("otherPods"):
+        yield f"{count_with_noun(part['otherPods'], 'other pod')} without topology in {where}"
+
+
+def _topology_placement_lines(part: Document) -> Iterator[str]:
+    yield f"placement of pod set {part['podSet']}: {count_with_noun(part['pods'], 'pod')}"
+    rows = [("LEVEL", "DOMAINS", "PODS")]
+    for level in part["levels"]:
+        shown = [f"{each['domain']}: {each['pods']}" for each in level["domains"][:_PLACEMENT_DOMAINS_SHOWN]]
+        more = level["count"] - len(shown)
+        missing = [f"{level['missing']} in domains that are gone"] if level.get("missing") else []
+        texts = [*shown, *([f"and {more} more"] if more else ()), *missing]
+        rows.append((level["level"], str(level["count"]), ", ".join(texts)))
+    yield from _table_lines(rows, is_last_column_uncut=True)
 
 
 def _node_lines(document: Document) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""The node pages of the dashboard: all nodes by pool with their utilization, and one node with its pods."""
+"""The node pages of the dashboard: nodes by pool with their utilization, one node with its pods, and topologies."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batchyard.api import scheme, well_known
@@ -8,10 +9,14 @@ from batchyard.api.meta import Key, Obj, annotation, find_condition, label
 from batchyard.api.times import parse_time
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import MINUTE, Instant
 from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_of
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
+from batchyard.scheduling.snapshot import Snapshot
+from batchyard.topology.state import FlavorTopology
+from batchyard.topology.tree import PODS, PodAmounts
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
 NODES_MAX: Final = 5000
@@ -44,6 +49,7 @@ def nodes_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -
         "pools": [_pool_document(inputs, name, pools[name]) for name in sorted(pools)],
         "count": len(node_objects),
         "resources": sorted(resources, key=_resource_order),
+        "topologies": len(inputs.queue_source.snapshot.topology.flavors),
     }
 
 
@@ -204,3 +210,142 @@ def _pod_row(view: PodView, obj: Obj) -> ViewJson:
 
 def _resource_order(resource: str) -> tuple[bool, int, str]:
     return "/" not in resource, _MAIN_RESOURCES.index(resource) if resource in _MAIN_RESOURCES else 0, resource
+
+
+# Topologies: the tree of domains of each flavor, with usage, fragmentation and the Workloads in each domain.
+
+
+_UNCOUNTED_RESOURCES: Final = (PODS, "ephemeral-storage")
+
+
+def topologies_document(inputs: ViewInputs, access: NamespaceAccess, _query: Query) -> ViewJson:
+    """Return the document of the topology page: for each flavor with a Topology, levels and the tree of domains.
+
+    Workloads that the user may not list have no name. Usage consists of Workloads with topology assignments and other
+    pods. The usual request of a flavor is the one that most Workloads there have, and of several, the largest.
+    The fragmentation of a level is the fraction of the free room for it that no domain of the level can use. At most
+    NODES_MAX domains of the lowest level are shown. Without permission to list Nodes, the document only has
+    `forbidden`.
+    """
+    if not access.may_list_all(scheme.NODE):
+        return {"forbidden": "nodes"}
+    snapshot = inputs.queue_source.snapshot
+    flavors = sorted(snapshot.topology.flavors)
+    return {"flavors": [_topology_document(snapshot, name, access) for name in flavors]}
+
+
+def _topology_document(snapshot: Snapshot, flavor: str, access: NamespaceAccess) -> ViewJson:
+    built, view = snapshot.topology.get(flavor), snapshot.topology.flavors[flavor]
+    if built is None:
+        return {"flavor": flavor, "topology": view.topology, "missing": True, "levels": [], "tree": []}
+    occupants, usual = _occupants_by_leaf(snapshot, built, access)
+    tree, capacity = built.tree, built.capacity
+    counts = (
+        [0] * tree.leaf_count if usual is None else [capacity.count_pods(n, usual[0]) for n in range(len(occupants))]
+    )
+    builder = _DomainDocuments(built, occupants, counts, 0 if usual is None else usual[1])
+    shown_leaves = min(tree.leaf_count, NODES_MAX)
+    top_level_domains = range(len(tree.paths[0])) if tree.levels else range(0)
+    return {
+        "flavor": flavor,
+        "topology": view.topology,
+        "usual": "" if usual is None else _request_text(*usual),
+        "levels": [builder.level_row(level) for level in range(len(tree.levels))],
+        "tree": [
+            builder.domain(0, each) for each in top_level_domains if tree.leaves_below(0, each).start < shown_leaves
+        ],
+        "hidden": tree.leaf_count - shown_leaves,
+    }
+
+
+def _request_text(amounts: PodAmounts, pod_count: int) -> str:
+    requests = [f"{data_source.format_resource_amount(r, amount)} {r}" for r, amount in amounts if r != PODS]
+    return f"{count_with_noun(pod_count, 'pod')} of {', '.join(requests) or 'no resources'}"
+
+
+def _occupants_by_leaf(
+    snapshot: Snapshot, built: FlavorTopology, access: NamespaceAccess
+) -> tuple[list[list[ViewJson]], tuple[PodAmounts, int] | None]:
+    """Return the Workloads in each domain of the lowest level, and the usual request: one pod, and the pods."""
+    tree, flavor = built.tree, built.flavor.name
+    occupants: list[list[ViewJson]] = [[] for _ in range(tree.leaf_count)]
+    request_counts: dict[tuple[PodAmounts, int], int] = {}
+    for queue in snapshot.queues.values():
+        for holder in queue.workloads.values():
+            is_visible = access.may_list(scheme.WORKLOAD, holder.key.partition("/")[0])
+            pod_counts: dict[PodAmounts, int] = {}
+            for usage in holder.topology_usage:
+                leaf = tree.leaf_by_values.get(usage.values)
+                if usage.flavor == flavor:
+                    pod_counts[usage.pod] = pod_counts.get(usage.pod, 0) + usage.pod_count
+                if leaf is not None and (tree.has_hosts if usage.is_host else usage.flavor == flavor):
+                    occupants[leaf].append({"workload": holder.key if is_visible else "", "pods": usage.pod_count})
+            for request in pod_counts.items():
+                request_counts[request] = request_counts.get(request, 0) + 1
+    if not request_counts:
+        return occupants, None
+    return occupants, max(request_counts, key=lambda each: (request_counts[each], each[1]))
+
+
+@dataclass(slots=True)
+class _DomainDocuments:
+    """Makes the documents of the domains of one flavor."""
+
+    flavor: FlavorTopology
+    occupants: Sequence[Sequence[ViewJson]]
+    #: How many pods of the usual request fit in each domain of the lowest level, and the pods of the usual request.
+    leaf_counts: Sequence[int]
+    usual_count: int
+
+    def level_row(self, level: int) -> ViewJson:
+        """Return the row of a level: its domains, those with room for the usual request, and its fragmentation."""
+        tree = self.flavor.tree
+        counts = [self._free_count(level, domain) for domain in range(len(tree.paths[level]))]
+        free, unit = sum(self.leaf_counts), self.usual_count
+        usable = sum(count - count % unit for count in counts) if unit else 0
+        return {
+            "level": tree.levels[level],
+            "domains": len(counts),
+            "fitting": sum(count >= unit for count in counts) if unit else None,
+            "largest": max(counts, default=0),
+            "fragmentation": round(1 - usable / free, 3) if free and unit else 0.0,
+        }
+
+    def domain(self, level: int, domain: int) -> ViewJson:
+        """Return the document of a domain with those below it."""
+        tree = self.flavor.tree
+        leaves = tree.leaves_below(level, domain)
+        is_leaf = level + 1 == len(tree.levels)
+        usage = self._usage(leaves)
+        document: ViewJson = {
+            "name": tree.paths[level][domain][-1],
+            "share": max((line["share"] for line in usage), default=0.0),
+            "usage": usage,
+            "pods": sum(each["pods"] for leaf in leaves for each in self.occupants[leaf]),
+            "free": self._free_count(level, domain) if self.usual_count else None,
+        }
+        if is_leaf:
+            return {**document, "workloads": self.occupants[domain]}
+        first_child = tree.first_child[level]
+        children = range(first_child[domain], first_child[domain + 1])
+        return {**document, "children": [self.domain(level + 1, child) for child in children]}
+
+    def _free_count(self, level: int, domain: int) -> int:
+        return sum(self.leaf_counts[leaf] for leaf in self.flavor.tree.leaves_below(level, domain))
+
+    def _usage(self, leaves: range) -> list[ViewJson]:
+        capacity, total = self.flavor.capacity, self.flavor.tree.capacity
+        resources = [r for r in sorted(total, key=_resource_order) if r not in _UNCOUNTED_RESOURCES and any(total[r])]
+        lines = []
+        for resource in resources:
+            amount = sum(total[resource][leaf] for leaf in leaves)
+            used = amount - sum(capacity.free[resource][leaf] for leaf in leaves)
+            lines.append(
+                {
+                    "resource": resource,
+                    "used": data_source.format_resource_amount(resource, used),
+                    "capacity": data_source.format_resource_amount(resource, amount),
+                    "share": data_source.usage_fraction(used, amount),
+                }
+            )
+        return lines

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import meta, scheme
-from batchyard.api.amounts import readable_amount
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.base.instant import SECOND, Instant
 from batchyard.dashboard import data_source
@@ -18,8 +17,6 @@ from batchyard.dashboard.models.rows import (
     workload_row_by_key,
 )
 from batchyard.scheduling.cluster_queue import ClusterQueue
-
-_MEBI: Final = 2**20
 
 
 def cluster_queue_row(inputs: ViewInputs, queue: ClusterQueue) -> ViewJson:
@@ -71,20 +68,21 @@ def past_usage(fair_sharing_status: dict[str, Any]) -> ViewJson:
     consumed = (fair_sharing_status.get("admissionFairSharingStatus") or {}).get("consumedResources")
     if consumed is None:
         return {}
-    texts = [f"{_rounded_amount(resource, quantity)} {resource}" for resource, quantity in sorted(consumed.items())]
+    texts = [f"{_format_quantity(resource, quantity)} {resource}" for resource, quantity in sorted(consumed.items())]
     return {"pastUsage": ", ".join(texts)}
 
 
-def _rounded_amount(resource: str, quantity: str) -> str:
-    """Format a quantity without small fractions: in thousandths of a core, or in units, or in mebibytes."""
-    amount = meta.amount(resource, quantity)
-    return readable_amount(resource, amount // _MEBI * _MEBI if amount >= _MEBI and resource != "cpu" else amount)
+def _format_quantity(resource: str, quantity: str) -> str:
+    return data_source.format_resource_amount(resource, meta.amount(resource, quantity))
 
 
 def _local_usage_rows(flavor_usage: dict[str, Any]) -> list[ViewJson]:
     reserved_totals = {each["name"]: each.get("total", "0") for each in flavor_usage.get("resources") or ()}
     nonzero_totals = {name: total for name, total in reserved_totals.items() if str(total) != "0"}
-    return [{"flavor": flavor_usage["name"], "resource": name, "used": total} for name, total in nonzero_totals.items()]
+    return [
+        {"flavor": flavor_usage["name"], "resource": name, "used": _format_quantity(name, str(total))}
+        for name, total in nonzero_totals.items()
+    ]
 
 
 # Time series from the history: pending and running Workloads of a ClusterQueue, and their usage.

@@ -25,6 +25,7 @@ _TABLES: Final[tuple[Callable[[ComparedRun], FigureTable], ...]] = (
     run_tables.machines_table,
     run_tables.pools_table,
     run_tables.teams_table,
+    run_tables.topology_table,
 )
 
 
@@ -44,14 +45,18 @@ def sections_of(runs: ComparedRuns) -> list[Section]:
         (run_tables.waits_table(runs.a, *grouping), run_tables.waits_table(runs.b, *grouping)) for grouping in groupings
     ]
     tables += [(table_of(runs.a), table_of(runs.b)) for table_of in _TABLES]
-    sections = [pair_tables(*pair) for pair in tables]
-    return [_sort_size_rows(section) for section in sections if section.rows]
+    sections = [_sort_rows(pair_tables(*pair), *pair) for pair in tables]
+    return [section for section in sections if section.rows]
 
 
-def _sort_size_rows(section: Section) -> Section:
-    if section.name != "size":
-        return section
-    return replace(section, rows=sorted(section.rows, key=lambda row: _SIZES.index(row.name)))
+def _sort_rows(section: Section, a: FigureTable, b: FigureTable) -> Section:
+    """Return a section with its rows by size, or for topologies, by level; other sections are sorted by name."""
+    if section.name == run_tables.TOPOLOGY_TABLE:
+        names = list({**a.rows, **b.rows})
+        return replace(section, rows=sorted(section.rows, key=lambda row: names.index(row.name)))
+    if section.name == "size":
+        return replace(section, rows=sorted(section.rows, key=lambda row: _SIZES.index(row.name)))
+    return section
 
 
 def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Reduces a platform's state to queues and Workloads, so that forecasts simulate quota without jobs, pods and nodes.
 
 Workloads in a reduced state run for a given time. Only the cohort trees of the requested Workloads are kept, and only
-the first Workloads of long queues. Admission checks are removed, so that they pass at once.
+the first Workloads of long queues. Admission checks are removed, so that they pass at once. If flavors have a Topology,
+nodes are kept, without the capacity that other pods use.
 """
 
 import heapq
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, controller_of, format_amount, with_path
+from batchyard.api.views.node import flavor_view, node_view, parse_pod_template
+from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import (
     LocalQueueView,
     WorkloadView,
@@ -30,6 +33,7 @@ from batchyard.scheduling.fair_sharing.admission_fair_sharing import (
 )
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.sim.state import State
+from batchyard.topology.counts import pod_amounts
 
 #: Limits on the kept Workloads of a requested Workload's queue: in total, and behind it (they may start earlier).
 KEPT_QUEUE_MAX: Final = 1500
@@ -180,6 +184,9 @@ def reduce_to_quota(
     """
     requested_queues = {pending_order.positions[name][0] for name in names or () if name in pending_order.positions}
     trees = {tree for queue, tree in queues.trees.items() if names is None or queue in requested_queues}
+    topology_trees = _trees_with_topology(state, queues)
+    if not trees.isdisjoint(topology_trees):  # their Workloads share nodes
+        trees |= topology_trees
     kept_views = [view for view in pending_order.workloads_with_quota if queues.trees.get(view.cluster_queue) in trees]
     kept_queues = [queue for queue in pending_order.waiting_by_queue if queues.trees.get(queue) in trees]
     last_by_queue = {}
@@ -191,12 +198,49 @@ def reduce_to_quota(
         last_by_queue[queue] = views[-1].key
         kept_views += views
     objects = {key: obj for key, obj in state.objects.items() if key.kind in _KEPT_KINDS}
+    if not trees.isdisjoint(topology_trees):
+        objects |= _nodes_without_other_pods(state)
     for cluster_queue in state.of_kind(scheme.CLUSTER_QUEUE):
         name = cluster_queue["metadata"]["name"]
         if queues.trees[name] in trees:
             objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _remove_admission_checks(cluster_queue)
     workloads = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept_views}
     return QuotaOnlyState(objects, workloads, last_by_queue)
+
+
+def _trees_with_topology(state: State, queues: QueueTrees) -> set[str]:
+    """Return the cohort trees with flavors of a stored Topology, for which nodes decide too."""
+    topologies = {obj["metadata"]["name"] for obj in state.of_kind(scheme.TOPOLOGY)}
+    if not topologies:
+        return set()
+    flavors = map(flavor_view, state.of_kind(scheme.RESOURCE_FLAVOR))
+    names = {flavor.name for flavor in flavors if flavor.topology in topologies}
+    views = map(cluster_queue_view, state.of_kind(scheme.CLUSTER_QUEUE))
+    return {queues.trees[view.name] for view in views if not names.isdisjoint(view.flavors)}
+
+
+def _nodes_without_other_pods(state: State) -> dict[Key, Obj]:
+    """Return the nodes, whose allocatable resources are reduced by the pods that no Job controls."""
+    used: dict[str, dict[str, int]] = {}
+    for pod in state.of_kind(scheme.POD):
+        node_name, owner = (pod.get("spec") or {}).get("nodeName") or "", controller_of(pod)
+        if not node_name or is_terminal(pod) or (owner is not None and owner["kind"] == "Job"):
+            continue
+        amounts = used.setdefault(node_name, {})
+        for resource, amount in pod_amounts(parse_pod_template(pod["spec"])):
+            amounts[resource] = amounts.get(resource, 0) + amount
+    nodes: dict[Key, Obj] = {}
+    for node in state.of_kind(scheme.NODE):
+        name = node["metadata"]["name"]
+        if name in used:
+            view = node_view(node)
+            allocatable = {
+                resource: format_amount(resource, max(0, amount - used[name].get(resource, 0)))
+                for resource, amount in view.allocatable.items()
+            }
+            node = with_path(node, ("status", "allocatable"), allocatable)  # noqa: PLW2901 - the changed copy
+        nodes[Key(scheme.NODE, "", name)] = node
+    return nodes
 
 
 def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collection[str]) -> int:

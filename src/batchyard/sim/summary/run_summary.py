@@ -75,6 +75,7 @@ def summarize_run(run: WatchedSimulation, grouping: SummaryGrouping = SummaryGro
         run_tables.queue_quota_table(run),
         run_tables.machines_table(run),
         run_tables.fairness_table(run),
+        run_tables.topology_table(run),
     )
     pending = [row for row in run.result.workloads if row.status == Status.PENDING]
     pending.sort(key=lambda row: -row.waited)

@@ -5,17 +5,27 @@ not started waits until the end of the run, or of the longer run of a comparison
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.accounting.accounts import LOST, StatementLine
-from batchyard.base.instant import HOUR, SECOND, duration_seconds
+from batchyard.api import scheme
+from batchyard.api.views.node import PodTemplate, flavor_view
+from batchyard.api.views.workload import AdmittedPodSet, workload_view
+from batchyard.base.instant import HOUR, SECOND, Instant, duration_seconds
+from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.topology_nomination import usage_of_pod_set
 from batchyard.sim.summary.fairness import jain_index, shares_of
 from batchyard.sim.summary.figure import GIBIBYTE, BetterDirection, Figure, Figures, FigureTable, Unit
-from batchyard.sim.summary.run_watch import WatchedSimulation
+from batchyard.sim.summary.run_watch import WatchedSimulation, held_pod_sets
 from batchyard.sim.summary.workload_records import FlavorResource, WorkloadRecord
-from batchyard.sim.time_series import Curve
+from batchyard.sim.time_series import Curve, Gauge
 from batchyard.sim.trace_report import duration_statistics
 from batchyard.sim.whatif import machine_hours
+from batchyard.topology.counts import CountKey, pod_amounts
+from batchyard.topology.state import TopologyState, TopologyUsage
+from batchyard.topology.tree import PodAmounts
 
 _DISPLAY_UNIT_SIZES: Final[Mapping[str, int]] = {"cpu": 1000, "memory": GIBIBYTE}
 _NO_POOL: Final = "(no pool)"
@@ -92,6 +102,14 @@ _POOL_FIGURES: Final = (
     Figure("nodes", "mean nodes", Unit.COUNT),
     Figure("peakNodes", "peak nodes", Unit.COUNT),
     *_COST_FIGURES,
+)
+
+_TOPOLOGY_FIGURES: Final = (
+    Figure("placements", "placements", Unit.COUNT),
+    Figure("domains", "mean domains", Unit.COUNT, BetterDirection.LESS),
+    Figure("oneDomain", "in one domain", Unit.SHARE, BetterDirection.MORE),
+    Figure("distance", "mean distance", Unit.COUNT, BetterDirection.LESS),
+    Figure("fragmentation", "fragmentation", Unit.SHARE, BetterDirection.LESS),
 )
 
 
@@ -349,3 +367,187 @@ def _cost_figures(lines: Sequence[StatementLine]) -> Figures:
 def to_display_units(resource: str, amount: float) -> float:
     """Return an amount in the unit in which it is shown: cpu in cores, memory in GiB, other resources unchanged."""
     return amount / _DISPLAY_UNIT_SIZES.get(resource, 1)
+
+
+# Topologies: how far the pods of a pod set are spread over domains, and how fragmented the free capacity is.
+
+
+#: Fragmentation is evaluated at this many instants at most; others keep the previous value.
+_EVALUATED_INSTANTS_MAX: Final = 5000
+_ALL_LEVELS: Final = "all levels"
+TOPOLOGY_TABLE: Final = "topology"
+
+
+class _UsualRequest(NamedTuple):
+    """The most frequent request of the pod sets placed in a flavor: the pod template, and the number of pods."""
+
+    template: PodTemplate
+    pod_count: int
+
+
+@dataclass(slots=True)
+class _LevelSpread:
+    """The placements of pod sets at one level of a flavor's topology."""
+
+    domain_counts: list[int] = field(default_factory=list)
+    #: For each placement of several pods, the fraction of its pairs of pods that are in different domains.
+    distances: list[float] = field(default_factory=list)
+
+
+def topology_table(run: WatchedSimulation) -> FigureTable:
+    """Return spread and fragmentation by flavor and topology level; without rows if no pod set got domains.
+
+    A placement is a topology assignment that a pod set got. The distance at a level is the fraction of the pairs of
+    pods of a placement that are in different domains of this level; over all levels, it is the number of levels that
+    separate two pods. Both are means over placements of several pods.
+
+    The fragmentation at a level is the fraction of the free room that no domain of the level can use for the usual
+    request, as a mean over time. The usual request is the pod set that was placed most often in the flavor. The free
+    room is the number of its pods that fit in all hosts (domains of the lowest level) together. Of a domain that has
+    room for n pods, the usual request of c pods can use n - n mod c.
+    """
+    rows: dict[str, Figures] = {}
+    if run.watch.topology is not None:
+        replay = _TopologyReplay(run)
+        replay.run()
+        for flavor in sorted(replay.spread_by_flavor):
+            rows |= replay.rows_of(flavor)
+    note = "fragmentation: free room that no domain of the level can use for the usual request"
+    return FigureTable(TOPOLOGY_TABLE, "topology", "flavor and level", _TOPOLOGY_FIGURES, rows, note)
+
+
+class _TopologyReplay:
+    """Replays the events of a simulation to compute spread and fragmentation."""
+
+    def __init__(self, run: WatchedSimulation) -> None:
+        assert run.watch.topology is not None
+        self._run = run
+        self._events = run.watch.topology.events
+        self._state = TopologyState()
+        self._state.enable({})
+        self._usage_by_key: dict[str, TopologyUsage] = {}
+        self._gauges: dict[tuple[str, str], Gauge] = {}
+        self.spread_by_flavor: dict[str, dict[str, _LevelSpread]] = {}
+        self._usual_requests = self._find_usual_requests()
+
+    def run(self) -> None:
+        """Replay all events."""
+        instants = len({now for now, _ in self._events})
+        stride, instant_count = 1 + instants // _EVALUATED_INSTANTS_MAX, 0
+        for index, (now, event) in enumerate(self._events):
+            self._apply(event)
+            if index + 1 == len(self._events) or self._events[index + 1][0] != now:
+                if instant_count % stride == 0:
+                    self._evaluate(now)
+                instant_count += 1
+
+    def rows_of(self, flavor: str) -> dict[str, Figures]:
+        """Return the figures of a flavor by level, and of all levels together."""
+        spread = self.spread_by_flavor[flavor]
+        rows: dict[str, Figures] = {}
+        distances = {level: mean(each.distances) if each.distances else 0.0 for level, each in spread.items()}
+        for level, each in spread.items():
+            gauge = self._gauges.get((flavor, level))
+            rows[f"{flavor}: {level}"] = {
+                "placements": len(each.domain_counts),
+                "domains": mean(each.domain_counts),
+                "oneDomain": sum(count == 1 for count in each.domain_counts) / len(each.domain_counts),
+                "distance": distances[level],
+                "fragmentation": 0.0 if gauge is None else gauge.mean(self._run.result.now),
+            }
+        placements = max(len(each.domain_counts) for each in spread.values())
+        rows[f"{flavor}: {_ALL_LEVELS}"] = {"placements": placements, "distance": sum(distances.values())}
+        return rows
+
+    def _find_usual_requests(self) -> dict[str, _UsualRequest]:
+        counts: dict[str, dict[tuple[PodAmounts, int], int]] = {}
+        templates: dict[PodAmounts, PodTemplate] = {}
+        for _, event in self._events:
+            if event.key.kind != scheme.WORKLOAD:
+                continue
+            template_by_name = {each.name: each.template for each in workload_view(event.obj).pod_sets}
+            for held in held_pod_sets(event):
+                template = template_by_name[held.name]
+                amounts = pod_amounts(template)
+                templates.setdefault(amounts, template)
+                for flavor in {*held.flavors.values()}:
+                    own_counts = counts.setdefault(flavor, {})
+                    own_counts[amounts, held.pods] = own_counts.get((amounts, held.pods), 0) + 1
+        usual: dict[str, _UsualRequest] = {}
+        for flavor, own_counts in counts.items():
+            usual_amounts, pod_count = max(own_counts, key=lambda each: (own_counts[each], each[1]))
+            usual[flavor] = _UsualRequest(templates[usual_amounts], max(1, pod_count))
+        return usual
+
+    def _apply(self, event: WatchEvent) -> None:
+        is_deleted, state, name = event.type is EventType.DELETED, self._state, event.key.name
+        match event.key.kind:
+            case scheme.TOPOLOGY if is_deleted:
+                state.remove_topology(name)
+            case scheme.TOPOLOGY:
+                state.put_topology(name, [each["nodeLabel"] for each in event.obj["spec"].get("levels") or ()])
+            case scheme.RESOURCE_FLAVOR if is_deleted:
+                state.remove_flavor(name)
+            case scheme.RESOURCE_FLAVOR:
+                state.put_flavor(flavor_view(event.obj))
+            case scheme.NODE:
+                state.observe_node(event.obj, event.old, is_deleted=is_deleted)
+            case scheme.POD:
+                state.observe_pod(event.obj, is_deleted=is_deleted)
+            case _:
+                self._apply_workload(event)
+
+    def _apply_workload(self, event: WatchEvent) -> None:
+        key, view = str(event.key), workload_view(event.obj)
+        self._state.add_usage(self._usage_by_key.pop(key, ()), -1)
+        usage: TopologyUsage = ()
+        for held in held_pod_sets(event):
+            usage += usage_of_pod_set(view, held)
+            for flavor in sorted({*held.flavors.values()}):
+                self._record_spread(flavor, held)
+        self._state.add_usage(usage)
+        self._usage_by_key[key] = usage
+
+    def _record_spread(self, flavor: str, held: AdmittedPodSet) -> None:
+        built = self._state.get(flavor)
+        if built is None or held.topology is None:
+            return
+        tree = built.tree
+        spread = self.spread_by_flavor.setdefault(flavor, {level: _LevelSpread() for level in tree.levels})
+        leaves = {tree.leaf_by_values.get(domain.values): domain.pods for domain in held.topology.domains}
+        if None in leaves:
+            return  # a host of the assignment is gone
+        for number, level in enumerate(tree.levels):
+            pods: dict[int, int] = {}
+            for leaf, count in leaves.items():
+                assert leaf is not None
+                domain = tree.ancestor(leaf, number)
+                pods[domain] = pods.get(domain, 0) + count
+            level_spread = spread.setdefault(level, _LevelSpread())
+            level_spread.domain_counts.append(len(pods))
+            total = sum(pods.values())
+            if total > 1:
+                together = sum(count * (count - 1) for count in pods.values())
+                level_spread.distances.append(1 - together / (total * (total - 1)))
+
+    def _evaluate(self, now: Instant) -> None:
+        for flavor, request in self._usual_requests.items():
+            built = self._state.get(flavor)
+            if built is None or not built.tree.leaf_count:
+                continue
+            levels = built.tree.levels
+            key = CountKey(
+                pod_amounts(request.template),
+                None,
+                built.constraints_of(request.template),
+                1,
+                len(levels) - 1,
+                (0,) * len(levels),
+                False,
+            )
+            pods = built.count_cache(key).refresh().pods
+            free = sum(pods[-1])
+            for number, level in enumerate(levels):
+                usable = sum(count - count % request.pod_count for count in pods[number])
+                gauge = self._gauges.setdefault((flavor, level), Gauge(self._run.start_time))
+                gauge.set(1 - usable / free if free else 0.0, now)

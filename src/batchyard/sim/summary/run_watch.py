@@ -8,7 +8,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.node import node_view
 from batchyard.api.views.pods import pod_view
-from batchyard.api.views.workload import cluster_queue_view, cohort_view
+from batchyard.api.views.workload import AdmittedPodSet, cluster_queue_view, cohort_view, workload_view
 from batchyard.base.instant import Duration, Instant, duration_seconds
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.result import Result
@@ -73,6 +73,37 @@ class MachineUsage:
             curves.setdefault((pool, resource), Curve(self._start_time)).add(sign * amount, now)
 
 
+_TOPOLOGY_KINDS: Final = frozenset({scheme.TOPOLOGY, scheme.RESOURCE_FLAVOR, scheme.NODE, scheme.POD})
+
+
+class TopologyWatch:
+    """The events of a simulation that determine topology domains, their capacity and their use, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Instant, WatchEvent]] = []
+        self._held_by_key: dict[str, Sequence[AdmittedPodSet]] = {}
+
+    def observe(self, event: WatchEvent, now: Instant) -> None:
+        """Record an event of a topology, flavor, node or pod, or of a Workload whose topology assignment changes."""
+        kind = event.key.kind
+        if kind in _TOPOLOGY_KINDS:
+            if kind != scheme.POD or (event.obj.get("spec") or {}).get("nodeName"):
+                self.events.append((now, event))
+        elif kind == scheme.WORKLOAD:
+            key, held = str(event.key), held_pod_sets(event)
+            if held != self._held_by_key.get(key, ()):
+                self._held_by_key[key] = held
+                self.events.append((now, event))
+
+
+def held_pod_sets(event: WatchEvent) -> Sequence[AdmittedPodSet]:
+    """Return the admitted pod sets that hold topology domains after a watch event of a Workload."""
+    view = workload_view(event.obj)
+    if event.type is EventType.DELETED or view.finished or not view.quota_reserved:
+        return ()
+    return tuple(held for held in view.admitted_pod_sets if held.topology is not None)
+
+
 class RunWatch:
     """Observer of a simulation's Workloads, quota and nodes over time; create it before the simulation begins."""
 
@@ -86,6 +117,8 @@ class RunWatch:
         #: The nominal quota over time by ClusterQueue or Cohort, flavor and resource; Cohorts are named `Cohort/NAME`.
         self.nominal_quota: dict[FlavorResource, Curve] = {}
         self._quotas: dict[Key, dict[FlavorResource, int]] = {}
+        #: The events of topologies; None without topology-aware scheduling.
+        self.topology = TopologyWatch() if world.platform.index.snapshot.topology.is_enabled else None
         self.observe(initial_events)
         world.client.subscribe(self.observe)
 
@@ -95,6 +128,8 @@ class RunWatch:
         self.workload_records.advance(now)
         for event in events:
             kind = event.key.kind
+            if self.topology is not None:
+                self.topology.observe(event, now)
             if kind == scheme.WORKLOAD:
                 self.workload_records.observe(event, now)
             elif kind == scheme.POD:

@@ -24,6 +24,7 @@ from batchyard.sim.summary.fairness import jain_index
 from batchyard.sim.summary.figure import Figure, Unit, format_figure
 from batchyard.sim.time_series import Curve
 from batchyard.sim.traces import parse_load
+from racks import rack_nodes, rack_queues, rack_workload
 from unit.sim.forks_make import queue, workload
 
 Obj = dict[str, Any]
@@ -208,3 +209,56 @@ def test_trace_requires_local_queue_in_both_configurations(tmp_path: Path) -> No
     sides = [ComparedConfiguration("a", queue(1)), ComparedConfiguration("b", queue(1))]
     with pytest.raises(InvalidScenario, match="the configurations have no LocalQueue trace/default"):
         trace_as_jobs(traced(tmp_path), parse_load("1"), sides)
+
+
+# Topologies.
+
+
+def rack_figures(load: str, levels: str = "") -> dict[str, tuple[Obj, Obj]]:
+    """The figures of topologies by row, in a comparison of the levels block, rack and host with other levels."""
+    nodes = rack_nodes(*(f"b1r{rack}h{host}" for rack in (1, 2) for host in (1, 2)))
+    a, b = rack_queues() + nodes, (rack_queues().replace("{nodeLabel: block}, ", levels)) + nodes
+    found = compare_configurations(
+        ("a", "b"), read_pair(ComparedConfiguration("a", [a]), ComparedConfiguration("b", [b]), [load])
+    )
+    rows = document_of(found)["figures"].get("topology", ())
+    return {row["name"]: (row["a"], row["b"]) for row in rows}
+
+
+def test_spread_and_distance_are_given_by_level() -> None:
+    load = rack_workload("one", 8, "{required: rack}") + rack_workload("two", 2, at=2)
+    a, _ = zip(*rack_figures(load).values(), strict=True)
+    names = ("placements", "domains", "oneDomain", "distance")
+    # 4 and 4 pods on two hosts: 16 of 28 pairs are apart. 2 pods on one host: none is.
+    assert [[row.get(name) for name in names] for row in a] == [
+        [2, 1, 1, 0],
+        [2, 1, 1, 0],
+        [2, 1.5, 0.5, pytest.approx(16 / 28 / 2)],
+        [2, None, None, pytest.approx(16 / 28 / 2)],
+    ]
+
+
+def test_fragmentation_is_free_room_that_no_domain_can_use_for_the_usual_request() -> None:
+    load = rack_workload("one", 3) + rack_workload("two", 3) + rack_workload("three", 3)
+    rows = rack_figures(load)
+    # Three of four hosts have room for 1 pod, and one for 4: of 7 pods, a host can use 3. One rack has room for 2, the
+    # other for 5, so racks can use 3, and the block can use 6.
+    found = {name: a["fragmentation"] for name, (a, _) in rows.items() if "fragmentation" in a}
+    assert found == {
+        "tas: block": pytest.approx(1 / 7, abs=1e-3),
+        "tas: rack": pytest.approx(4 / 7, abs=1e-3),
+        "tas: kubernetes.io/hostname": pytest.approx(4 / 7, abs=1e-3),
+    }
+
+
+def test_levels_of_both_configurations_are_rows() -> None:
+    rows = rack_figures(rack_workload("one", 3))
+    assert [name for name, (_, b) in rows.items() if "placements" in b] == [
+        "tas: rack",
+        "tas: kubernetes.io/hostname",
+        "tas: all levels",
+    ]
+
+
+def test_comparison_without_topologies_has_no_figures_of_them() -> None:
+    assert "topology" not in document_of(compared(queue(1), queue(2), LOAD))["figures"]

@@ -14,18 +14,19 @@ import { queuePage } from "./queue.js";
 import { resultPage } from "./result.js";
 import { hasToken, LiveSource, ReportSource, setToken, takeToken } from "./source.js";
 import { openSearch } from "./search.js";
+import { topologyPage } from "./topology.js";
 import { timelinePage } from "./timeline.js";
 import { workloadPage } from "./workload.js";
 import { workloadsPage } from "./workloads.js";
 
 const PAGES = {
   "": overviewPage, cohorts: cohortsPage, queue: queuePage, workloads: workloadsPage, workload: workloadPage,
-  timeline: timelinePage, nodes: nodesPage, node: nodePage, costs: costsPage, result: resultPage,
+  timeline: timelinePage, nodes: nodesPage, node: nodePage, topologies: topologyPage, costs: costsPage, result: resultPage,
   yaml: yamlPage, logs: logsPage,
 };
 const ANNOUNCE_INTERVAL = 5000;
 const NAV = [["", "Overview"], ["cohorts", "Cohorts"], ["workloads", "Workloads"], ["timeline", "Timeline"], ["nodes", "Nodes"], ["costs", "Cost"]];
-const PARENT_VIEWS = { queue: "cohorts", workload: "workloads", node: "nodes" };
+const PARENT_VIEWS = { queue: "cohorts", workload: "workloads", node: "nodes", topologies: "nodes" };
 const main = document.getElementById("main");
 const embedded = document.getElementById("report");
 const source = embedded ? new ReportSource(JSON.parse(embedded.textContent)) : new LiveSource();

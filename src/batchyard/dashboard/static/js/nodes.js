@@ -16,13 +16,13 @@ function showNodes(model, context) {
   if (model.forbidden) return forbiddenPage(model.forbidden);
   if (!model.pools.length) return h("div", { class: "page" }, h("h1", {}, "Nodes"), empty("No nodes", "Pods are not bound to nodes: start the platform with --cluster FILE or --cluster local to have nodes."));
   return h("div", { class: "page" }, h("h1", {}, "Nodes"),
-    h("div", { class: "filters" }, h("span", { class: "chips", role: "group", "aria-label": "Resource" }, ["", ...model.resources].map((name) => h("button", { type: "button", class: "chip", "aria-pressed": String(of === name), "data-key": name || "scarcest", onclick: () => context.go({ of: name }) }, name || "dominant resource")))),
+    h("div", { class: "filters" }, model.topologies ? linkTo("topologies", [], "Topology", { class: "button" }) : null, h("span", { class: "chips", role: "group", "aria-label": "Resource" }, ["", ...model.resources].map((name) => h("button", { type: "button", class: "chip", "aria-pressed": String(of === name), "data-key": name || "scarcest", onclick: () => context.go({ of: name }) }, name || "dominant resource")))),
     h("p", { class: "legend" }, "requested, of allocatable:", [0, 0.25, 0.5, 0.75, 1].map((heat) => h("span", { class: "cell", style: shade(heat), "data-key": String(heat) }, `${heat * 100}%`)), h("span", { class: "cell cell-booting" }, "booting"), h("span", { class: "cell cell-going" }, "draining"), h("span", { class: "cell cell-notReady" }, "not ready")),
     model.pools.map((pool) => panel(pool.name, [pool.machine, pool.provisioning ? ` · ${pool.provisioning}` : "", " · ", Object.entries(pool.counts).map(([state, count]) => `${count} ${NODE_WORDS[state]}`).join(", ")],
       h("div", { class: "cells" }, pool.nodes.map((node) => cell(node, of))))));
 }
 
-function shade(heat) {
+export function shade(heat) {
   return { "--heat": String(Math.round(heat * 100)) + "%" };
 }
 

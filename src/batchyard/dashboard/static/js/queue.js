@@ -89,5 +89,6 @@ function localPanel(model, context) {
     ...(model.localQueues.some((line) => line.pastUsage) ? [["past usage", "", (line) => line.pastUsage ?? ""]] : []),
     ["", "", (line) => [line.active ? null : h("span", { class: "warn" }, line.why), localActions(line, context)]],
   ];
-  return panel("LocalQueues", String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));
+  const isOrderedByUsage = model.localQueues.some((line) => line.pastUsage);
+  return panel("LocalQueues", isOrderedByUsage ? "Workloads of LocalQueues with less past usage are ahead" : String(model.localQueues.length), table(columns, model.localQueues, (line) => `${line.namespace}/${line.name}`));
 }

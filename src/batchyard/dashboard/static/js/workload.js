@@ -16,7 +16,7 @@ const EVENT_TEXTS = {
 // The outcomes of a flavor, as `batchyard why` prints them.
 const VERDICTS = {
   short: "short of quota", nobodyToPreempt: "short, no usable victims", preempts: "would preempt", reclaims: "would reclaim",
-  exceedsMaximum: "exceeds maximum capacity", taint: "taint not tolerated", affinity: "not selected", notFound: "flavor not found",
+  exceedsMaximum: "exceeds maximum capacity", taint: "taint not tolerated", affinity: "not selected", notFound: "flavor not found", topology: "topology does not suit",
 };
 
 export const workloadPage = {
@@ -44,7 +44,7 @@ function showWorkload(model, context) {
       fact("priority", `${model.priority}${model.priorityClass ? ` (${model.priorityClass})` : ""}`),
       fact("pods", model.pods), model.position ? fact("position", `#${model.position}`) : null, fact(`${stateWord(model.state)} for`, since(model.since))),
     model.why && !context.extras.why ? h("p", { class: "because" }, model.reason ? h("b", {}, model.reason, " ") : null, model.why) : null,
-    comparisonPanel(model.comparison, true), whyPanel(context.extras.why), etaPanel(context.extras.eta),
+    comparisonPanel(model.comparison, true), whyPanel(context.extras.why), topologyPanels(context.extras.why, model), etaPanel(context.extras.eta),
     h("div", { class: "columns" }, lifePanel(model), podsPanel(model, context)),
     podSetsPanel(model), conditionsPanel(model), eventsPanel(model.events || context.extras.events?.events));
 }
@@ -120,6 +120,47 @@ function whyPanel(why) {
 function preemptionFacts({ by, rule, at, alternatives }) {
   return [h("p", { class: "facts" }, by ? fact("preempted by", by.includes("/") ? workloadLink(by) : by) : null, fact(by ? "reason" : "evicted for", rule), fact("at", timeText(at))),
     alternatives ? h("div", {}, h("h3", {}, "Workloads that were not preempted instead"), h("ul", { class: "changes" }, alternatives.map((text, n) => h("li", { "data-key": String(n) }, text)))) : null];
+}
+
+// Where the pods of an admitted Workload are, or how many pods of a pending one fit at each level.
+function topologyPanels(why, model) {
+  const name = `${model.namespace}/${model.name}`;
+  return ((why && why.topology) || []).map((part) => panel(`Topology: ${part.podSet}`, [part.topology, part.flavor ? ` · flavor ${part.flavor}` : ""],
+    part.levels ? (part.fits === undefined ? placementTable(part, name) : roomTables(part)) : h("p", { class: "summary" }, part.reason)));
+}
+
+function placementTable(part, name) {
+  const columns = [
+    ["level", "main", (row) => row.level],
+    ["domains", "num", (row) => row.count],
+    ["pods", "why", (row) => `${row.domains.map((each) => `${each.domain}: ${each.pods}`).join(", ")}${row.count > row.domains.length ? `, and ${row.count - row.domains.length} more` : ""}`],
+  ];
+  return [table(columns, part.levels, (row) => row.level), h("p", { class: "more" }, h("a", { href: `${hashOf("topologies")}?workload=${encodeURIComponent(name)}` }, "Show it in the topology"))];
+}
+
+function roomTables(part) {
+  const slices = part.sliceSize ? `, slices of ${part.sliceSize} per ${part.sliceLevel}` : "";
+  const columns = [
+    ["level", "main", (row) => [row.level, row.binds ? h("span", { class: "warn" }, "binds") : null]],
+    ["domains", "num", (row) => row.domains],
+    ["with room", "num", (row) => row.fitting],
+    ["largest", "", (row) => row.largest],
+    ["free", "num", (row) => `${row.free} of ${part.pods}`],
+    ["free if idle", "num", (row) => row.idle],
+    ["free in total", "num", (row) => row.total],
+  ];
+  const occupants = [
+    ["workload", "main", (each) => (each.workload.includes("/") ? workloadLink(each.workload) : h("span", { class: "faint" }, "of another team"))],
+    ["queue", "", (each) => linkTo("queue", [each.clusterQueue])],
+    ["priority", "num", (each) => each.priority],
+    ["pods", "num", (each) => each.pods],
+    ["frees room for", "num", (each) => each.frees],
+  ];
+  return [h("p", { class: "facts" }, fact("request", `${part.pods} pods, ${part.request} ${part.level}${slices}`)),
+    table(columns, part.levels, (row) => row.level),
+    part.occupants ? h("h3", {}, `Workloads in ${part.domain || part.topology}`) : null,
+    part.occupants ? table(occupants, part.occupants, (each) => `${each.workload} ${each.pods}`) : null,
+    part.occupantsMore ? h("p", { class: "faint more" }, `and ${part.occupantsMore} more`) : null];
 }
 
 function holdersTable(holders) {

@@ -1,0 +1,149 @@
+"""How topology domains limit a pending Workload, which changes would help, and where admitted pods are."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key
+from batchyard.base.instant import SECOND
+from batchyard.sim.scenario import make_scenario
+from batchyard.sim.world import World
+from racks import rack_nodes, rack_queues, rack_workload
+
+FOUR_RACKS = rack_nodes(*(f"b{block}r{rack}h{host}" for block in (1, 2) for rack in (1, 2) for host in (1, 2)))
+FULL_RACKS = FOUR_RACKS + "".join(
+    rack_workload(f"run-{number}", count, at=number + 1) for number, count in enumerate((5, 5, 6, 6))
+)
+
+
+def explain(manifests: str, name: str = "asked", may_read: Any = None) -> dict[str, Any]:
+    """The answer about a Workload, 20 seconds after the start."""
+    read = read_manifests([("objects.yaml", manifests)])
+    assert [*map(str, read.faults)] == []
+    world = World(make_scenario(read))
+    world.run_until(20 * SECOND)
+    key = Key(scheme.WORKLOAD, "team", name)
+    now = world.kernel.now()
+    document = (
+        world.platform.explainer.why(key, now) if may_read is None else world.platform.explainer.why(key, now, may_read)
+    )
+    assert document is not None
+    return document
+
+
+def texts(document: dict[str, Any]) -> list[str]:
+    return [change["text"] for change in document["changes"]]
+
+
+def test_binding_level_and_domain_are_named() -> None:
+    document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 5, at=9))
+    assert document["binding"]["limit"] == "topology"
+    assert document["binding"]["where"] == {"kind": "Topology", "name": "racks"}
+    assert document["binding"]["message"] == (
+        "5 pods need one domain of level rack in Topology racks, and b1/r1 has room for 3"
+    )
+
+
+def test_free_pods_are_counted_at_each_level() -> None:
+    (part,) = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 5, at=9))["topology"]
+    numbers = ("domains", "fitting", "fittingIdle", "free", "idle", "total")
+    assert [[level[name] for name in numbers] for level in part["levels"]] == [
+        [2, 1, 2, 6, 16, 10],
+        [4, 0, 4, 3, 8, 10],
+        [8, 0, 0, 3, 4, 10],
+    ]
+    assert [level.get("binds") for level in part["levels"]] == [None, True, None]
+
+
+def test_occupants_of_the_best_domain_are_listed() -> None:
+    (part,) = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 5, at=9))["topology"]
+    assert part["domain"] == "b1/r1"
+    assert [(each["workload"], each["pods"], each["frees"]) for each in part["occupants"]] == [("team/run-0", 5, 5)]
+
+
+def test_smallest_changes_are_verified_by_the_assigner() -> None:
+    document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 5, at=9))
+    assert texts(document) == [
+        "require level block instead of rack",
+        "prefer level rack instead of requiring it",
+        "add 1 node like b1r1h1 to rack b1/r1",
+        "request 3 pods instead of 5",
+        "end or suspend team/run-0",
+    ]
+
+
+def test_nodes_are_added_until_the_pods_fit() -> None:
+    document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 15, at=9))
+    assert "add 3 nodes like b1r1h1 to rack b1/r1" in texts(document)
+
+
+def test_pods_are_removed_in_whole_slices() -> None:
+    request = "{required: rack, podSetSliceRequiredTopology: kubernetes.io/hostname, podSetSliceSize: 2}"
+    document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 6, request, at=9))
+    assert "request 2 pods instead of 6" in texts(document)
+    assert document["binding"]["message"].startswith("6 pods in slices of 2 at level kubernetes.io/hostname need one")
+
+
+def test_idle_room_is_named_if_the_domain_is_always_too_small() -> None:
+    document = explain(rack_queues() + FOUR_RACKS + rack_workload("asked", 9, at=9))
+    assert document["binding"]["message"].endswith("; even without other Workloads, it would have room for 8")
+
+
+def test_all_domains_together_limit_pods_without_required_level() -> None:
+    document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 11, "{unconstrained: true}", at=9))
+    assert document["binding"]["message"] == (
+        "11 pods need domains of Topology racks, and all domains together have room for 10"
+    )
+    assert texts(document)[:2] == ["add 1 node like b1r1h1 to Topology racks", "request 10 pods instead of 11"]
+
+
+def test_end_of_workload_in_another_cohort_tree_requires_a_new_evaluation() -> None:
+    # The end of a Workload wakes only its own cohort tree, as in Kueue.
+    nodes = rack_nodes("b1r1h1", "b1r1h2")
+    other = rack_workload("other", 6, queue="more")
+    document = explain(rack_queues("cq", "more") + nodes + other + rack_workload("asked", 5, at=9))
+    assert "submit it again after the end of team/other" in texts(document)
+
+
+def test_workloads_of_other_cohort_trees_keep_their_domains_in_simulations() -> None:
+    nodes = rack_nodes("b1r1h1", "b1r1h2")
+    other = rack_workload("other", 6, queue="more")
+    document = explain(rack_queues("cq", "more") + nodes + other + rack_workload("asked", 5, at=9))
+    assert "request 2 pods instead of 5" in texts(document)
+
+
+def test_hidden_occupants_have_no_name() -> None:
+    manifests = rack_queues() + FULL_RACKS + rack_workload("asked", 5, at=9)
+    (part,) = explain(manifests, may_read=lambda _: False)["topology"]
+    assert part["occupants"][0]["workload"] == "a Workload of another namespace"
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_preemption_is_simulated_with_topologies(priority: int) -> None:
+    queues = rack_queues().replace(
+        "  namespaceSelector: {}", "  namespaceSelector: {}\n  preemption: {withinClusterQueue: LowerPriority}"
+    )
+    manifests = queues + FULL_RACKS + rack_workload("asked", 5, at=9, priority=priority)
+    if priority:
+        assert explain(manifests)["state"] == "Running"
+        assert explain(manifests, "run-3")["state"] == "Evicted"
+    else:
+        assert "raise its priority from 0 to 1" in texts(explain(manifests))
+
+
+def test_level_that_no_flavor_has_is_the_limit() -> None:
+    document = explain(rack_queues() + FOUR_RACKS + rack_workload("asked", 1, "{required: zone}", at=9))
+    assert document["binding"]["limit"] == "topology"
+    assert document["binding"]["message"] == 'Flavor "tas" does not contain the requested level'
+    assert document["podSets"][0]["flavors"][0]["verdict"] == "topology"
+
+
+def test_placement_of_admitted_pods_is_given_by_level() -> None:
+    (part,) = explain(rack_queues() + FULL_RACKS, "run-2")["topology"]
+    assert [(level["level"], level["domains"]) for level in part["levels"]] == [
+        ("block", [{"domain": "b2", "pods": 6}]),
+        ("rack", [{"domain": "b2/r1", "pods": 6}]),
+        ("kubernetes.io/hostname", [{"domain": "b2/r1/b2r1h1", "pods": 4}, {"domain": "b2/r1/b2r1h2", "pods": 2}]),
+    ]
