@@ -138,9 +138,7 @@ def _assign_in_order(assignment: TopologyAssignment, pods: Sequence[Obj]) -> lis
             placed_counts[values] = placed_counts.get(values, 0) + 1
     gated_pods = [pod for pod in pods if has_topology_gate(pod)]
     places = [
-        domain.values
-        for domain in assignment.domains
-        for _ in range(domain.pods - placed_counts.get(domain.values, 0))
+        domain.values for domain in assignment.domains for _ in range(domain.pods - placed_counts.get(domain.values, 0))
     ]
     return list(zip(gated_pods, places, strict=False))
 
@@ -187,7 +185,9 @@ def _shifted(ranks: _RankRange, pods: Sequence[Obj]) -> _RankRange | None:
 def _ungate(pod: Obj, domain_labels: Mapping[str, str]) -> Obj:
     gates = [gate for gate in pod["spec"]["schedulingGates"] if gate["name"] != well_known.TOPOLOGY_GATE]
     node_selector = {**(pod["spec"].get("nodeSelector") or {}), **domain_labels}
-    return with_path(with_path(pod, ("spec", "schedulingGates"), gates or None), ("spec", "nodeSelector"), node_selector)
+    return with_path(
+        with_path(pod, ("spec", "schedulingGates"), gates or None), ("spec", "nodeSelector"), node_selector
+    )
 
 
 class TopologyUngater:

@@ -1,11 +1,13 @@
-"""Which capacity counts: nodes, pods outside topologies, and Workloads."""
+"""The domains that nodes form, and which capacity counts: nodes, pods outside topologies, and Workloads."""
 
 from typing import Any
 
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
 from batchyard.api.well_known import HOSTNAME
 from batchyard.topology.state import TopologyState, TopologyUsage, usage_of
-from racks import flavor, node, place, racks, request, state, template
+from batchyard.topology.tree import TopologyTree
+from racks import LEVELS, flavor, node, place, racks, request, state, template
+from stage import Stage
 
 
 def usage(host: str, count: int, name: str = "tas") -> TopologyUsage:
@@ -59,6 +61,16 @@ def test_unready_or_cordoned_node_does_not_count() -> None:
     assert free_pods(topology) == 0
     assert topology.observe_node(node_object(unschedulable=True), node_object(ready=False), is_deleted=False)
     assert free_pods(topology) == 0
+
+
+def test_listing_forgets_nodes_that_were_deleted_while_no_flavor_had_a_topology() -> None:
+    topology, stage = state(*racks(b1r1h1=4)), Stage()
+    topology.observe_pod(pod(cpu=3), is_deleted=False)
+    assert free_pods(topology) == 1
+    stage.put({"apiVersion": "v1", "kind": "Node", **node_object("b1r1h2")})
+    topology.list_nodes(stage.client)
+    assert place(topology, request(4, required="block")) == "b1r1h2:4"
+    assert free_pods(topology) == 4
 
 
 def test_irrelevant_change_of_node_is_ignored() -> None:
@@ -117,3 +129,32 @@ def test_changed_levels_build_a_new_tree() -> None:
     assert place(topology, request(8, required="block")) == "b1r1h1:4 b1r2h1:4"
     assert topology.put_topology("racks", ("rack", HOSTNAME))
     assert place(topology, request(8, required="block")) == "no requested topology level: block"
+
+
+def test_domains_are_numbered_by_path_with_consecutive_children() -> None:
+    tree = TopologyTree(LEVELS, racks(b2r1h1=1, b1r2h1=1, b1r1h2=1, b1r1h1=1))
+    assert tree.paths[1] == [("b1", "b1r1"), ("b1", "b1r2"), ("b2", "b2r1")]
+    assert tree.parents[2] == [0, 0, 1, 2]
+    assert tree.first_child == [[0, 2, 3], [0, 2, 3, 4]]
+    assert [*tree.leaves_below(0, 0)] == [0, 1, 2]
+    assert tree.ancestor(3, 0) == 1
+
+
+def test_equal_names_in_other_domains_are_other_domains() -> None:
+    tree = TopologyTree(("block", "rack"), [node("b1/r1/h1"), node("b2/r1/h2"), node("b2/r1/h3", cpu=2)])
+    assert tree.paths[-1] == [("b1", "r1"), ("b2", "r1")]
+    assert tree.capacity["cpu"] == [4000, 6000]
+    assert tree.leaf_by_node == {"h1": 0, "h2": 1, "h3": 1}
+
+
+def test_nodes_with_one_host_name_form_one_domain() -> None:
+    twin = node("b2/r2/h1", cpu=3)
+    tree = TopologyTree(LEVELS, [node("b1/r1/h1"), twin])
+    assert tree.paths[-1] == [("b1", "r1", "h1")]
+    assert tree.capacity["cpu"] == [7000]
+    assert tree.assignment_levels == (HOSTNAME,)
+    assert tree.leaf_by_values == {("h1",): 0}
+
+
+def test_tree_without_nodes_has_no_domains() -> None:
+    assert TopologyTree(LEVELS, []).paths == [[], [], []]

@@ -71,7 +71,8 @@ class NodeFailures:
         is_relevant = (
             event.old is None or event.type is _DELETED or _health_fields(event.old) != _health_fields(event.obj)
         )
-        return (event.key,) if is_relevant and event.key.name in self._workloads_by_node else ()
+        is_used = event.key.name in self._workloads_by_node or event.key.name in self._waiting_pods
+        return (event.key,) if is_relevant and is_used else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the failed nodes of the Workloads on a node, or evict those with another failed node."""
