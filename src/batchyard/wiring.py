@@ -240,7 +240,7 @@ def _admission_controllers(
         PriorityClassValues(),
         *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
-        *((NodeFailures(), TopologyUngater()) if settings.with_topology else ()),
+        *((NodeFailures(), TopologyUngater(settings.requeue_batch_period)) if settings.with_topology else ()),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 

@@ -92,13 +92,9 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
     **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
-        "disabled, pods without required or preferred level do not use the smallest domains first",
-        TAS_PROFILE_MIXED,
+        "disabled, pods without required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
     ),
-    **_obeyed(
-        "enabled, pods with a preferred level are spread evenly over domains",
-        TAS_BALANCED_PLACEMENT,
-    ),
+    **_obeyed("enabled, pods with a preferred level are spread evenly over domains", TAS_BALANCED_PLACEMENT),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     # Gates of the scheduler.
     **_refused("the scheduler always sorts Workloads of a cohort by priority", "PrioritySortingWithinCohort"),

@@ -12,7 +12,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, is_true, label, parse_integer, with_path
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, workload_view
-from batchyard.base.instant import Instant
+from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.topology.state import is_topology_pod
@@ -194,11 +194,15 @@ class TopologyUngater:
     """Controller that removes the topology gate of pods, once their Workload is admitted with topology domains."""
 
     name = "topology-ungater"
-    #: After the controllers that create pods, so that all pods of an instant are known.
-    rank = 1
+    #: After the controllers that create pods and record failed nodes, so that no pod is released onto such a node.
+    rank = 3
     kinds = (scheme.WORKLOAD, scheme.POD)
 
-    def __init__(self) -> None:
+    def __init__(self, batch_period: Duration = 0) -> None:
+        """Create the controller; events of pods within `batch_period` are handled together (in Kueue, a second)."""
+        self._batch_period = batch_period
+        #: When the Workloads with recent events of pods are reconciled.
+        self._due: dict[Key, Instant] = {}
         #: The pods of each Workload, by namespace and name of the Workload (of its first slice, if it is elastic).
         self._pods: dict[tuple[str, str], dict[Key, None]] = {}
         #: Those with the gate.
@@ -215,10 +219,19 @@ class TopologyUngater:
             return ()
         group = event.key.namespace, pod_owner_name(event.obj)
         self._index_pod(event, group)
-        return (Key(scheme.WORKLOAD, event.key.namespace, workload),) if group in self._gated else ()
+        if group not in self._gated:
+            return ()
+        key = Key(scheme.WORKLOAD, event.key.namespace, workload)
+        if self._batch_period:
+            self._due.setdefault(key, now + self._batch_period)
+        return (key,)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Remove the gate of the pods for which their Workload has domains, and set their node selectors."""
+        due = self._due.get(key)
+        if due is not None and due > now:
+            return ReconcileResult(requeue_at=due)
+        self._due.pop(key, None)
         workload = reader.get(key)
         if workload is None or not _has_domains(workload):
             return ReconcileResult()

@@ -7,6 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
 from batchyard.api.well_known import COMPLETION_INDEX, HOSTNAME, JOB_INDEX
+from batchyard.base.instant import SECOND
 from batchyard.topology.ungater import TopologyUngater, pods_to_ungate
 from stage import Stage
 
@@ -156,3 +157,13 @@ def test_pods_without_a_topology_request_are_not_touched() -> None:
     stage = Stage(TopologyUngater())
     stage.put(workload(INDEXED), other)
     assert node_of(stage, "p0") == ""
+
+
+def test_pods_of_a_second_are_ungated_together_over_a_network() -> None:
+    stage = Stage(TopologyUngater(SECOND))
+    stage.put(workload(INDEXED), *indexed("p0"))
+    stage.run(0.5)
+    stage.put(*indexed("p3"))
+    assert (node_of(stage, "p0"), node_of(stage, "p3")) == ("", "")
+    stage.run(1)
+    assert (node_of(stage, "p0"), node_of(stage, "p3")) == ("a", "b")
