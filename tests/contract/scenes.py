@@ -191,8 +191,7 @@ HOTSWAP = Scene(
 
 def placed_jobset(name: str, queue: str) -> Obj:
     """Return a JobSet of two pods that need a rack together, and a machine each."""
-    template = pod(2)
-    template["metadata"] = {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}
+    template = {**pod(2), "metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}}
     job_template = {"spec": {"parallelism": 1, "completions": 1, "template": template}}
     metadata = {
         "name": name,

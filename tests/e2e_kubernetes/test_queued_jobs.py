@@ -41,9 +41,31 @@ def uid(cluster: InstalledOperators, name: str) -> str:
 
 
 HOSTNAME, GATE = "kubernetes.io/hostname", "kueue.x-k8s.io/topology"
+SELECTED = "{.spec.nodeSelector.kubernetes\\.io/hostname}"
 
 
 def test_pods_follow_topology_domains_and_the_replacement_of_a_failed_node(cluster: InstalledOperators) -> None:
+    admit_placed_job(cluster)
+    for index in ("1", "0"):
+        create_pod(cluster, f"placed-{index}", index)
+    cluster.until(f"{SELECTED} {{.spec.schedulingGates}}=b1r2h1 ", "pod", "placed-0")
+    cluster.until(f"{SELECTED} {{.spec.schedulingGates}}=b1r2h2 ", "pod", "placed-1")
+    cluster.kubectl("delete", "node", "b1r2h2")
+    cluster.kubectl("delete", "pod", "placed-1", "--grace-period=0", "--force")
+    (found,) = cluster.get("workloads", "-l", f"kueue.x-k8s.io/job-uid={uid(cluster, 'placed')}")["items"]
+    values = "{.status.admission.podSetAssignments[0].topologyAssignment.slices[0].valuesPerLevel[0].individual.roots}"
+    cluster.until(f'{values}=["1","3"]', "workload", found["metadata"]["name"])
+    create_pod(cluster, "placed-again", "1")
+    cluster.until(f"{SELECTED}=b1r2h3", "pod", "placed-again")
+    assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
+    cluster.kubectl("delete", "job,pod,node", "--all")
+    cluster.kubectl("delete", "localqueue,clusterqueue,resourceflavor", "placed")
+    cluster.kubectl("delete", "topology", "racks")
+    cluster.kubectl("delete", "serviceaccount", "default")
+
+
+def admit_placed_job(cluster: InstalledOperators) -> None:
+    """Create nodes of two racks, and a Job of two pods that needs the larger one; wait until it is admitted."""
     levels = [{"nodeLabel": name} for name in ("block", "rack", HOSTNAME)]
     cluster.create(kueue("Topology", "racks", {"levels": levels}))
     for name in ("b1r1h1", "b1r2h1", "b1r2h2", "b1r2h3"):
@@ -54,26 +76,8 @@ def test_pods_follow_topology_domains_and_the_replacement_of_a_failed_node(clust
     pods["metadata"]["annotations"]["kueue.x-k8s.io/podset-required-topology"] = "rack"
     placed = job("placed", "placed", pods)
     placed["spec"] |= {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
-    cluster.create(placed)
+    cluster.create(placed, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
     cluster.until("{.spec.suspend}=false", "job", "placed")
-    cluster.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
-    for index in ("1", "0"):
-        create_pod(cluster, f"placed-{index}", index)
-    cluster.until("{.spec.nodeSelector.kubernetes\\.io/hostname} {.spec.schedulingGates}=b1r2h1 ", "pod", "placed-0")
-    cluster.until("{.spec.nodeSelector.kubernetes\\.io/hostname} {.spec.schedulingGates}=b1r2h2 ", "pod", "placed-1")
-    cluster.kubectl("delete", "node", "b1r2h2")
-    cluster.kubectl("delete", "pod", "placed-1", "--grace-period=0", "--force")
-    name = cluster.get("workloads", "-l", f"kueue.x-k8s.io/job-uid={uid(cluster, 'placed')}")["items"][0]["metadata"][
-        "name"
-    ]
-    values = "{.status.admission.podSetAssignments[0].topologyAssignment.slices[0].valuesPerLevel[0].individual.roots}"
-    cluster.until(f'{values}=["1","3"]', "workload", name)
-    create_pod(cluster, "placed-again", "1")
-    cluster.until("{.spec.nodeSelector.kubernetes\\.io/hostname}=b1r2h3", "pod", "placed-again")
-    assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
-    cluster.kubectl("delete", "job,pod,node", "--all")
-    cluster.kubectl("delete", "localqueue,clusterqueue,resourceflavor", "placed")
-    cluster.kubectl("delete", "topology", "racks")
 
 
 def put_node(cluster: InstalledOperators, name: str) -> None:

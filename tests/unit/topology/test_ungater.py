@@ -118,7 +118,7 @@ def test_pod_set_without_domains_stays_gated() -> None:
 
 def node_of(stage: Stage, name: str) -> str:
     """The node that a pod selects; '' if none."""
-    return (stage.get(scheme.POD, name)["spec"].get("nodeSelector") or {}).get(HOSTNAME, "")
+    return str((stage.get(scheme.POD, name)["spec"].get("nodeSelector") or {}).get(HOSTNAME, ""))
 
 
 def test_pods_are_ungated_when_their_workload_is_admitted_and_when_they_appear() -> None:
