@@ -1,12 +1,23 @@
 """Forecasts of when Workloads start: certain, likely and unknown."""
 
+from collections.abc import Sequence
 from math import log
 
 import pytest
 
+import make
+from batchyard.api import scheme
+from batchyard.api.meta import Obj
 from batchyard.base.instant import SECOND
 from batchyard.sim import forecast
-from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecast_workloads, sample_forecasts
+from batchyard.sim.forecast import (
+    SAMPLE_SIZE,
+    Forecast,
+    ForecastAnswers,
+    ForecastOptions,
+    forecast_workloads,
+    sample_forecasts,
+)
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.state import State
@@ -135,3 +146,16 @@ def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
     assert len({sample.workload for sample in drawn}) == SAMPLE_SIZE
     assert "team/w00" not in {sample.workload for sample in drawn}
     assert all(sample.uid and sample.at == result.at for sample in drawn)
+
+
+def test_server_reads_nodes_and_pods_only_if_a_topology_exists() -> None:
+    for topologies, expected in (([], []), ([make.topology()], [scheme.NODE, scheme.POD])):
+        read_kinds: list[str] = []
+
+        def list_kind(kind: str, found: Sequence[Obj] = tuple(topologies), seen: list[str] = read_kinds) -> list[Obj]:
+            seen.append(kind)
+            objects = found if kind == scheme.TOPOLOGY else ()
+            return [{**obj, "metadata": {**obj["metadata"], "resourceVersion": "1"}} for obj in objects]
+
+        assert ForecastAnswers().sample_forecasts(list_kind, make.NOW, Calibration()) == []
+        assert [kind for kind in read_kinds if kind in {scheme.NODE, scheme.POD}] == expected
