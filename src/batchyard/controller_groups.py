@@ -42,7 +42,7 @@ _JOB_KINDS: Final = (scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS, sche
 _CAPACITY_KINDS: Final = (scheme.POD_TEMPLATE, scheme.PROVISIONING_REQUEST)
 #: The kinds that each group reads.
 _KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
-    ADMISSION: (*_QUEUE_KINDS, *_JOB_KINDS, scheme.POD),
+    ADMISSION: (*_QUEUE_KINDS, *_JOB_KINDS, scheme.POD, scheme.NODE),
     PROVISIONING: (
         *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *_CAPACITY_KINDS,
@@ -85,7 +85,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         scheme.WORKLOAD: _ALL_VERBS,
         scheme.JOB: (PATCH, STATUS, DELETE, FINALIZERS),
         scheme.JOB_SET: (PATCH, DELETE, FINALIZERS),
-        scheme.POD: (PATCH,),
+        scheme.POD: (PATCH, STATUS),
         scheme.CLUSTER_QUEUE: (PATCH, STATUS),
         **dict.fromkeys((scheme.RESOURCE_FLAVOR, scheme.ADMISSION_CHECK, scheme.TOPOLOGY), (PATCH,)),
         **dict.fromkeys((scheme.LOCAL_QUEUE, scheme.COHORT), (STATUS,)),
@@ -145,6 +145,12 @@ def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str,
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
     """Return the kinds that the controllers of `groups` read, each once. `groups` must be a subset of REMOTE_GROUPS."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
+
+
+def watches_nodes_for_topologies(groups: Sequence[str]) -> bool:
+    """Return whether the controllers of `groups` need Nodes only for ResourceFlavors with a Topology."""
+    others = [group for group in groups if group != ADMISSION]
+    return ADMISSION in groups and scheme.NODE not in kinds_read(others)
 
 
 def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -57,6 +57,7 @@ from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
 from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
+from batchyard.topology.ungater import TopologyUngater
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
 
@@ -239,7 +240,7 @@ def _admission_controllers(
         PriorityClassValues(),
         *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
-        *((NodeFailures(),) if settings.with_topology else ()),
+        *((NodeFailures(), TopologyUngater(settings.requeue_batch_period)) if settings.with_topology else ()),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 

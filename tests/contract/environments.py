@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import yaml
+
 from batchyard.api import scheme
 from batchyard.api.manifests import decode, read_manifests
 from batchyard.api.meta import Obj, key_of
@@ -47,6 +49,8 @@ class SimulatedEnvironment:
     def __init__(self, scene: Scene) -> None:
         texts = [] if scene.cluster is None else [(str(scene.cluster), scene.cluster.read_text("utf-8"))]
         texts.append(("scene.yaml", _SCENE.format(fair_sharing=str(scene.fair_sharing).lower())))
+        # A simulation without a Topology among its documents does not schedule by topology.
+        texts += [("topology.yaml", yaml.safe_dump(dict(scene.topology)))] if scene.topology else []
         self.world = World(make_scenario(read_manifests(texts)))
         self.world.platform.index.queue_manager.requeue_batch_period = KUEUE_REQUEUE_BATCH_PERIOD  # as an operator does
         self._until = 0

@@ -22,7 +22,7 @@ from contract import scenes
 from contract.environments import SimulatedEnvironment
 
 _VERBS = {Create: "create", Update: "patch", UpdateStatus: "status", Delete: "delete"}
-SCENES = (scenes.PREEMPTION, scenes.FAILING, scenes.PROVISIONING, scenes.HOTSWAP)
+SCENES = (scenes.PREEMPTION, scenes.FAILING, scenes.PROVISIONING, scenes.HOTSWAP, scenes.FAILING_NODE)
 
 
 class RecordingReader:
@@ -67,7 +67,8 @@ def names_in(group: str) -> list[str]:
     """Return the controllers of a group."""
     kernel = VirtualEventLoop()
     ports = PlatformPorts(kernel, LocalClient(Store(), kernel), (), (), lambda *_: None, lambda _: None)
-    platform = build_platform(ports, replace(PlatformSettings(with_nodes=True), controllers=(group,)))
+    settings = PlatformSettings(with_nodes=True, with_topology=True)
+    platform = build_platform(ports, replace(settings, controllers=(group,)))
     return [queue.name for queue in platform.runner.queue_stats()]
 
 
@@ -135,3 +136,6 @@ def test_scenes_cover_kinds_of_main_controllers(accesses: ControllerAccesses) ->
     assert scheme.RESOURCE_FLAVOR in seen["job"]
     assert scheme.JOB in seen["jobset-controller"]
     assert scheme.WORKLOAD in seen["placement"]
+    assert scheme.NODE in seen["scheduler"]
+    assert (scheme.POD, "patch") in accesses.written["topology-ungater"]
+    assert (scheme.WORKLOAD, "status") in accesses.written["node-failures"]

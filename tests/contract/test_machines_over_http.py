@@ -7,7 +7,12 @@ import pytest
 from contract import scenes
 from contract.environments import play_both
 
-SCENES = {"a failing JobSet": scenes.FAILING, "provisioning": scenes.PROVISIONING, "hotswap": scenes.HOTSWAP}
+SCENES = {
+    "a failing JobSet": scenes.FAILING,
+    "provisioning": scenes.PROVISIONING,
+    "hotswap": scenes.HOTSWAP,
+    "topology": scenes.TOPOLOGY,
+}
 
 
 @pytest.mark.parametrize("name", SCENES)

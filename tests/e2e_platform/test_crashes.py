@@ -1,6 +1,7 @@
 """Acknowledged writes survive a kill of the platform, and running work continues."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,95 @@ def test_preempting_teams_reach_same_result_within_quota_across_kills(tmp_path: 
     assert sorted(set(calm.values())) == ["Complete", "Finished"]
     assert list(convergence.end_of(tmp_path / "killed", 2).values()) == list(calm.values())
     assert convergence.faults_of(tmp_path / "killed") == []
+
+
+RACKS = Path(__file__).parents[1] / "contract" / "racks.yaml"
+PLACED = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: racks}
+spec: {levels: [{nodeLabel: rack}, {nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: tas}
+spec: {nodeLabels: {cloud.google.com/machine-family: e2}, topologyName: racks}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: cq}
+spec:
+  namespaceSelector: {}
+  resourceGroups: [{coveredResources: [cpu], flavors: [{name: tas, resources: [{name: cpu, nominalQuota: 99}]}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: lq, namespace: default}
+spec: {clusterQueue: cq}
+"""
+PLACED_JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: NAME
+  namespace: default
+  labels: {kueue.x-k8s.io/queue-name: lq}
+  annotations: {batchyard.dev/runtime: 1000h}
+spec:
+  parallelism: 2
+  completions: 2
+  completionMode: Indexed
+  template:
+    metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: rack}}
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: python, resources: {requests: {cpu: 3}}}]
+"""
+
+
+def test_topology_domains_survive_a_kill_and_pods_follow_them(tmp_path: Path) -> None:
+    with UpProcess(tmp_path, "--speed", "60x", "--cluster", str(RACKS)) as platform:
+        platform.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=30s")
+        platform.kubectl("apply", "-f", "-", sent=PLACED)
+        assert platform.kubectl("get", "topologies", "--no-headers").split()[0] == "racks"
+        first = nodes_of(platform, "first")
+        platform.kill()
+    with UpProcess(tmp_path, "--speed", "60x") as platform:
+        # The first Job keeps its nodes. The next one gets the other rack, although one node is free in the first.
+        second = nodes_of(platform, "second")
+        assert [rack_of(platform, nodes) for nodes in (first, second)] == [["r1"], ["r2"]]
+        platform.kubectl("drain", first[0], "--force", "--delete-emptydir-data", "--timeout=30s")
+        replaced = "{.items[?(@.spec.nodeName)].spec.nodeSelector.kubernetes\\.io/hostname}"
+        pods = ("pods", "-l", "batch.kubernetes.io/job-name=first", "-o", f"jsonpath={replaced}")
+        wait_until(lambda: len({*platform.kubectl("get", *pods).split()} - {first[0]}) == 2)
+        assert rack_of(platform, platform.kubectl("get", *pods).split()) == ["r1"]
+
+
+def nodes_of(platform: UpProcess, job: str) -> list[str]:
+    """Create a Job of two pods; return the nodes of its pods, by their index, which are those that they select."""
+    platform.kubectl("apply", "-f", "-", sent=PLACED_JOB.replace("NAME", job))
+    selected = ("-l", f"batch.kubernetes.io/job-name={job}", "--sort-by=.metadata.name", "-o")
+    platform.kubectl("wait", "--for=jsonpath={.status.ready}=2", f"job/{job}", "--timeout=30s")
+    nodes = platform.kubectl("get", "pods", *selected, "jsonpath={.items[*].spec.nodeName}").split()
+    path = "jsonpath={.items[*].spec.nodeSelector.kubernetes\\.io/hostname}"
+    assert platform.kubectl("get", "pods", *selected, path).split() == nodes
+    return nodes
+
+
+def rack_of(platform: UpProcess, nodes: Sequence[str]) -> list[str]:
+    """The racks of nodes, each once."""
+    return sorted(
+        {*platform.kubectl("get", "nodes", *nodes, "-o", "jsonpath={.items[*].metadata.labels.rack}").split()}
+    )
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    for _ in range(100):
+        if holds():
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError("the condition did not hold before the timeout")
 
 
 def end_of(folder: Path, kills: Sequence[int]) -> dict[str, Any]:

@@ -76,6 +76,10 @@ SLICE_TOPOLOGY: Final = "kueue.x-k8s.io/podset-slice-required-topology"
 SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
 SLICE_LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 POD_SET_GROUP: Final = "kueue.x-k8s.io/podset-group-name"
+#: The scheduling gate of pods that wait for a topology domain.
+TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
+#: On pods: the index of the first pod of a pod set, which is subtracted from the indexes of its pods.
+POD_INDEX_OFFSET: Final = "kueue.x-k8s.io/pod-index-offset"
 
 # The two parts of affinities.
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -97,6 +97,12 @@ class RestClient:
         for informer in self.informers.values():
             self._send_next_request(informer)
 
+    def watch_kind(self, kind: str) -> None:
+        """Start to list and watch another kind; do nothing if it is watched already."""
+        if kind not in self.informers:
+            informer = self.informers[kind] = Informer(kind_info(kind), self._cache, self._dependencies.seed)
+            self._send_next_request(informer)
+
     @property
     def is_synced(self) -> bool:
         """Whether the initial lists of all watched kinds that the server serves are complete."""

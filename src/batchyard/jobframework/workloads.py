@@ -64,7 +64,7 @@ def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[Pod
         if injection is None:
             return None
         labels = {well_known.POD_SET: assignment["name"], **_queue_labels(workload)}
-        annotations = {well_known.WORKLOAD: workload["metadata"]["name"]}
+        annotations = {**injection.annotations, well_known.WORKLOAD: workload["metadata"]["name"]}
         if meta.is_elastic(workload):
             annotations[well_known.SLICE_NAME] = (
                 meta.annotation(workload, well_known.SLICE_NAME) or annotations[well_known.WORKLOAD]
@@ -103,7 +103,16 @@ def _info_from_flavors(
         node_selector.update(spec.get("nodeLabels") or _EMPTY_MAP)
         tolerations += spec.get("tolerations") or ()
     count = assignment.get("count", pod_set["count"])
-    return PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
+    info = PodSetInfo(assignment["name"], count, node_selector=node_selector, tolerations=tolerations)
+    return _with_topology_gate(info, pod_set) if assignment.get("topologyAssignment") else info
+
+
+def _with_topology_gate(info: PodSetInfo, pod_set: Mapping[str, Any]) -> PodSetInfo:
+    """Add the gate of pods that wait for a topology domain, and the request that such pods have at least."""
+    request = pod_set.get("topologyRequest") or _EMPTY_MAP
+    is_implied = all(request.get(mode) is None for mode in ("required", "preferred", "unconstrained"))
+    annotations = {UNCONSTRAINED_TOPOLOGY: "true"} if is_implied else _EMPTY_MAP
+    return replace(info, annotations=annotations, scheduling_gates=({"name": well_known.TOPOLOGY_GATE},))
 
 
 def _queue_labels(workload: meta.Obj) -> dict[str, str]:

@@ -483,35 +483,3 @@ def _describe_chip_mismatch(requested_chips: int, chips: int) -> str:
     if requested_chips > chips:
         return "the pods beyond the slice never get a node of it"
     return "some hosts have no pod, but TPU programs wait for all hosts of their slice"
-
-
-# Requests for topology-aware scheduling.
-
-
-_TOPOLOGY_ANNOTATIONS: Final = (
-    well_known.REQUIRED_TOPOLOGY,
-    well_known.PREFERRED_TOPOLOGY,
-    well_known.UNCONSTRAINED_TOPOLOGY,
-    well_known.SLICE_TOPOLOGY,
-    well_known.SLICE_LAYERS,
-)
-_TOPOLOGY_PROBLEM: Final = "the pods do not follow topology assignments yet: they may get any nodes of their flavor"
-_TOPOLOGY_FIX: Final = (
-    "where distance matters, use a pod affinity, a placement group, or a flavor for each domain"
-    " (docs/concepts/placement.md); on a cluster with Kueue, ignore this warning"
-)
-
-
-def topology_ignored(linted: LintedManifests) -> Iterator[RuleResult]:
-    """Report the first topology request of each pod set: batchyard stores the request but does not act on it."""
-    for job in linted.jobs:
-        for template, path in zip(job.templates, job.paths, strict=True):
-            annotations = (template.get("metadata") or {}).get("annotations") or {}
-            key = next((key for key in _TOPOLOGY_ANNOTATIONS if key in annotations), None)
-            if key is not None:
-                field_path = f"{path}.metadata.annotations[{key}]"
-                yield RuleResult(job.manifest, field_path, f"{key}: {_TOPOLOGY_PROBLEM}", _TOPOLOGY_FIX)
-        for index, pod_set in enumerate(() if job.is_job else job.obj["spec"]["podSets"]):
-            if pod_set.get("topologyRequest"):
-                field_path = f"spec.podSets[{index}].topologyRequest"
-                yield RuleResult(job.manifest, field_path, _TOPOLOGY_PROBLEM, _TOPOLOGY_FIX)

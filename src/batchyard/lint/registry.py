@@ -189,7 +189,6 @@ _SIZE_RULES: Final = (
         "the selected machine type and accelerator do not match",
         flavors.accelerator_mismatch,
     ),
-    LintRule("topology-ignored", _WARNING, "a job has a topology request", flavors.topology_ignored),
 )
 _PROVISIONING_RULES: Final = (
     LintRule(

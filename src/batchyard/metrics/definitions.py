@@ -184,6 +184,13 @@ _KUEUE_METRICS: Final = (
         "Workload slices of elastic jobs that other slices replaced",
         ("cluster_queue", _ROLE_LABEL),
     ),
+    Metric(
+        "pod_scheduling_gate_removal_seconds",
+        HISTOGRAM,
+        "Time from the admission of a Workload to the removal of a scheduling gate from one of its pods",
+        ("name", "cluster_queue", "is_group", _ROLE_LABEL),
+        _DEFAULT_BUCKETS,
+    ),
     # evictions
     Metric(
         "evicted_workloads_total",

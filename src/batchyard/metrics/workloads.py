@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, controller_of, find_condition
+from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, is_true
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.api.well_known import ELASTIC_JOB, TOPOLOGY_GATE, WORKLOAD
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.exposition import MetricGroup
@@ -36,9 +37,11 @@ _CQ_METRIC_NAMES: Final = (
 _OTHER_METRIC_NAMES: Final = (
     *("evicted_workloads_total", "evicted_workloads_once_total", "local_queue_evicted_workloads_total"),
     *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
-    "replaced_workload_slices_total",
+    *("replaced_workload_slices_total", "pod_scheduling_gate_removal_seconds"),
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
+#: The scheduling gates of which the removal is measured.
+_MEASURED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_JOB)
 _LQ_METRIC_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_METRIC_NAMES)
 _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_METRIC_NAMES, *_LQ_METRIC_NAMES, *_OTHER_METRIC_NAMES))
 
@@ -94,12 +97,15 @@ class WorkloadMetrics:
             self._update_gauges(event.key, event.obj, workload_view(event.obj))
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the metrics for a watch event of a Workload, ClusterQueue, LocalQueue or Cohort."""
+        """Update the metrics for a watch event of a Workload, Pod, ClusterQueue, LocalQueue or Cohort."""
         kind = event.key.kind
         if kind in _QUEUE_TREE_KINDS:
             self._forget_cohorts()
         if kind == scheme.WORKLOAD:
             self._observe_workload(event)
+        elif kind == scheme.POD:
+            if event.old is not None and event.old["spec"].get("schedulingGates"):
+                self._observe_gates(event, event.old)
         elif event.type is _DELETED:
             if kind == scheme.CLUSTER_QUEUE:
                 self._group.forget(cluster_queue=event.key.name)
@@ -138,6 +144,21 @@ class WorkloadMetrics:
             self._observe_end(obj, view)
         if view.pods_ready and not old_view.pods_ready:
             self._observe_readiness(obj, view)
+
+    def _observe_gates(self, event: WatchEvent, old: Obj) -> None:
+        pod = event.obj
+        workload = self._objects.get(Key(scheme.WORKLOAD, event.key.namespace, annotation(pod, WORKLOAD) or ""))
+        if event.type is _DELETED or workload is None or not is_true(workload, "Admitted"):
+            return
+        admitted_condition = find_condition(workload, "Admitted")
+        assert admitted_condition is not None
+        elapsed = self._now() - parse_time(admitted_condition["lastTransitionTime"])
+        queue = workload_view(workload).cluster_queue
+        names = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
+        for gate in old["spec"]["schedulingGates"]:
+            if gate["name"] in _MEASURED_GATES and gate["name"] not in names:
+                labels = (gate["name"], queue, "false")
+                self._group.observe("kueue_pod_scheduling_gate_removal_seconds", labels, max(0, elapsed) / SECOND)
 
     # --- gauges ---
 

@@ -17,6 +17,7 @@ from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     DISABLE_WAIT_FOR_PODS_READY,
     GATES,
+    TOPOLOGY_AWARE_SCHEDULING,
     TOPOLOGY_GATES,
     UNSCHEDULED_TIMEOUT,
     WORKLOAD_LEVEL_TIMEOUTS,
@@ -169,6 +170,11 @@ class KueueSettings:
     def tracks_scheduling(self) -> bool:
         """Whether the pods of admitted Workloads have a timeout to be scheduled."""
         return self.pods_ready is not None and self.pods_ready.unscheduled_timeout > 0
+
+    @property
+    def is_topology_aware(self) -> bool:
+        """Whether topology-aware scheduling is enabled."""
+        return self.topology_gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
 
     @property
     def timeout_on_workload_max(self) -> Duration | None:

@@ -94,19 +94,12 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
     ),
     **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
-    **_obeyed("in simulations only: disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
+    **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
-        "in simulations only: disabled, pods without required or preferred level do not use the smallest domains first",
-        TAS_PROFILE_MIXED,
+        "disabled, pods without required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
     ),
-    **_obeyed(
-        "in simulations only: enabled, pods with a preferred level are spread evenly over domains",
-        TAS_BALANCED_PLACEMENT,
-    ),
-    **_obeyed(
-        "in simulations only: enabled, a Job that is scaled keeps the topology domains of its pods",
-        ELASTIC_TOPOLOGY_GATE,
-    ),
+    **_obeyed("enabled, pods with a preferred level are spread evenly over domains", TAS_BALANCED_PLACEMENT),
+    **_obeyed("enabled, a Job that is scaled keeps the topology domains of its pods", ELASTIC_TOPOLOGY_GATE),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     **_obeyed(
         "enabled, terminating pods on unreachable nodes are deleted by force if they have the annotation"

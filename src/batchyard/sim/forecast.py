@@ -592,9 +592,8 @@ class ForecastAnswers:
         return dry_run_warnings(self._state(list_kind, at, (*FORECAST_KINDS, scheme.NODE)), new_object, may_see)
 
     def _state(self, list_kind: KindLister, at: Instant, kinds: Sequence[str]) -> State:
+        if any(list_kind(scheme.TOPOLOGY)):
+            kinds = (*kinds, scheme.NODE, scheme.POD)
         objects = {key_of(obj): obj for kind in kinds for obj in list_kind(kind)}
-        return State(at, _revision(objects), objects, kueue=self._kueue)
-
-
-def _revision(objects: Mapping[Key, Obj]) -> int:
-    return max((int(obj["metadata"]["resourceVersion"]) for obj in objects.values()), default=0)
+        revision = max((int(obj["metadata"]["resourceVersion"]) for obj in objects.values()), default=0)
+        return State(at, revision, objects, kueue=self._kueue)

@@ -254,6 +254,8 @@ class TopologyState:
     def list_nodes(self, reader: Reader) -> None:
         """Read all Nodes and Pods, because their events are ignored while no flavor has a Topology."""
         self.needs_listing = False
+        self.nodes, self._pods = {}, {}
+        self._forget_trees(self.flavors)
         for node in reader.list(NODE):
             self.observe_node(node, None, is_deleted=False)
         for pod in reader.list(POD):
@@ -448,11 +450,14 @@ def _scheduling_fields(node: Obj) -> tuple[object, ...]:
     )
 
 
-def _is_outside_topologies(pod: Obj) -> bool:
+def is_topology_pod(pod: Obj) -> bool:
+    """Return whether a pod is placed by topology-aware scheduling: it has an annotation with a topology request."""
     annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
-    if any(name in annotations for name in _TOPOLOGY_ANNOTATIONS):
-        return False
-    return (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
+    return any(name in annotations for name in _TOPOLOGY_ANNOTATIONS)
+
+
+def _is_outside_topologies(pod: Obj) -> bool:
+    return not is_topology_pod(pod) and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
 
 
 def _is_any_lower(amounts: PodAmounts, old_amounts: PodAmounts) -> bool:

@@ -91,6 +91,19 @@ def test_long_list_is_read_in_pages() -> None:
     assert len([request for request in world.line.asked if "configmaps?limit=500" in request]) == 3
 
 
+def test_kind_that_is_added_later_is_listed_and_watched() -> None:
+    world = ClientAndServer((scheme.JOB,)).start()
+    put(world, "a", x="1")
+    world.client.watch_kind(scheme.CONFIG_MAP)
+    assert not world.client.is_synced
+    world.run(1)
+    put(world, "b", x="1")
+    world.run(1)
+    assert [name for _, name, _, _ in changes(world)] == ["a", "b"]
+    world.client.watch_kind(scheme.CONFIG_MAP)
+    assert world.client.is_synced
+
+
 def test_interrupted_watch_resumes_from_last_revision() -> None:
     world = synced_client()
     put(world, "a", x="1")

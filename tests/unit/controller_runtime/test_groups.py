@@ -2,7 +2,13 @@
 
 import pytest
 
-from batchyard.controller_groups import GROUPS, KUBERNETES_GROUPS, REMOTE_GROUPS, select_groups
+from batchyard.controller_groups import (
+    GROUPS,
+    KUBERNETES_GROUPS,
+    REMOTE_GROUPS,
+    select_groups,
+    watches_nodes_for_topologies,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,3 +37,9 @@ def test_remote_groups_exclude_runtime() -> None:
     assert set(KUBERNETES_GROUPS) < set(REMOTE_GROUPS)
     with pytest.raises(ValueError, match="runtime"):
         select_groups("runtime", REMOTE_GROUPS)
+
+
+def test_nodes_are_needed_for_topologies_only_if_no_other_group_reads_them() -> None:
+    assert watches_nodes_for_topologies(("admission", "provisioning"))
+    assert not watches_nodes_for_topologies(KUBERNETES_GROUPS)
+    assert not watches_nodes_for_topologies(("provisioning",))

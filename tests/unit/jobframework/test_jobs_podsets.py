@@ -124,3 +124,23 @@ def test_topology_request_reads_annotations(annotations: dict[str, str], expecte
     named = {f"kueue.x-k8s.io/podset-{name}": value for name, value in annotations.items()}
     template = with_path(make.pod_template(), ("metadata", "annotations"), named)
     assert topology_request(template, podIndexLabel="i") == {**expected, "podIndexLabel": "i"}
+
+
+def test_pods_with_a_topology_assignment_get_a_gate_until_the_job_stops() -> None:
+    admission = make.admission()
+    admission["podSetAssignments"][0]["topologyAssignment"] = {"levels": ["rack"], "slices": []}
+    gate = {"name": "kueue.x-k8s.io/topology"}
+    for request, annotations in (
+        ({"required": "rack"}, {}),
+        ({}, {"kueue.x-k8s.io/podset-unconstrained-topology": "true"}),
+    ):
+        created = make.workload(pod_sets=[make.pod_set(topologyRequest=request)])
+        wl = lifecycle.reserve_quota(created, admission, make.NOW, admitted=True)
+        injections = admitted_injections(wl, lambda _: SPOT)
+        assert injections is not None
+        template = make.pod_template(schedulingGates=[{"name": "own"}])
+        injected = inject_pod_set_info(template, injections[0])
+        assert injected["spec"]["schedulingGates"] == [{"name": "own"}, gate]
+        assert injected["metadata"]["annotations"] == {"kueue.x-k8s.io/workload": "wl", **annotations}
+        (original,) = original_injections(make.workload(pod_sets=[{**make.pod_set(), "template": template}]))
+        assert restore_pod_set_info(injected, original) == template

@@ -19,7 +19,11 @@ SIXTEEN = (
     "kueue_execution_time_seconds",
     "kueue_local_queue_execution_time_seconds",
 )
-OTHERS = {"kueue_admission_attempt_duration_seconds": 11, "kueue_workload_creation_latency_seconds": 11}
+OTHERS = {
+    "kueue_admission_attempt_duration_seconds": 11,
+    "kueue_workload_creation_latency_seconds": 11,
+    "kueue_pod_scheduling_gate_removal_seconds": 11,
+}
 
 
 def test_served_kueue_metrics_match_upstream_kinds_and_labels() -> None:

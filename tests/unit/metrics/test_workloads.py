@@ -218,3 +218,26 @@ def test_recalled_workloads_are_not_counted_as_events() -> None:
         figures.observe_existing(WatchEvent(EventType.ADDED, key_of(obj), obj, None, 1))
     assert "".join(figures.texts()) == ""
     assert sum(figures.finished_counts.values()) == 3
+
+
+def test_removal_of_a_scheduling_gate_is_measured_from_the_admission() -> None:
+    stage = Stage()
+    figures = WorkloadMetrics(SchedulerCache(), stage.client, stage.kernel.now, "standalone")
+
+    def watch(events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            figures.observe(event)
+
+    stage.client.subscribe(watch)
+    names = ("kueue.x-k8s.io/topology", "kueue.x-k8s.io/elastic-job", "other")
+    metadata = make.metadata("p", annotations={"kueue.x-k8s.io/workload": "wl"})
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    stage.put({**pod, "spec": {"schedulingGates": [{"name": name} for name in names]}})
+    stage.put(
+        make.workload(status={"admission": make.admission("cq")}, conditions=[make.condition("Admitted", since=-4)])
+    )
+    stage.put({**pod, "spec": {"schedulingGates": [{"name": names[1]}]}})
+    name = "kueue_pod_scheduling_gate_removal_seconds"
+    assert samples(figures.texts())[f"{name}_sum"] == {(names[0], "cq", "false", "standalone"): 4}
+    stage.put({**pod, "spec": {}})
+    assert set(samples(figures.texts())[f"{name}_sum"]) == {(each, "cq", "false", "standalone") for each in names[:2]}

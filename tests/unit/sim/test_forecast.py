@@ -1,5 +1,6 @@
 """Forecasts of when Workloads start: certain, likely and unknown."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log
 
@@ -7,12 +8,20 @@ import pytest
 
 import make
 import yard
+from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, key_of
 from batchyard.base.instant import SECOND
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import AdmissionFairSharing
 from batchyard.sim import forecast
-from batchyard.sim.forecast import SAMPLE_SIZE, Forecast, ForecastOptions, forecast_workloads, sample_forecasts
+from batchyard.sim.forecast import (
+    SAMPLE_SIZE,
+    Forecast,
+    ForecastAnswers,
+    ForecastOptions,
+    forecast_workloads,
+    sample_forecasts,
+)
 from batchyard.sim.forecasting.calibration import LEVELS, Calibration, QuantileTracker
 from batchyard.sim.forecasting.quota_only_state import pending_order_of, queues_of
 from batchyard.sim.forecasting.run_times import EstimateBasis
@@ -201,3 +210,16 @@ spec: {nodeName: b1r1h1, containers: [{name: c, image: i, resources: {requests: 
     manifests = rack_queues() + rack_nodes("b1r1h1", "b1r1h2") + pod + rack_workload("b", 7, at=2)
     reported = forecast_of(rack_state(manifests), "b")
     assert (reported.waits, reported.started_fraction) == ([], 0)
+
+
+def test_server_reads_nodes_and_pods_only_if_a_topology_exists() -> None:
+    for topologies, expected in (([], []), ([make.topology()], [scheme.NODE, scheme.POD])):
+        read_kinds: list[str] = []
+
+        def list_kind(kind: str, found: Sequence[Obj] = tuple(topologies), seen: list[str] = read_kinds) -> list[Obj]:
+            seen.append(kind)
+            objects = found if kind == scheme.TOPOLOGY else ()
+            return [{**obj, "metadata": {**obj["metadata"], "resourceVersion": "1"}} for obj in objects]
+
+        assert ForecastAnswers().sample_forecasts(list_kind, make.NOW, Calibration()) == []
+        assert [kind for kind in read_kinds if kind in {scheme.NODE, scheme.POD}] == expected

@@ -1,4 +1,4 @@
-"""Which capacity counts: nodes, pods outside topologies, and Workloads."""
+"""The domains that nodes form, and which capacity counts: nodes, pods outside topologies, and Workloads."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from batchyard.base.primitives import draw_integer
 from batchyard.topology.state import TopologyState, TopologyUsage, usage_of
 from batchyard.topology.tree import TopologyTree
 from racks import LEVELS, flavor, node, place, racks, request, state, template
+from stage import Stage
 
 
 def usage(host: str, count: int, name: str = "tas") -> TopologyUsage:
@@ -65,6 +66,16 @@ def test_unready_or_cordoned_node_does_not_count() -> None:
     assert free_pods(topology) == 0
     assert topology.observe_node(node_object(unschedulable=True), node_object(ready=False), is_deleted=False)
     assert free_pods(topology) == 0
+
+
+def test_listing_forgets_nodes_that_were_deleted_while_no_flavor_had_a_topology() -> None:
+    topology, stage = state(*racks(b1r1h1=4)), Stage()
+    topology.observe_pod(pod(cpu=3), is_deleted=False)
+    assert free_pods(topology) == 1
+    stage.put({"apiVersion": "v1", "kind": "Node", **node_object("b1r1h2")})
+    topology.list_nodes(stage.client)
+    assert place(topology, request(4, required="block")) == "b1r1h2:4"
+    assert free_pods(topology) == 4
 
 
 def test_irrelevant_change_of_node_is_ignored() -> None:

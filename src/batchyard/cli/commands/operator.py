@@ -23,6 +23,7 @@ from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.kueue_configuration import read_kueue_settings, read_shadow_settings
 from batchyard.client.leader_election import LeaseSettings
+from batchyard.controller_groups import ADMISSION
 from batchyard.operator_manifests.deployment import InstallSettings
 from batchyard.operator_manifests.rights import crd_names
 from batchyard.scheduling.decisions import DEFAULT_VERSION, KueueVersion
@@ -202,9 +203,9 @@ def start(options: OperatorOptions) -> None:
 
 def _operator_config(options: OperatorOptions) -> OperatorConfig:
     install_settings = InstallSettings(controllers=options.controllers)
-    settings = PlatformSettings(
-        _kueue_settings(options), controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD
-    )
+    kueue = _kueue_settings(options)
+    settings = PlatformSettings(kueue, controllers=options.controllers, requeue_batch_period=KUEUE_REQUEUE_BATCH_PERIOD)
+    settings = replace(settings, with_topology=ADMISSION in options.controllers and kueue.is_topology_aware)
     return OperatorConfig(
         KubeconfigSource(options.kubeconfig, options.context),
         replace(settings, with_nodes=True, with_costs=True, is_endless=True),

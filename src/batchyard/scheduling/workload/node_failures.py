@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, find_condition, is_true, with_path
+from batchyard.api.meta import Key, Obj, StatusDraft, annotation, find_condition, is_true, key_of, with_path
 from batchyard.api.views.node import Taint, Toleration, parse_taint, parse_toleration
 from batchyard.api.views.topology import format_topology_assignment
 from batchyard.api.views.workload import WorkloadView, workload_view
@@ -20,10 +20,13 @@ from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.topology_nomination import NodeReplacement
 from batchyard.scheduling.workload import evictions
 from batchyard.scheduling.workload.lifecycle import Eviction
+from batchyard.topology.state import is_topology_pod
+from batchyard.topology.ungater import has_ended, has_topology_gate, pod_owner_name, slice_name
 
 _DELETED: Final = EventType.DELETED
 _NO_KEYS: Final[dict[Key, None]] = {}
 _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+_TERMINATED_MESSAGE: Final = "Pod terminated by Kueue NodeController due to node taint"
 
 
 def needs_replacement(view: WorkloadView) -> bool:
@@ -43,7 +46,8 @@ class NodeFailures:
     """Controller that records failed nodes in `status.unhealthyNodes`, and evicts Workloads with several of them.
 
     A node fails at once if it is deleted or has no Ready condition. If it is not ready, or has a taint that the pods do
-    not tolerate for ever, it has failed once the Workload has no running pods on it. A cordon alone is no failure.
+    not tolerate for ever, it has failed once the Workload has no running pods on it. The taint of a cordon counts only
+    for Workloads of jobs. Pods that wait for a node where they cannot start fail, so that their job replaces them.
     """
 
     name = "node-failures"
@@ -54,20 +58,21 @@ class NodeFailures:
     def __init__(self) -> None:
         self._workloads_by_node: dict[str, dict[Key, None]] = {}
         self._nodes_by_workload: dict[Key, list[str]] = {}
+        #: The pods that must run on a node, by its name, and have not been scheduled yet.
+        self._waiting_pods: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the key of the node that may have failed, or recovered, with Workloads on it."""
+        """Return the key of the node that may have failed or recovered with Workloads on it, or of a waiting pod."""
         if event.key.kind == scheme.WORKLOAD:
             self._index_workload(event)
             return ()
         if event.key.kind == scheme.POD:
-            node = (event.obj.get("spec") or {}).get("nodeName") or ""
-            is_of_workload = annotation(event.obj, well_known.WORKLOAD) is not None
-            return (Key(scheme.NODE, "", node),) if is_of_workload and node in self._workloads_by_node else ()
+            return self._observe_pod(event)
         is_relevant = (
             event.old is None or event.type is _DELETED or _health_fields(event.old) != _health_fields(event.obj)
         )
-        return (event.key,) if is_relevant and event.key.name in self._workloads_by_node else ()
+        is_used = event.key.name in self._workloads_by_node or event.key.name in self._waiting_pods
+        return (event.key,) if is_relevant and is_used else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Update the failed nodes of the Workloads on a node, or evict those with another failed node."""
@@ -78,7 +83,47 @@ class NodeFailures:
             if workload is not None:
                 has_failed = _has_failed(key.name, node, workload, reader)
                 _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
+        if key.name in self._waiting_pods and node is not None and find_condition(node, "Ready") is not None:
+            self._end_waiting_pods(key.name, node, reader, now, outcome)
         return outcome
+
+    def _observe_pod(self, event: WatchEvent) -> Iterable[Key]:
+        """Index a pod that waits for a certain node; return the key of its node if the node must be checked."""
+        pod = event.obj
+        if annotation(pod, well_known.WORKLOAD) is None or not is_topology_pod(pod):
+            return ()
+        spec = pod["spec"]
+        node, selected_node = spec.get("nodeName") or "", (spec.get("nodeSelector") or {}).get(well_known.HOSTNAME)
+        if selected_node:
+            if event.type is not _DELETED and _is_waiting(pod):
+                self._waiting_pods.setdefault(selected_node, {})[event.key] = None
+                return (Key(scheme.NODE, "", selected_node),)
+            waiting = self._waiting_pods.get(selected_node)
+            if waiting is not None:
+                waiting.pop(event.key, None)
+                if not waiting:
+                    del self._waiting_pods[selected_node]
+        return (Key(scheme.NODE, "", node),) if node in self._workloads_by_node else ()
+
+    def _end_waiting_pods(self, name: str, node: Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
+        """Fail the pods that wait for a node on which they cannot start: it failed, or is no longer assigned to them.
+
+        Their job replaces them, and the new pods get a domain of the current assignment. The pods of a Workload that is
+        being evicted are left to its eviction.
+        """
+        assigned = self._workloads_by_node.get(name, _NO_KEYS)
+        new_workloads = {key_of(write.obj): write.obj for write in outcome.writes if isinstance(write, UpdateStatus)}
+        for pod_key in self._waiting_pods[name]:
+            pod = reader.get(pod_key)
+            if pod is None:
+                continue
+            workload_key = Key(scheme.WORKLOAD, pod_key.namespace, annotation(pod, well_known.WORKLOAD) or "")
+            workload = new_workloads.get(workload_key) or reader.get(workload_key)
+            if workload is None or is_true(workload, "Finished") or is_true(workload, "Evicted"):
+                continue
+            if workload_key not in assigned or not _may_start_pods(name, node, workload, reader):
+                event = EventRecord(pod_key, "Normal", "PodTerminatedByKueue", _TERMINATED_MESSAGE)
+                outcome.add(UpdateStatus(_failed_pod(pod, now)), [event])
 
     def _index_workload(self, event: WatchEvent) -> None:
         view = workload_view(event.obj)
@@ -126,25 +171,44 @@ def evict_for_node_failures(outcome: ReconcileResult, key: Key, workload: Obj, m
     outcome.add(UpdateStatus(evicted_workload), [EventRecord(key, "Normal", eviction.event_reason, message)])
 
 
+def _is_waiting(pod: Obj) -> bool:
+    """Return whether a pod without the topology gate has no node yet."""
+    is_pending = (pod.get("status") or {}).get("phase") in {None, "Pending"}
+    return is_pending and not pod["spec"].get("nodeName") and not has_topology_gate(pod)
+
+
+def _failed_pod(pod: Obj, now: Instant) -> Obj:
+    draft = StatusDraft(pod, now)
+    draft.set_condition("TerminatedByKueue", True, "UnschedulableOnAssignedNode", _TERMINATED_MESSAGE)
+    draft.set_field("phase", "Failed")
+    return draft.result()
+
+
 def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader) -> bool:
     if node is None or find_condition(node, "Ready") is None:
         return True
-    if is_true(node, "Ready"):
-        taints = [parse_taint(taint) for taint in (node.get("spec") or {}).get("taints") or ()]
-        taints = [t for t in taints if t.effect in _SCHEDULING_EFFECTS and t.key != well_known.UNSCHEDULABLE]
-        if not taints or _tolerates_all(workload, name, taints, reader):
-            return False
-    return not _has_running_pods(workload, name, reader)
+    return not _may_start_pods(name, node, workload, reader) and not _has_running_pods(workload, name, reader)
+
+
+def _may_start_pods(name: str, node: Obj, workload: Obj, reader: Reader) -> bool:
+    """Return whether the node of a topology assignment is ready and has no taints that the pods do not tolerate."""
+    if not is_true(node, "Ready"):
+        return False
+    taints = [parse_taint(taint) for taint in (node.get("spec") or {}).get("taints") or ()]
+    # A Workload without a job has no pods whose end would tell that a cordoned node is drained.
+    ignored_key = "" if workload["metadata"].get("ownerReferences") else well_known.UNSCHEDULABLE
+    taints = [t for t in taints if t.effect in _SCHEDULING_EFFECTS and t.key != ignored_key]
+    return not taints or _tolerates_all(workload, name, taints, reader)
 
 
 def _has_running_pods(workload: Obj, node: str, reader: Reader) -> bool:
-    metadata = workload["metadata"]
+    name = slice_name(workload)
     return any(
         pod["spec"].get("nodeName") == node
-        and annotation(pod, well_known.WORKLOAD) == metadata["name"]
+        and pod_owner_name(pod) == name
         and not pod["metadata"].get("deletionTimestamp")
-        and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}
-        for pod in reader.list(scheme.POD, metadata.get("namespace", ""))
+        and not has_ended(pod)
+        for pod in reader.list(scheme.POD, workload["metadata"].get("namespace", ""))
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.api.scheme import POD, ServedKind
+from batchyard.api.scheme import NODE, POD, TOPOLOGY, ServedKind
 from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
@@ -21,7 +21,7 @@ from batchyard.client.informer import Informer
 from batchyard.client.leader_election import LeaderElector, Leadership, LeaseSettings
 from batchyard.client.rest import ClientDependencies, RestClient
 from batchyard.client.transport import RateLimit
-from batchyard.controller_groups import ADMISSION, kinds_read
+from batchyard.controller_groups import ADMISSION, kinds_read, watches_nodes_for_topologies
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.data_source import EVENTS, WHY
 from batchyard.dashboard.history import PlatformHistory
@@ -125,6 +125,10 @@ class OperatorProcess:
         kinds = dict.fromkeys(kinds_read(config.settings.controllers))
         if config.settings.kueue.tracks_scheduling:
             kinds[POD] = None
+        #: Whether Nodes are watched only once there is a Topology.
+        self._awaits_topology = watches_nodes_for_topologies(config.settings.controllers)
+        if self._awaits_topology:
+            del kinds[NODE]
         self.client = RestClient(dependencies, list(kinds), config.external_kinds)
         self.client.on_new_data = self._process_informer_change
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
@@ -197,9 +201,16 @@ class OperatorProcess:
     def _process_informer_change(self, informer: Informer) -> None:
         if message := self._watch_errors.new_message(informer, self.client.informers.values()):
             self.report(f"batchyard: {message}")
+        if self._awaits_topology and informer.info.constant == TOPOLOGY and self._config.settings.with_topology:
+            self._watch_nodes_of_topologies()
         if self.platform is None and self.client.is_synced:
             self.platform = self._start_controllers()
             self.report(f"batchyard: this replica runs {', '.join(self._config.settings.controllers)}")
+
+    def _watch_nodes_of_topologies(self) -> None:
+        if self.client.list(TOPOLOGY):
+            self._awaits_topology = False
+            self.client.watch_kind(NODE)
 
     def _start_controllers(self) -> WiredPlatform:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)

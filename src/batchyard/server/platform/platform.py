@@ -322,6 +322,7 @@ class EmbeddedPlatform:
         kueue = platform_kueue_settings(options.configuration, version)
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
+        settings = replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
         self._kueue = kueue
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields

@@ -4,8 +4,13 @@ from typing import Any
 
 import make
 from batchyard import simulate
-from batchyard.api.meta import Obj
-from batchyard.sim.event_log import Event, Evicted, QuotaReserved, Reassigned
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
+from batchyard.interfaces.controller import EventRecord
+from batchyard.scheduling.workload.node_failures import NodeFailures
+from batchyard.sim.event_log import Event, Evicted, OtherEvent, QuotaReserved, Reassigned
+from stage import Stage, condition_state
 
 HOSTNAME = "kubernetes.io/hostname"
 SCENARIO = {
@@ -66,8 +71,32 @@ def describe(event: Event) -> str:
             return f"{event.time:g} {type(event).__name__} {hosts}"
         case Evicted():
             return f"{event.time:g} {event.reason}"
+        case OtherEvent(record={"event": "PodBound", "pod": str(pod), "node": host}) if pod.startswith("team/"):
+            return f"{event.time:g} PodBound {pod.removeprefix('team/').rpartition('-')[0]} {host}"
         case _:
             return ""
+
+
+def job(count: int, at: int = 5, runtime: str = "20s", **annotations: str) -> Obj:
+    """An indexed Job of one-cpu pods that requires one rack."""
+    notes = {"batchyard.dev/submit-at": f"{at}s", "batchyard.dev/runtime": runtime, **annotations}
+    template = make.pod_template()
+    template["metadata"] = {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}
+    spec = {"parallelism": count, "completions": count, "completionMode": "Indexed", "template": template}
+    metadata = {"name": "j", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}, "annotations": notes}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"suspend": True, **spec}}
+
+
+def test_pods_run_on_the_nodes_of_their_rank_and_follow_a_replacement() -> None:
+    nodes = [node("n1a"), node("n1b", gone_at=12), node("n1c")]
+    assert run(*nodes, job(3)) == [
+        "5 QuotaReserved n1a:2 n1b:1",
+        "5 PodBound j-0 n1a",
+        "5 PodBound j-1 n1a",
+        "5 PodBound j-2 n1b",
+        "13 Reassigned n1a:2 n1c:1",
+        "15 PodBound j-2 n1c",
+    ]
 
 
 def test_deleted_node_is_replaced_a_second_later() -> None:
@@ -138,3 +167,75 @@ def test_static_pod_uses_capacity_until_it_is_deleted() -> None:
         "status": {"phase": "Running"},
     }
     assert run(node("n1a"), pod, workload(2, required="rack")) == ["30 QuotaReserved n1a:2"]
+
+
+def stage_with_pod(**spec: Any) -> Stage:
+    """A Workload of a Job on nodes n1 and n2, and one of its pods, ungated for n1."""
+    stage = Stage(NodeFailures())
+    domains = (TopologyDomain(("n1",), 1), TopologyDomain(("n2",), 1))
+    admission = make.admission(main=2)
+    assignment = format_topology_assignment(TopologyAssignment((HOSTNAME,), domains))
+    admission["podSetAssignments"][0]["topologyAssignment"] = assignment
+    conditions = [make.condition("QuotaReserved"), make.condition("Admitted")]
+    annotations = {"kueue.x-k8s.io/workload": "wl", "kueue.x-k8s.io/podset-required-topology": "rack"}
+    metadata = make.metadata("p", annotations=annotations)
+    owned = make.workload(pod_sets=[make.pod_set("main", 2)], conditions=conditions, status={"admission": admission})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
+    owned["metadata"]["ownerReferences"] = [owner]
+    pod_spec = {"nodeSelector": {HOSTNAME: "n1"}, "containers": [], **spec}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec, "status": {"phase": "Pending"}}
+    stage.put(node("n1"), node("n2"), owned, pod)
+    return stage
+
+
+def phase(stage: Stage) -> str:
+    """The phase of the pod, and the failed nodes of the Workload."""
+    failed = [each["name"] for each in stage.workload()["status"].get("unhealthyNodes", ())]
+    return " ".join([stage.get(scheme.POD, "p")["status"]["phase"], *failed])
+
+
+def test_pod_that_waits_for_a_failed_node_fails() -> None:
+    stage = stage_with_pod()
+    assert phase(stage) == "Pending"
+    stage.put(node("n1", ready=False))
+    assert phase(stage) == "Failed n1"
+    message = "Pod terminated by Kueue NodeController due to node taint"
+    assert condition_state(stage.get(scheme.POD, "p"), "TerminatedByKueue") == (
+        "True",
+        "UnschedulableOnAssignedNode",
+        message,
+    )
+    assert stage.events[-1] == EventRecord(Key(scheme.POD, "team", "p"), "Normal", "PodTerminatedByKueue", message)
+
+
+def test_pod_that_waits_for_a_node_of_an_earlier_assignment_fails() -> None:
+    stage = stage_with_pod(nodeSelector={HOSTNAME: "n3"})
+    stage.put(node("n3"))
+    assert phase(stage) == "Failed"
+
+
+def test_gated_and_scheduled_pods_are_left_to_others() -> None:
+    gate = {"name": "kueue.x-k8s.io/topology"}
+    for spec in ({"schedulingGates": [gate]}, {"nodeName": "n1"}):
+        stage = stage_with_pod(**spec)
+        stage.put(node("n1", ready=False))
+        assert phase(stage) == ("Pending" if "nodeName" in spec else "Pending n1")
+
+
+def test_cordoned_node_of_a_job_fails_once_its_pods_are_gone() -> None:
+    cordon = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
+    stage = stage_with_pod(nodeName="n1")
+    stage.put(node("n1", unschedulable=True, taints=cordon))
+    assert phase(stage) == "Pending"
+    stage.put({**stage.get(scheme.POD, "p"), "status": {"phase": "Failed"}})
+    assert phase(stage) == "Failed n1"
+
+
+def test_pods_of_workloads_without_topology_may_wait_for_a_node() -> None:
+    stage = Stage(NodeFailures())
+    metadata = make.metadata("p", annotations={"kueue.x-k8s.io/workload": "wl"})
+    spec = {"nodeSelector": {HOSTNAME: "n1"}, "containers": []}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+    stage.put(node("n1"), make.workload(conditions=[make.condition("Admitted")]), pod)
+    stage.put(node("n1", ready=False))
+    assert phase(stage) == "Pending"
