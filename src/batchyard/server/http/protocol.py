@@ -90,8 +90,14 @@ class ResponseStream:
         #: The parts that were taken from the response but not written yet; None if there are none.
         self._queued_parts: Iterator[Any] | None = None
         self._is_turn_scheduled = False
+        #: Whether the response got data after its buffered data was taken.
+        self._has_new_data = False
         self._is_stopped = False
-        response.on_new_data = self.write_next
+        response.on_new_data = self._process_new_data
+
+    def _process_new_data(self) -> None:
+        self._has_new_data = True
+        self.write_next()
 
     def write_next(self) -> None:
         """Write the next parts of the response, about PIECE_SIZE bytes, if the connection accepts data.
@@ -100,8 +106,10 @@ class ResponseStream:
         """
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
-        if self._queued_parts is None and (parts := self.response.take_buffered_data()):
-            self._queued_parts = iter(parts)
+        if self._queued_parts is None:
+            self._has_new_data = False
+            if parts := self.response.take_buffered_data():
+                self._queued_parts = iter(parts)
         if self._queued_parts is not None:
             with ExitStack() as on_exception:
                 on_exception.callback(self._sink.abort)
@@ -109,7 +117,7 @@ class ResponseStream:
                 on_exception.pop_all()
             if part:
                 self._sink.write_response_part(part)
-        if self._queued_parts is not None:
+        if self._queued_parts is not None or self._has_new_data:
             self._is_turn_scheduled = True
             self._take_turn(self._take_next_turn)
         elif self.response.is_over:

@@ -77,6 +77,31 @@ def test_large_response_is_written_in_parts_between_loop_turns() -> None:
     assert len(turns) >= len(sink.parts) - 1
 
 
+class GrowingResponse(LargeResponse):
+    """A response whose client waits for more data after each part."""
+
+    def take_buffered_data(self) -> Sequence[Any]:
+        parts, self._parts = self._parts, []
+        return parts
+
+    def add(self, part: bytes) -> None:
+        self._parts = [*self._parts, part]
+        self.on_new_data()
+
+
+def test_data_that_arrives_between_the_parts_of_a_response_is_written_after_them() -> None:
+    loop, sink, turns = asyncio.new_event_loop(), SlowClient(), list[Callable[[], None]]()
+    response = GrowingResponse([b"x" * 300_000, b"last"])
+    stream = ResponseStream(response, ApiRequest("GET", "/"), sink, loop, turns.append)
+    stream.write_next()
+    response.add(b"new")
+    while turns:
+        turns.pop()()
+    stream.stop()
+    loop.close()
+    assert [part[:4] for part in sink.parts] == [b"xxxx", b"last", b"new"]
+
+
 def defective_pieces(encoded: list[int]) -> Iterator[bytes]:
     for number in range(10):
         encoded.append(number)
