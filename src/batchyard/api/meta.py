@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
@@ -308,11 +308,16 @@ _INTEGER_PATTERN: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
 SLICE_LAYERS_MAX: Final = 3
 
 
-class SliceLayer(msgspec.Struct, frozen=True):
+class SliceLayer(NamedTuple):
     """A layer of a pod set's nested slices, from an annotation: its topology level and the number of pods per slice."""
 
     topology: str = ""
     size: int = 0
+
+
+class _SliceLayerFields(TypedDict, total=False):
+    topology: str
+    size: int
 
 
 def parse_integer(text: str, *, bits: int = 64) -> int | None:
@@ -358,7 +363,7 @@ def has_equal_queue_settings(old: Obj, new: Obj) -> bool:
 def parse_slice_layers(text: str) -> list[SliceLayer] | None:
     """Parse the annotation that lists the layers of nested pod set slices; None if it is malformed."""
     try:
-        return msgspec.json.decode(text, type=list[SliceLayer])
+        return [SliceLayer(**layer) for layer in msgspec.json.decode(text, type=list[_SliceLayerFields])]
     except (msgspec.DecodeError, RecursionError):
         return None
 
