@@ -172,6 +172,8 @@ class ElasticJob(NamedTuple):
     reader: Reader
     now: Instant
     actions: SliceActions
+    #: The pods that carry the name of the first slice, but that no job owns.
+    unowned_pods: Sequence[meta.Key] = ()
 
 
 def reconcile_elastic_job(elastic: ElasticJob) -> ReconcileResult | None:
@@ -300,7 +302,8 @@ def _follow_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult:
 
 def _pods_of(elastic: ElasticJob) -> list[Obj]:
     owned_objects = elastic.reader.owned_by(elastic.job["metadata"]["uid"], elastic.job["metadata"]["namespace"])
-    return [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
+    unowned_pods = [pod for key in elastic.unowned_pods if (pod := elastic.reader.get(key)) is not None]
+    return [*(obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD), *unowned_pods]
 
 
 def _running_counts(pods: Sequence[Obj]) -> Counts:

@@ -152,7 +152,11 @@ def test_terminating_pod_on_unreachable_node_is_forced_after_a_minute() -> None:
         "(triggered by `kueue.x-k8s.io/safe-to-forcefully-delete` annotation)"
     )
     assert condition is not None
-    assert (condition["status"], condition["reason"], condition["message"]) == ("True", "KueueForcefullyDeleted", message)
+    assert (condition["status"], condition["reason"], condition["message"]) == (
+        "True",
+        "KueueForcefullyDeleted",
+        message,
+    )
     assert stage.reasons() == ["KueueForcefullyDeleted"]
 
 
