@@ -47,6 +47,8 @@ class JobRelations:
         self._jobs_by_prebuilt_workload: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
         self._jobs_without_flavor: dict[meta.Key, None] = {}
+        #: Pods of elastic jobs that no job owns, by Namespace and the name of their slice.
+        self._unowned_pods: dict[tuple[str, str], dict[meta.Key, None]] = {}
 
     def observe(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Update the index from a watch event; return the keys of the jobs that the event affects."""
@@ -71,10 +73,24 @@ class JobRelations:
         workloads = [workload for key in self._workload_keys.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
-    def jobs_with_workload(self, namespace: str, names: Sequence[str | None]) -> list[meta.Key]:
-        """Return the jobs that control a Workload with one of these names; scans the jobs of all Namespaces."""
-        keys = [meta.Key(scheme.WORKLOAD, namespace, name) for name in names if name]
+    def observe_elastic_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
+        """Return the keys of the jobs of an elastic pod: its owner, or those of its slice if it has no owner."""
+        owner, namespace = meta.controller_of(event.obj), event.key.namespace
+        if owner is not None:
+            job = meta.owner_key(owner, namespace)
+            return (job,) if job is not None and job.kind == scheme.JOB else ()
+        names = [meta.annotation(event.obj, name) or "" for name in (well_known.SLICE_NAME, well_known.WORKLOAD)]
+        pods = self._unowned_pods.setdefault((namespace, names[0]), {})
+        pods[event.key] = None
+        if event.type is EventType.DELETED:
+            del pods[event.key]
+        keys = [meta.Key(scheme.WORKLOAD, namespace, name) for name in names]
         return [job for job, workload_keys in self._workload_keys.items() if any(key in workload_keys for key in keys)]
+
+    def unowned_pods(self, namespace: str, workloads: Sequence[meta.Obj]) -> list[meta.Key]:
+        """Return the pods of a job's slices that no job owns."""
+        slice_keys = dict.fromkeys([(namespace, slices.slice_name(each)) for each in workloads])
+        return [pod for key in slice_keys for pod in self._unowned_pods.get(key, ())]
 
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
         _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
@@ -173,8 +189,6 @@ class JobReconciler:
         self._after_deactivated = None if retention is None else retention.after_deactivated
         #: Whether jobs can be scaled while they run, by slices.
         self._elastic_jobs = rules.elastic_jobs and integration.kind == scheme.JOB
-        #: Pods of elastic jobs that no job owns, by Namespace and the name of their slice.
-        self._unowned_pods: dict[tuple[str, str], dict[meta.Key, None]] = {}
         if self._elastic_jobs:
             self.kinds = (*JobReconciler.kinds, scheme.POD)
 
@@ -182,7 +196,11 @@ class JobReconciler:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
         if event.key.kind == scheme.POD:
             annotations = event.obj["metadata"].get("annotations")
-            return self._jobs_of_elastic_pod(event) if annotations and well_known.SLICE_NAME in annotations else ()
+            return (
+                self._relations.observe_elastic_pod(event)
+                if annotations and well_known.SLICE_NAME in annotations
+                else ()
+            )
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -246,22 +264,8 @@ class JobReconciler:
             _delete_workloads,
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
-        slice_keys = dict.fromkeys([(job_pass.key.namespace, slices.slice_name(each)) for each in job_workloads])
-        unowned_pods = [pod for key in slice_keys for pod in self._unowned_pods.get(key, ())]
+        unowned_pods = self._relations.unowned_pods(job_pass.key.namespace, job_workloads)
         return slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions, unowned_pods)
-
-    def _jobs_of_elastic_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
-        owner = meta.controller_of(event.obj)
-        if owner is not None:
-            job = meta.owner_key(owner, event.key.namespace)
-            return (job,) if job is not None and job.kind == scheme.JOB else ()
-        names = [meta.annotation(event.obj, name) or "" for name in (well_known.SLICE_NAME, well_known.WORKLOAD)]
-        pods = self._unowned_pods.setdefault((event.key.namespace, names[0]), {})
-        if event.type is EventType.DELETED:
-            pods.pop(event.key, None)
-        else:
-            pods[event.key] = None
-        return self._relations.jobs_with_workload(event.key.namespace, names)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.
