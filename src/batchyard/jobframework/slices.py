@@ -296,8 +296,14 @@ def _follow_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult:
     outcome = elastic.actions.follow_workload(roles.selected)
     if outcome.writes or is_suspended or reserved is None or not lifecycle.is_admitted(reserved):
         return outcome
-    outcome.writes += [Update(pod) for pod in ungated_pods(_pods_of(elastic), reserved)]
+    pods = [pod for pod in _pods_of(elastic) if _slice_name_of_pod(pod) == slice_name(reserved)]
+    outcome.writes += [Update(pod) for pod in ungated_pods(pods, reserved)]
     return outcome
+
+
+def _slice_name_of_pod(pod: Obj) -> str | None:
+    """Return the first slice of a pod's chain; pods of an earlier chain, which the job left, stay gated."""
+    return meta.annotation(pod, well_known.SLICE_NAME) or meta.annotation(pod, well_known.WORKLOAD)
 
 
 def _pods_of(elastic: ElasticJob) -> list[Obj]:

@@ -9,7 +9,7 @@ import pytest
 import make
 from batchyard.admission_plugins.job_annotations import gate_elastic_job
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, annotation, controller_reference, with_metadata, with_path
 from batchyard.interfaces.client import Update
 from batchyard.jobframework import slices
 from batchyard.jobframework.reconciler import JobReconciler
@@ -255,6 +255,15 @@ def test_pods_without_owner_are_ungated_up_to_the_quota_of_their_slice() -> None
     assert ungated_names(stage, "a", "b", "c", "d") == ["a", "b"]
     stage.delete(scheme.POD, "a")
     assert ungated_names(stage, "b", "c") == ["b", "c"]
+
+
+def test_pods_of_an_earlier_chain_of_slices_stay_gated() -> None:
+    stage = job_stage(2)
+    admit(stage, newest(stage))
+    name, job = newest(stage)["metadata"]["name"], stage.get(scheme.JOB, "job")
+    for pod in (unowned_pod("old", "gone"), unowned_pod("new", name)):
+        stage.put(with_metadata(pod, ownerReferences=[controller_reference(job)]))
+    assert ungated_names(stage, "old", "new") == ["new"]
 
 
 # Whole worlds.
