@@ -73,8 +73,11 @@ class JobRelations:
         workloads = [workload for key in self._workload_keys.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
 
-    def observe_elastic_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
+    def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Return the keys of the jobs of an elastic pod: its owner, or those of its slice if it has no owner."""
+        annotations = event.obj["metadata"].get("annotations")
+        if not annotations or well_known.SLICE_NAME not in annotations:
+            return ()
         owner, namespace = meta.controller_of(event.obj), event.key.namespace
         if owner is not None:
             job = meta.owner_key(owner, namespace)
@@ -195,12 +198,7 @@ class JobReconciler:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
         if event.key.kind == scheme.POD:
-            annotations = event.obj["metadata"].get("annotations")
-            return (
-                self._relations.observe_elastic_pod(event)
-                if annotations and well_known.SLICE_NAME in annotations
-                else ()
-            )
+            return self._relations.observe_pod(event)
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -264,8 +262,8 @@ class JobReconciler:
             _delete_workloads,
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
-        unowned_pods = self._relations.unowned_pods(job_pass.key.namespace, job_workloads)
-        return slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions, unowned_pods)
+        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
+        return elastic._replace(unowned_pods=self._relations.unowned_pods(job_pass.key.namespace, job_workloads))
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.

@@ -155,6 +155,16 @@ def ignore_preemption_loop(loop: PreemptionLoop) -> None:
 # The controller of the scheduling cycles.
 
 
+def _refill_terms(cache: SchedulerCache, in_flight: WritesInFlight) -> gated_cycles.RefillTerms:
+    def tree_of(head: Head) -> str:
+        return cache.snapshot.queues[head.queue].node.tree
+
+    def may_join(head: Head) -> bool:
+        return bool(in_flight.select_heads([head], tree_of))
+
+    return gated_cycles.RefillTerms(cache.workload_cache.usage_ledger, may_join)
+
+
 class SchedulerSettings(NamedTuple):
     """Settings of the scheduler's writes: the details of preemptions, and when decisions are written."""
 
@@ -193,14 +203,7 @@ class Scheduler:
         self._blocked = BlockedCycle(scheduler_cache, gate)
         self._has_cycle_gates = policy.rules.has_cycle_gates
         #: With `blockAdmission`, Kueue refills no cycles.
-        self._refill = (
-            None
-            if gate is not None
-            else gated_cycles.RefillTerms(
-                scheduler_cache.workload_cache.usage_ledger,
-                lambda head: bool(self._in_flight.select_heads([head], self._tree_of)),
-            )
-        )
+        self._refill = _refill_terms(scheduler_cache, self._in_flight) if gate is None else None
         self._number = 0
         self._loops = PreemptionLoopDetector()
         self._quiescence = QuiescenceDetector(scheduler_cache)
