@@ -47,6 +47,8 @@ class JobRelations:
         self._jobs_by_prebuilt_workload: dict[meta.Key, dict[meta.Key, None]] = {}
         #: Admitted jobs that wait for a missing flavor of their admission.
         self._jobs_without_flavor: dict[meta.Key, None] = {}
+        #: Pods of elastic jobs that no job owns, by Namespace and the name of their slice.
+        self._unowned_pods: dict[tuple[str, str], dict[meta.Key, None]] = {}
 
     def observe(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Update the index from a watch event; return the keys of the jobs that the event affects."""
@@ -70,6 +72,28 @@ class JobRelations:
         """Return the existing Workloads that a job controls, oldest first."""
         workloads = [workload for key in self._workload_keys.get(job, ()) if (workload := reader.get(key)) is not None]
         return sorted(workloads, key=lambda w: (w["metadata"].get("creationTimestamp", ""), w["metadata"]["name"]))
+
+    def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
+        """Return the keys of the jobs of an elastic pod: its owner, or those of its slice if it has no owner."""
+        annotations = event.obj["metadata"].get("annotations")
+        if not annotations or well_known.SLICE_NAME not in annotations:
+            return ()
+        owner, namespace = meta.controller_of(event.obj), event.key.namespace
+        if owner is not None:
+            job = meta.owner_key(owner, namespace)
+            return (job,) if job is not None and job.kind == scheme.JOB else ()
+        names = [meta.annotation(event.obj, name) or "" for name in (well_known.SLICE_NAME, well_known.WORKLOAD)]
+        pods = self._unowned_pods.setdefault((namespace, names[0]), {})
+        pods[event.key] = None
+        if event.type is EventType.DELETED:
+            del pods[event.key]
+        keys = [meta.Key(scheme.WORKLOAD, namespace, name) for name in names]
+        return [job for job, workload_keys in self._workload_keys.items() if any(key in workload_keys for key in keys)]
+
+    def unowned_pods(self, namespace: str, workloads: Sequence[meta.Obj]) -> list[meta.Key]:
+        """Return the pods of a job's slices that no job owns."""
+        slice_keys = dict.fromkeys([(namespace, slices.slice_name(each)) for each in workloads])
+        return [pod for key in slice_keys for pod in self._unowned_pods.get(key, ())]
 
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
         _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
@@ -174,8 +198,7 @@ class JobReconciler:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
         if event.key.kind == scheme.POD:
-            annotations = event.obj["metadata"].get("annotations")
-            return _jobs_of_elastic_pod(event) if annotations and well_known.SLICE_NAME in annotations else ()
+            return self._relations.observe_pod(event)
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -239,7 +262,8 @@ class JobReconciler:
             _delete_workloads,
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
-        return slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
+        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
+        return elastic._replace(unowned_pods=self._relations.unowned_pods(job_pass.key.namespace, job_workloads))
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.
@@ -468,12 +492,6 @@ def _sync_timeouts(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | 
         return None
     message = f"Updated workload annotation {well_known.WAIT_FOR_PODS_READY}: {meta.key_of(workload)}"
     return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
-
-
-def _jobs_of_elastic_pod(event: WatchEvent) -> Iterable[meta.Key]:
-    owner = meta.controller_of(event.obj)
-    job = None if owner is None else meta.owner_key(owner, event.key.namespace)
-    return (job,) if job is not None and job.kind == scheme.JOB else ()
 
 
 def _delete_unmatched(job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:

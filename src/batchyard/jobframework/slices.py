@@ -172,6 +172,8 @@ class ElasticJob(NamedTuple):
     reader: Reader
     now: Instant
     actions: SliceActions
+    #: The pods that carry the name of the first slice, but that no job owns.
+    unowned_pods: Sequence[meta.Key] = ()
 
 
 def reconcile_elastic_job(elastic: ElasticJob) -> ReconcileResult | None:
@@ -294,13 +296,20 @@ def _follow_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult:
     outcome = elastic.actions.follow_workload(roles.selected)
     if outcome.writes or is_suspended or reserved is None or not lifecycle.is_admitted(reserved):
         return outcome
-    outcome.writes += [Update(pod) for pod in ungated_pods(_pods_of(elastic), reserved)]
+    pods = [pod for pod in _pods_of(elastic) if _slice_name_of_pod(pod) == slice_name(reserved)]
+    outcome.writes += [Update(pod) for pod in ungated_pods(pods, reserved)]
     return outcome
+
+
+def _slice_name_of_pod(pod: Obj) -> str | None:
+    """Return the first slice of a pod's chain; pods of an earlier chain, which the job left, stay gated."""
+    return meta.annotation(pod, well_known.SLICE_NAME) or meta.annotation(pod, well_known.WORKLOAD)
 
 
 def _pods_of(elastic: ElasticJob) -> list[Obj]:
     owned_objects = elastic.reader.owned_by(elastic.job["metadata"]["uid"], elastic.job["metadata"]["namespace"])
-    return [obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD]
+    unowned_pods = [pod for key in elastic.unowned_pods if (pod := elastic.reader.get(key)) is not None]
+    return [*(obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD), *unowned_pods]
 
 
 def _running_counts(pods: Sequence[Obj]) -> Counts:

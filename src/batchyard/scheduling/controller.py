@@ -156,6 +156,16 @@ def ignore_preemption_loop(loop: PreemptionLoop) -> None:
 # The controller of the scheduling cycles.
 
 
+def _refill_terms(cache: SchedulerCache, in_flight: WritesInFlight) -> gated_cycles.RefillTerms:
+    def tree_of(head: Head) -> str:
+        return cache.snapshot.queues[head.queue].node.tree
+
+    def may_join(head: Head) -> bool:
+        return bool(in_flight.select_heads([head], tree_of))
+
+    return gated_cycles.RefillTerms(cache.workload_cache.usage_ledger, may_join)
+
+
 class SchedulerSettings(NamedTuple):
     """Settings of the scheduler's writes: the details of preemptions, and when decisions are written."""
 
@@ -196,7 +206,7 @@ class Scheduler:
         self._blocked = BlockedCycle(scheduler_cache, gate)
         self._has_cycle_gates = policy.rules.has_cycle_gates
         #: With `blockAdmission`, Kueue refills no cycles.
-        self._may_refill = gate is None
+        self._refill = _refill_terms(scheduler_cache, self._in_flight) if gate is None else None
         self._number = 0
         self._loops = PreemptionLoopDetector()
         self._quiescence = QuiescenceDetector(scheduler_cache)
@@ -252,7 +262,7 @@ class Scheduler:
         self._observer.begin()
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         if self._has_cycle_gates:
-            cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, self._refill_terms())
+            cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, self._refill)
         active_queues = self._cache.snapshot.queues
         replaceable = [h for h in failed if h.queue in active_queues and active_queues[h.queue].active]
         decisions = cycle.run(self._blocked.first_heads(heads), replaceable)
@@ -262,12 +272,6 @@ class Scheduler:
         self._apply_decisions(decisions, reader, now, outcome)
         self._observer.end(cycle, decisions)
         return outcome
-
-    def _refill_terms(self) -> gated_cycles.RefillTerms | None:
-        def may_join(head: Head) -> bool:
-            return bool(self._in_flight.select_heads([head], self._tree_of))
-
-        return gated_cycles.RefillTerms(self._cache.workload_cache.usage_ledger, may_join) if self._may_refill else None
 
     def _new_result(self, requeue_at: Instant | None = None) -> ReconcileResult:
         return ReconcileResult(

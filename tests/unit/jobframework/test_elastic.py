@@ -9,7 +9,7 @@ import pytest
 import make
 from batchyard.admission_plugins.job_annotations import gate_elastic_job
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, annotation, controller_reference, with_metadata, with_path
 from batchyard.interfaces.client import Update
 from batchyard.jobframework import slices
 from batchyard.jobframework.reconciler import JobReconciler
@@ -231,6 +231,39 @@ def test_pod_that_conflicts_with_a_check_stays_gated() -> None:
     update = {"name": "main", "nodeSelector": {"zone": "a"}}
     pod = with_path(gated_pod("a"), ("spec", "nodeSelector"), {"zone": "b"})
     assert ungated([pod], 1, admissionChecks=[{"name": "c", "state": "Ready", "podSetUpdates": [update]}]) == []
+
+
+def unowned_pod(name: str, slice_name: str) -> Obj:
+    """A gated pod of a slice that no job owns."""
+    annotations = {well_known.SLICE_NAME: slice_name, well_known.WORKLOAD: slice_name}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": make.metadata(name), "spec": {}, "status": {}}
+    pod["spec"] = {"containers": [{"name": "c", "image": "i"}], "schedulingGates": [{"name": well_known.ELASTIC_JOB}]}
+    return with_metadata(pod, annotations=annotations, labels={well_known.POD_SET: "main"})
+
+
+def ungated_names(stage: Stage, *names: str) -> list[str]:
+    return [name for name in names if not slices.has_gate(stage.get(scheme.POD, name))]
+
+
+def test_pods_without_owner_are_ungated_up_to_the_quota_of_their_slice() -> None:
+    stage = job_stage(2)
+    first = newest(stage)["metadata"]["name"]
+    stage.put(unowned_pod("a", first))
+    admit(stage, newest(stage))
+    assert ungated_names(stage, "a") == ["a"]
+    stage.put(unowned_pod("b", first), unowned_pod("c", first), unowned_pod("d", "other"))
+    assert ungated_names(stage, "a", "b", "c", "d") == ["a", "b"]
+    stage.delete(scheme.POD, "a")
+    assert ungated_names(stage, "b", "c") == ["b", "c"]
+
+
+def test_pods_of_an_earlier_chain_of_slices_stay_gated() -> None:
+    stage = job_stage(2)
+    admit(stage, newest(stage))
+    name, job = newest(stage)["metadata"]["name"], stage.get(scheme.JOB, "job")
+    for pod in (unowned_pod("old", "gone"), unowned_pod("new", name)):
+        stage.put(with_metadata(pod, ownerReferences=[controller_reference(job)]))
+    assert ungated_names(stage, "old", "new") == ["new"]
 
 
 # Whole worlds.
