@@ -192,6 +192,7 @@ class CountCache:
 
     def limiting_resources(self) -> list[str]:
         """Return for each domain of the lowest level the resource that leaves no room for a pod; '' for others."""
+        self.refresh()  # a search below some domains does not need the counts of this cache
         if self._limiting is None:
             self._limiting = [""] * self._capacity.tree.leaf_count
             self._find_limits(range(self._capacity.tree.leaf_count))

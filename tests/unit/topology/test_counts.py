@@ -79,3 +79,11 @@ def test_updated_counts_are_those_of_a_new_count(seed: int) -> None:
         assert cache.refresh() == fresh.counts
         assert cache.limiting_resources() == fresh.limiting_resources()
         assert leader is not None or cache.ranked_domains(2) == fresh.ranked_domains(2)
+
+
+def test_limiting_resources_follow_the_free_capacity() -> None:
+    capacity = FlavorCapacity(TopologyTree(LEVELS, [node("b/r/h1", cpu=1), node("b/r/h2", cpu=0)]))
+    capacity.use(0, POD, 1)
+    cache = CountCache(capacity, CountKey(POD, None, 2, 1, 2, (0, 0, 0), is_idle=False), None)
+    capacity.use(0, POD, -1)
+    assert cache.limiting_resources() == ["", "cpu"]
