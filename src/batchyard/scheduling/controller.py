@@ -465,6 +465,8 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> dict[str, Any]:
     }
     if assignment.topology is not None:
         status["topologyAssignment"] = format_topology_assignment(assignment.topology)
+    elif assignment.is_topology_delayed:
+        status["delayedTopologyRequest"] = "Pending"
     return status
 
 

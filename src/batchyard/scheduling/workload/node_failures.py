@@ -18,7 +18,7 @@ from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEv
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.topology_nomination import NodeReplacement
-from batchyard.scheduling.workload import evictions
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import Eviction
 from batchyard.topology.state import is_topology_pod
 from batchyard.topology.ungater import has_ended, has_topology_gate, pod_owner_name, slice_name
@@ -238,7 +238,32 @@ def _permanent_tolerations(objs: Iterable[Mapping[str, Any]]) -> list[Toleration
     return [parse_toleration(obj) for obj in objs if obj.get("tolerationSeconds") is None]
 
 
-# The queue of the Workloads with quota for which the scheduler must replace a failed node.
+# The queue of the Workloads with quota for which the scheduler must replace a failed node, or search delayed domains.
+
+
+def needs_delayed_domains(workload: Obj) -> bool:
+    """Return whether a Workload with quota and ready AdmissionChecks must get its topology domains now."""
+    view = workload_view(workload)
+    if view.admitted or not view.quota_reserved or view.finished or view.evicted:
+        return False
+    checks = lifecycle.checks_of(workload)
+    return bool(checks) and lifecycle.are_checks_ready(checks) and lifecycle.awaits_topology(workload["status"])
+
+
+def _with_check_updates(workload: Obj) -> Obj:
+    """Return the Workload with the node selectors and tolerations that its AdmissionChecks add to its pod templates."""
+    updates = [each for check in lifecycle.checks_of(workload) for each in check.get("podSetUpdates") or ()]
+    pod_sets = []
+    for pod_set in workload["spec"]["podSets"]:
+        for update in updates:
+            if update["name"] == pod_set["name"]:
+                spec = (pod_set.get("template") or {}).get("spec") or {}
+                node_selector = {**(spec.get("nodeSelector") or {}), **(update.get("nodeSelector") or {})}
+                tolerations = [*(spec.get("tolerations") or ()), *(update.get("tolerations") or ())]
+                pod_set = with_path(pod_set, ("template", "spec", "nodeSelector"), node_selector)  # noqa: PLW2901
+                pod_set = with_path(pod_set, ("template", "spec", "tolerations"), tolerations)  # noqa: PLW2901
+        pod_sets.append(pod_set)
+    return with_path(workload, ("spec", "podSets"), pod_sets)
 
 
 _BACKOFF_MIN: Final = SECOND
@@ -253,10 +278,10 @@ class _Retry(NamedTuple):
 
 
 class SecondPassQueue:
-    """The Workloads of which a failed node must be replaced, each with the time of the next try.
+    """The Workloads that need a replacement of a failed node or delayed domains, each with the time of the next try.
 
-    The first try is a second after the failure. As in Kueue, a try sees the Workload as it was when the try was
-    scheduled; it takes place even if the node recovered in the meantime.
+    The first try is a second after the failure, or after the AdmissionChecks are ready. As in Kueue, a try sees the
+    Workload as it was when the try was scheduled; it takes place even if the node recovered in the meantime.
     """
 
     def __init__(self) -> None:
@@ -264,10 +289,12 @@ class SecondPassQueue:
         self._iterations: dict[str, int] = {}
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Schedule a try for a Workload with a failed node; return whether the next try may have become earlier."""
+        """Schedule a try for a Workload if it needs one; return whether the next try may have become earlier."""
         view = workload_view(event.obj)
         if event.type is not _DELETED and needs_replacement(view):
             return self._schedule(view, 1, now)
+        if event.type is not _DELETED and not view.admitted and needs_delayed_domains(event.obj):
+            return self._schedule(workload_view(_with_check_updates(event.obj)), 1, now)
         if view.key in self._retries and (event.type is _DELETED or view.finished or view.evicted or not view.admitted):
             del self._retries[view.key]
         return False
@@ -303,15 +330,20 @@ def apply_replacements(
     now: Instant,
     outcome: ReconcileResult,
 ) -> None:
-    """Apply the decided replacements of failed nodes; the others of the heads wait in the queue of the second pass."""
+    """Apply the decided replacements of failed nodes, and delayed domains; the other heads wait for their next try."""
     heads, second_pass = pass_of_heads
     decided_workloads = set()
     for replacement in replacements:
-        if not replacement.is_skipped:
-            decided_workloads.add(replacement.workload.key)
-            view = replacement.workload
-            workload = reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))
-            if workload is not None and is_still_admitted(workload):
+        view = replacement.workload
+        key = Key(scheme.WORKLOAD, view.namespace, view.name)
+        workload = reader.get(key)
+        if not view.admitted and replacement.reason:
+            outcome.events.append(EventRecord(key, "Warning", "SecondPassFailed", replacement.reason))
+        elif not replacement.is_skipped:
+            decided_workloads.add(view.key)
+            if workload is not None and (
+                is_still_admitted(workload) if view.admitted else needs_delayed_domains(workload)
+            ):
                 apply_replacement(replacement, workload, now, outcome)
     for head in heads:
         if head.workload.key not in decided_workloads:
@@ -329,13 +361,17 @@ def apply_replacement(replacement: NodeReplacement, workload: Obj, now: Instant,
     topologies = {p.name: p.topology for p in replacement.assignment.pod_sets if p.topology is not None}
     admission = workload["status"]["admission"]
     assignments = [
-        {**each, "topologyAssignment": format_topology_assignment(topologies[each["name"]])}
+        {**each, "topologyAssignment": format_topology_assignment(topologies[each["name"]]), **_delayed_state(each)}
         if each["name"] in topologies
         else each
         for each in admission["podSetAssignments"]
     ]
     new_workload = with_path(workload, ("status", "admission", "podSetAssignments"), assignments)
     outcome.add(UpdateStatus(with_path(new_workload, ("status", "unhealthyNodes"), None)), ())
+
+
+def _delayed_state(assignment: Mapping[str, Any]) -> dict[str, str]:
+    return {"delayedTopologyRequest": "Ready"} if "delayedTopologyRequest" in assignment else {}
 
 
 def is_still_admitted(workload: Obj | None) -> bool:
