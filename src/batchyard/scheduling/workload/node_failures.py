@@ -58,14 +58,16 @@ class NodeFailures:
     def __init__(self) -> None:
         self._workloads_by_node: dict[str, dict[Key, None]] = {}
         self._nodes_by_workload: dict[Key, list[str]] = {}
-        #: The pods that must run on a node, by its name, and have not been scheduled yet.
+        #: The pods that must run on a node, by its name, and have not been scheduled yet; and those that have been.
         self._waiting_pods: dict[str, dict[Key, None]] = {}
+        self._pods_by_node: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of the node that may have failed or recovered with Workloads on it, or of a waiting pod."""
         if event.key.kind == scheme.WORKLOAD:
-            self._index_workload(event)
-            return ()
+            nodes = self._index_workload(event)
+            # After a restart, the state of the nodes may have changed without an event.
+            return [Key(scheme.NODE, "", node) for node in nodes] if event.old is None else ()
         if event.key.kind == scheme.POD:
             return self._observe_pod(event)
         is_relevant = (
@@ -78,10 +80,14 @@ class NodeFailures:
         """Update the failed nodes of the Workloads on a node, or evict those with another failed node."""
         outcome = ReconcileResult(independent=True)
         node = reader.get(key)
+        if node is None and not reader.list(scheme.NODE):
+            return outcome  # Nodes are not watched
+        owners = self._owners_of_running_pods(key.name, reader)
         for workload_key in self._workloads_by_node.get(key.name, _NO_KEYS):
             workload = reader.get(workload_key)
             if workload is not None:
-                has_failed = _has_failed(key.name, node, workload, reader)
+                has_pods = (workload_key.namespace, slice_name(workload)) in owners
+                has_failed = _has_failed(key.name, node, workload, reader, has_pods=has_pods)
                 _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
         if key.name in self._waiting_pods and node is not None and find_condition(node, "Ready") is not None:
             self._end_waiting_pods(key.name, node, reader, now, outcome)
@@ -94,16 +100,21 @@ class NodeFailures:
             return ()
         spec = pod["spec"]
         node, selected_node = spec.get("nodeName") or "", (spec.get("nodeSelector") or {}).get(well_known.HOSTNAME)
+        exists = event.type is not _DELETED
+        if node:
+            _index_pod(self._pods_by_node, node, event.key, is_member=exists)
         if selected_node:
-            if event.type is not _DELETED and _is_waiting(pod):
-                self._waiting_pods.setdefault(selected_node, {})[event.key] = None
+            is_waiting = exists and _is_waiting(pod)
+            _index_pod(self._waiting_pods, selected_node, event.key, is_member=is_waiting)
+            if is_waiting:
                 return (Key(scheme.NODE, "", selected_node),)
-            waiting = self._waiting_pods.get(selected_node)
-            if waiting is not None:
-                waiting.pop(event.key, None)
-                if not waiting:
-                    del self._waiting_pods[selected_node]
         return (Key(scheme.NODE, "", node),) if node in self._workloads_by_node else ()
+
+    def _owners_of_running_pods(self, node: str, reader: Reader) -> set[tuple[str, str]]:
+        """Return the namespace and the name (see `pod_owner_name`) of the Workloads with running pods on a node."""
+        pods = [pod for key in self._pods_by_node.get(node, _NO_KEYS) if (pod := reader.get(key)) is not None]
+        running_pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and not has_ended(pod)]
+        return {(pod["metadata"]["namespace"], pod_owner_name(pod)) for pod in running_pods}
 
     def _end_waiting_pods(self, name: str, node: Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         """Fail the pods that wait for a node on which they cannot start: it failed, or is no longer assigned to them.
@@ -125,7 +136,8 @@ class NodeFailures:
                 event = EventRecord(pod_key, "Normal", "PodTerminatedByKueue", _TERMINATED_MESSAGE)
                 outcome.add(UpdateStatus(_failed_pod(pod, now)), [event])
 
-    def _index_workload(self, event: WatchEvent) -> None:
+    def _index_workload(self, event: WatchEvent) -> Sequence[str]:
+        """Index the nodes of a Workload while it is admitted; return them."""
         view = workload_view(event.obj)
         is_running = event.type is not _DELETED and view.admitted and not view.finished and not view.evicted
         nodes = assigned_nodes(view) if is_running else []
@@ -139,6 +151,16 @@ class NodeFailures:
             self._nodes_by_workload[event.key] = nodes
             for node in nodes:
                 self._workloads_by_node.setdefault(node, {})[event.key] = None
+        return nodes
+
+
+def _index_pod(index: dict[str, dict[Key, None]], node: str, pod: Key, *, is_member: bool) -> None:
+    if is_member:
+        index.setdefault(node, {})[pod] = None
+    elif node in index:
+        index[node].pop(pod, None)
+        if not index[node]:
+            del index[node]
 
 
 def _health_fields(node: Obj) -> tuple[bool, object]:
@@ -184,10 +206,10 @@ def _failed_pod(pod: Obj, now: Instant) -> Obj:
     return draft.result()
 
 
-def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader) -> bool:
+def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader, *, has_pods: bool) -> bool:
     if node is None or find_condition(node, "Ready") is None:
         return True
-    return not _may_start_pods(name, node, workload, reader) and not _has_running_pods(workload, name, reader)
+    return not has_pods and not _may_start_pods(name, node, workload, reader)
 
 
 def _may_start_pods(name: str, node: Obj, workload: Obj, reader: Reader) -> bool:
@@ -199,17 +221,6 @@ def _may_start_pods(name: str, node: Obj, workload: Obj, reader: Reader) -> bool
     ignored_key = "" if workload["metadata"].get("ownerReferences") else well_known.UNSCHEDULABLE
     taints = [t for t in taints if t.effect in _SCHEDULING_EFFECTS and t.key != ignored_key]
     return not taints or _tolerates_all(workload, name, taints, reader)
-
-
-def _has_running_pods(workload: Obj, node: str, reader: Reader) -> bool:
-    name = slice_name(workload)
-    return any(
-        pod["spec"].get("nodeName") == node
-        and pod_owner_name(pod) == name
-        and not pod["metadata"].get("deletionTimestamp")
-        and not has_ended(pod)
-        for pod in reader.list(scheme.POD, workload["metadata"].get("namespace", ""))
-    )
 
 
 def _tolerates_all(workload: Obj, node: str, taints: Sequence[Taint], reader: Reader) -> bool:

@@ -218,6 +218,28 @@ def test_pod_that_waits_for_a_failed_node_fails() -> None:
     assert stage.events[-1] == EventRecord(Key(scheme.POD, "team", "p"), "Normal", "PodTerminatedByKueue", message)
 
 
+def test_failures_during_a_restart_are_noticed() -> None:
+    stage = stage_with_pod(nodeName="n2")
+    stage.replace_controllers()
+    stage.put(node("n1", ready=False), node("n2", ready=False))
+    stage.replace_controllers(NodeFailures())
+    assert phase(stage) == "Pending n1"
+    stage.replace_controllers()
+    stage.delete(scheme.NODE, "n2", "")
+    stage.put(node("n1"))
+    stage.replace_controllers(NodeFailures())
+    assert phase(stage) == "Pending n2"
+
+
+def test_nothing_fails_while_no_node_is_known() -> None:
+    stage = stage_with_pod()
+    stage.replace_controllers()
+    for name in ("n1", "n2"):
+        stage.delete(scheme.NODE, name, "")
+    stage.replace_controllers(NodeFailures())
+    assert phase(stage) == "Pending"
+
+
 def test_pod_that_waits_for_a_node_of_an_earlier_assignment_fails() -> None:
     stage = stage_with_pod(nodeSelector={HOSTNAME: "n3"})
     stage.put(node("n3"))
