@@ -462,6 +462,7 @@ class ClusterQueue:
         "is_topology_only",
         "name",
         "node",
+        "provisioned_flavors",
         "topology_flavors",
         "view",
         "workloads",
@@ -481,6 +482,8 @@ class ClusterQueue:
         #: Its flavors that have a Topology, and whether these are all its flavors.
         self.topology_flavors: frozenset[str] = frozenset()
         self.is_topology_only = False
+        #: Its flavors for which an AdmissionCheck requests machines after the quota reservation.
+        self.provisioned_flavors: frozenset[str] = frozenset()
         self._ranked_cache: list[AdmittedWorkload] | None = None
 
     def set_topology_flavors(self, topology_flavors: Container[str]) -> None:

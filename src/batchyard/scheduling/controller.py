@@ -479,9 +479,11 @@ def _pod_set_assignment_status(assignment: PodSetAssignment) -> Mapping[str, Any
     choices = assignment.choices
     flavors = tuple([(resource, choices[resource].flavor) for resource in sorted(choices)])
     status = _shared_assignment_status(assignment.name, assignment.count, assignment.requests, flavors)
-    if assignment.topology is None or not flavors:
-        return status
-    return {**status, "topologyAssignment": format_topology_assignment(assignment.topology)}
+    if flavors and assignment.topology is not None:
+        return {**status, "topologyAssignment": format_topology_assignment(assignment.topology)}
+    if flavors and assignment.is_topology_delayed:
+        return {**status, "delayedTopologyRequest": "Pending"}
+    return status
 
 
 @lru_cache(maxsize=4096)

@@ -62,6 +62,8 @@ class PodSetAssignment:
     topology_failed_flavor: str = ""
     #: Why topology domains could not be searched; '' if they could.
     topology_error: str = ""
+    #: Whether the topology domains are searched only when the AdmissionChecks are ready.
+    is_topology_delayed: bool = False
 
     @property
     def choices(self) -> Mapping[str, cluster_queue.FlavorChoice]:

@@ -518,6 +518,7 @@ class SchedulerCache:
         queue = self.snapshot.queues[name]
         was_active = queue.active
         queue.active = self.active_status(name).active
+        queue.provisioned_flavors = topology_nomination.provisioned_flavors(queue.view, self._checks)
         if queue.active and not was_active:
             self.queue_manager.mark_queue_for_retry(name)
             self.queue_manager.record_new_workload(name)

@@ -12,9 +12,10 @@ from typing import Final, TypeAlias
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.views.topology import TopologyAssignment
-from batchyard.api.views.workload import AdmittedPodSet, PodSet, WorkloadView
+from batchyard.api.views.workload import AdmittedPodSet, ClusterQueueView, PodSet, WorkloadView
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling import cluster_queue, slices
+from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME, AdmissionCheckInfo
 from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignment, make_flavor_assignment
 from batchyard.scheduling.flavor_assigner import Assignment, FlavorAssigner, PodSetAssignment, search_pod_counts
 from batchyard.scheduling.preemption.context import PreemptionTarget
@@ -44,6 +45,15 @@ def is_topology_requested(pod_set: PodSet, queue: ClusterQueue) -> bool:
 def is_topology_considered(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> bool:
     """Return whether topologies take part in a Workload's nomination."""
     return bool(queue.topology_flavors) or (workload.requests_topology and snapshot.topology.is_enabled)
+
+
+def provisioned_flavors(queue: ClusterQueueView, checks: Mapping[str, AdmissionCheckInfo]) -> frozenset[str]:
+    """Return the flavors of a ClusterQueue for which an AdmissionCheck requests machines.
+
+    Workloads get their topology domains in these flavors only when the machines exist.
+    """
+    names = [name for name, check in checks.items() if check.controller == PROVISIONING_CONTROLLER_NAME]
+    return frozenset([flavor for rule in queue.check_rules if rule.name in names for flavor in rule.flavors])
 
 
 @dataclass(slots=True)
@@ -228,7 +238,10 @@ def _fits_or_has_targets(nomination: Nomination) -> bool:
 def topology_requests(
     assignment: Assignment, workload: WorkloadView, queue: ClusterQueue
 ) -> tuple[list[PodSetTopologyRequest], Mapping[str, str]]:
-    """Return the requests for topology domains of an assignment, and by pod set, why there is no request for it."""
+    """Return the requests for topology domains of an assignment, and by pod set, why there is no request for it.
+
+    Pod sets that get their domains later are marked in the assignment.
+    """
     requests: list[PodSetTopologyRequest] = []
     errors: dict[str, str] = {}
     for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=False):
@@ -238,7 +251,9 @@ def topology_requests(
             errors[pod_set.name] = "workload requires Topology, but there is no TAS cache information"
             continue
         flavors = {choice.flavor for choice in assigned.choices.values() if choice.flavor in queue.topology_flavors}
-        if len(flavors) == 1:
+        if len(flavors) == 1 and not workload.quota_reserved and not flavors.isdisjoint(queue.provisioned_flavors):
+            assigned.is_topology_delayed = True
+        elif len(flavors) == 1:
             request = pod_set.topology_request
             is_implied = request is None or not request.is_explicit
             requests.append(
@@ -323,12 +338,12 @@ def queues_after_node_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
     return [queue.name for queue in snapshot.queues.values() if not queue.topology_flavors.isdisjoint(flavors)]
 
 
-# The second pass: the replacement of a failed node of a Workload with quota.
+# The second pass: the replacement of a failed node of a Workload with quota, or the delayed search for its domains.
 
 
 @dataclass(slots=True)
 class NodeReplacement:
-    """The nomination of a Workload with quota whose topology assignment contains a failed node."""
+    """The nomination of a Workload with quota whose topology assignment contains a failed node, or is delayed."""
 
     workload: WorkloadView
     queue: ClusterQueue
@@ -343,10 +358,15 @@ class NodeReplacement:
 
 
 def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> NodeReplacement:
-    """Return a Workload's assignment with its failed node replaced; its flavors and other domains stay."""
+    """Return a Workload's assignment with its failed node replaced; its flavors and other domains stay.
+
+    A Workload that is not admitted yet gets its delayed domains instead.
+    """
     assignment = _existing_assignment(workload, snapshot)
     failed_nodes = frozenset(workload.unhealthy_nodes)
     requests, _ = topology_requests(assignment, workload, queue)
+    if not workload.admitted:
+        return _nominate_delayed(NodeReplacement(workload, queue, assignment, (), ""), requests, snapshot)
     requests = [
         request._replace(existing=topology)
         for request in requests
@@ -357,8 +377,28 @@ def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: 
     if isinstance(found, TopologyFailure):
         assignment.mode = _PREEMPT
         return NodeReplacement(workload, queue, assignment, (), found.reason)
-    existing_usage = _domain_counts(workload)
     set_domains(assignment, found, workload)
+    return NodeReplacement(workload, queue, assignment, _added_usage(workload, assignment), "")
+
+
+def _nominate_delayed(
+    nomination: NodeReplacement, requests: Sequence[PodSetTopologyRequest], snapshot: Snapshot
+) -> NodeReplacement:
+    workload, assignment = nomination.workload, nomination.assignment
+    requests = [request for request in requests if _pod_set_of(assignment, request.name).topology is None]
+    found = assign_domains(snapshot.topology, requests)
+    if isinstance(found, TopologyFailure):
+        assignment.mode = _PREEMPT
+        nomination.reason = f"couldn't assign flavors to pod set {found.pod_set}: {found.reason}"
+    else:
+        set_domains(assignment, found, workload)
+        nomination.added_usage = _added_usage(workload, assignment)
+    return nomination
+
+
+def _added_usage(workload: WorkloadView, assignment: Assignment) -> TopologyUsage:
+    """Return the usage of pods in domains beyond the existing assignment."""
+    existing_usage = _domain_counts(workload)
     added: list[DomainUsage] = []
     for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
         if assigned.topology is None:
@@ -368,7 +408,7 @@ def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: 
             count = usage.pod_count - existing_usage.get((pod_set.name, usage.values), 0)
             if count > 0:
                 added.append(usage._replace(pod_count=count))
-    return NodeReplacement(workload, queue, assignment, tuple(added), "")
+    return tuple(added)
 
 
 def _existing_assignment(workload: WorkloadView, snapshot: Snapshot) -> Assignment:

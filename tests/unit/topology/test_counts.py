@@ -113,3 +113,11 @@ def check_ranking(ranking: DomainRanking, expected: list[RankedDomain]) -> None:
         assert ranking.smallest_fit(needed) == (fitting[0] if fitting else None)
         excluded = {each[2] for each in fitting[:1]}
         assert ranking.smallest_fit(needed, excluded) == (fitting[1] if len(fitting) > 1 else None)
+
+
+def test_limiting_resources_follow_the_free_capacity() -> None:
+    capacity = FlavorCapacity(TopologyTree(LEVELS, [node("b/r/h1", cpu=1), node("b/r/h2", cpu=0)]))
+    capacity.use(0, POD, 1)
+    cache = CountCache(capacity, CountKey(POD, None, 2, 1, 2, (0, 0, 0), is_idle=False), None)
+    capacity.use(0, POD, -1)
+    assert cache.limiting_resources(None) == {"cpu": 1}

@@ -382,12 +382,13 @@ def _admission_state(draft: meta.StatusDraft) -> tuple[bool, str, str]:
     checks = draft.status.get("admissionChecks")
     if checks and not are_checks_ready(checks):
         return False, "UnsatisfiedAdmissionChecks", "The workload has not all checks ready"
-    if _awaits_topology(draft.status):
+    if awaits_topology(draft.status):
         return False, "PendingDelayedTopologyRequests", "There are pending delayed topology requests"
     return True, "Admitted", "The workload is admitted"
 
 
-def _awaits_topology(status: Mapping[str, Any]) -> bool:
+def awaits_topology(status: Mapping[str, Any]) -> bool:
+    """Return whether a pod set of an admission gets topology domains only when the AdmissionChecks are ready."""
     return any(
         assignment.get("delayedTopologyRequest") == "Pending" and "topologyAssignment" not in assignment
         for assignment in (status.get("admission") or _NO_STATUS).get("podSetAssignments") or ()

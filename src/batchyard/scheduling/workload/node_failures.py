@@ -18,7 +18,7 @@ from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEv
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.decisions import Head
 from batchyard.scheduling.topology_nomination import NodeReplacement
-from batchyard.scheduling.workload import evictions
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import Eviction
 from batchyard.topology.state import is_topology_pod
 from batchyard.topology.ungater import has_ended, has_topology_gate, pod_owner_name, slice_name
@@ -58,14 +58,16 @@ class NodeFailures:
     def __init__(self) -> None:
         self._workloads_by_node: dict[str, dict[Key, None]] = {}
         self._nodes_by_workload: dict[Key, list[str]] = {}
-        #: The pods that must run on a node, by its name, and have not been scheduled yet.
+        #: The pods that must run on a node, by its name, and have not been scheduled yet; and those that have been.
         self._waiting_pods: dict[str, dict[Key, None]] = {}
+        self._pods_by_node: dict[str, dict[Key, None]] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of the node that may have failed or recovered with Workloads on it, or of a waiting pod."""
         if event.key.kind == scheme.WORKLOAD:
-            self._index_workload(event)
-            return ()
+            nodes = self._index_workload(event)
+            # After a restart, the state of the nodes may have changed without an event.
+            return [Key(scheme.NODE, "", node) for node in nodes] if event.old is None else ()
         if event.key.kind == scheme.POD:
             return self._observe_pod(event)
         is_relevant = (
@@ -78,10 +80,14 @@ class NodeFailures:
         """Update the failed nodes of the Workloads on a node, or evict those with another failed node."""
         outcome = ReconcileResult(independent=True)
         node = reader.get(key)
+        if node is None and not reader.list(scheme.NODE):
+            return outcome  # Nodes are not watched
+        owners = self._owners_of_running_pods(key.name, reader)
         for workload_key in self._workloads_by_node.get(key.name, _NO_KEYS):
             workload = reader.get(workload_key)
             if workload is not None:
-                has_failed = _has_failed(key.name, node, workload, reader)
+                has_pods = (workload_key.namespace, slice_name(workload)) in owners
+                has_failed = _has_failed(key.name, node, workload, reader, has_pods=has_pods)
                 _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
         if key.name in self._waiting_pods and node is not None and find_condition(node, "Ready") is not None:
             self._end_waiting_pods(key.name, node, reader, now, outcome)
@@ -94,16 +100,21 @@ class NodeFailures:
             return ()
         spec = pod["spec"]
         node, selected_node = spec.get("nodeName") or "", (spec.get("nodeSelector") or {}).get(well_known.HOSTNAME)
+        exists = event.type is not _DELETED
+        if node:
+            _index_pod(self._pods_by_node, node, event.key, is_member=exists)
         if selected_node:
-            if event.type is not _DELETED and _is_waiting(pod):
-                self._waiting_pods.setdefault(selected_node, {})[event.key] = None
+            is_waiting = exists and _is_waiting(pod)
+            _index_pod(self._waiting_pods, selected_node, event.key, is_member=is_waiting)
+            if is_waiting:
                 return (Key(scheme.NODE, "", selected_node),)
-            waiting = self._waiting_pods.get(selected_node)
-            if waiting is not None:
-                waiting.pop(event.key, None)
-                if not waiting:
-                    del self._waiting_pods[selected_node]
         return (Key(scheme.NODE, "", node),) if node in self._workloads_by_node else ()
+
+    def _owners_of_running_pods(self, node: str, reader: Reader) -> set[tuple[str, str]]:
+        """Return the namespace and the name (see `pod_owner_name`) of the Workloads with running pods on a node."""
+        pods = [pod for key in self._pods_by_node.get(node, _NO_KEYS) if (pod := reader.get(key)) is not None]
+        running_pods = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp") and not has_ended(pod)]
+        return {(pod["metadata"]["namespace"], pod_owner_name(pod)) for pod in running_pods}
 
     def _end_waiting_pods(self, name: str, node: Obj, reader: Reader, now: Instant, outcome: ReconcileResult) -> None:
         """Fail the pods that wait for a node on which they cannot start: it failed, or is no longer assigned to them.
@@ -125,7 +136,8 @@ class NodeFailures:
                 event = EventRecord(pod_key, "Normal", "PodTerminatedByKueue", _TERMINATED_MESSAGE)
                 outcome.add(UpdateStatus(_failed_pod(pod, now)), [event])
 
-    def _index_workload(self, event: WatchEvent) -> None:
+    def _index_workload(self, event: WatchEvent) -> Sequence[str]:
+        """Index the nodes of a Workload while it is admitted; return them."""
         view = workload_view(event.obj)
         is_running = event.type is not _DELETED and view.admitted and not view.finished and not view.evicted
         nodes = assigned_nodes(view) if is_running else []
@@ -139,6 +151,16 @@ class NodeFailures:
             self._nodes_by_workload[event.key] = nodes
             for node in nodes:
                 self._workloads_by_node.setdefault(node, {})[event.key] = None
+        return nodes
+
+
+def _index_pod(index: dict[str, dict[Key, None]], node: str, pod: Key, *, is_member: bool) -> None:
+    if is_member:
+        index.setdefault(node, {})[pod] = None
+    elif node in index:
+        index[node].pop(pod, None)
+        if not index[node]:
+            del index[node]
 
 
 def _health_fields(node: Obj) -> tuple[bool, object]:
@@ -184,10 +206,10 @@ def _failed_pod(pod: Obj, now: Instant) -> Obj:
     return draft.result()
 
 
-def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader) -> bool:
+def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader, *, has_pods: bool) -> bool:
     if node is None or find_condition(node, "Ready") is None:
         return True
-    return not _may_start_pods(name, node, workload, reader) and not _has_running_pods(workload, name, reader)
+    return not has_pods and not _may_start_pods(name, node, workload, reader)
 
 
 def _may_start_pods(name: str, node: Obj, workload: Obj, reader: Reader) -> bool:
@@ -199,17 +221,6 @@ def _may_start_pods(name: str, node: Obj, workload: Obj, reader: Reader) -> bool
     ignored_key = "" if workload["metadata"].get("ownerReferences") else well_known.UNSCHEDULABLE
     taints = [t for t in taints if t.effect in _SCHEDULING_EFFECTS and t.key != ignored_key]
     return not taints or _tolerates_all(workload, name, taints, reader)
-
-
-def _has_running_pods(workload: Obj, node: str, reader: Reader) -> bool:
-    name = slice_name(workload)
-    return any(
-        pod["spec"].get("nodeName") == node
-        and pod_owner_name(pod) == name
-        and not pod["metadata"].get("deletionTimestamp")
-        and not has_ended(pod)
-        for pod in reader.list(scheme.POD, workload["metadata"].get("namespace", ""))
-    )
 
 
 def _tolerates_all(workload: Obj, node: str, taints: Sequence[Taint], reader: Reader) -> bool:
@@ -238,7 +249,32 @@ def _permanent_tolerations(objs: Iterable[Mapping[str, Any]]) -> list[Toleration
     return [parse_toleration(obj) for obj in objs if obj.get("tolerationSeconds") is None]
 
 
-# The queue of the Workloads with quota for which the scheduler must replace a failed node.
+# The queue of the Workloads with quota for which the scheduler must replace a failed node, or search delayed domains.
+
+
+def needs_delayed_domains(workload: Obj) -> bool:
+    """Return whether a Workload with quota and ready AdmissionChecks must get its topology domains now."""
+    view = workload_view(workload)
+    if view.admitted or not view.quota_reserved or view.finished or view.evicted:
+        return False
+    checks = lifecycle.checks_of(workload)
+    return bool(checks) and lifecycle.are_checks_ready(checks) and lifecycle.awaits_topology(workload["status"])
+
+
+def _with_check_updates(workload: Obj) -> Obj:
+    """Return the Workload with the node selectors and tolerations that its AdmissionChecks add to its pod templates."""
+    updates = [each for check in lifecycle.checks_of(workload) for each in check.get("podSetUpdates") or ()]
+    pod_sets = []
+    for pod_set in workload["spec"]["podSets"]:
+        for update in updates:
+            if update["name"] == pod_set["name"]:
+                spec = (pod_set.get("template") or {}).get("spec") or {}
+                node_selector = {**(spec.get("nodeSelector") or {}), **(update.get("nodeSelector") or {})}
+                tolerations = [*(spec.get("tolerations") or ()), *(update.get("tolerations") or ())]
+                pod_set = with_path(pod_set, ("template", "spec", "nodeSelector"), node_selector)  # noqa: PLW2901
+                pod_set = with_path(pod_set, ("template", "spec", "tolerations"), tolerations)  # noqa: PLW2901
+        pod_sets.append(pod_set)
+    return with_path(workload, ("spec", "podSets"), pod_sets)
 
 
 _BACKOFF_MIN: Final = SECOND
@@ -253,10 +289,10 @@ class _Retry(NamedTuple):
 
 
 class SecondPassQueue:
-    """The Workloads of which a failed node must be replaced, each with the time of the next try.
+    """The Workloads that need a replacement of a failed node or delayed domains, each with the time of the next try.
 
-    The first try is a second after the failure. As in Kueue, a try sees the Workload as it was when the try was
-    scheduled; it takes place even if the node recovered in the meantime.
+    The first try is a second after the failure, or after the AdmissionChecks are ready. As in Kueue, a try sees the
+    Workload as it was when the try was scheduled; it takes place even if the node recovered in the meantime.
     """
 
     def __init__(self) -> None:
@@ -264,10 +300,12 @@ class SecondPassQueue:
         self._iterations: dict[str, int] = {}
 
     def observe(self, event: WatchEvent, now: Instant) -> bool:
-        """Schedule a try for a Workload with a failed node; return whether the next try may have become earlier."""
+        """Schedule a try for a Workload if it needs one; return whether the next try may have become earlier."""
         view = workload_view(event.obj)
         if event.type is not _DELETED and needs_replacement(view):
             return self._schedule(view, 1, now)
+        if event.type is not _DELETED and not view.admitted and needs_delayed_domains(event.obj):
+            return self._schedule(workload_view(_with_check_updates(event.obj)), 1, now)
         if view.key in self._retries and (event.type is _DELETED or view.finished or view.evicted or not view.admitted):
             del self._retries[view.key]
         return False
@@ -303,15 +341,20 @@ def apply_replacements(
     now: Instant,
     outcome: ReconcileResult,
 ) -> None:
-    """Apply the decided replacements of failed nodes; the others of the heads wait in the queue of the second pass."""
+    """Apply the decided replacements of failed nodes, and delayed domains; the other heads wait for their next try."""
     heads, second_pass = pass_of_heads
     decided_workloads = set()
     for replacement in replacements:
-        if not replacement.is_skipped:
-            decided_workloads.add(replacement.workload.key)
-            view = replacement.workload
-            workload = reader.get(Key(scheme.WORKLOAD, view.namespace, view.name))
-            if workload is not None and is_still_admitted(workload):
+        view = replacement.workload
+        key = Key(scheme.WORKLOAD, view.namespace, view.name)
+        workload = reader.get(key)
+        if not view.admitted and replacement.reason:
+            outcome.events.append(EventRecord(key, "Warning", "SecondPassFailed", replacement.reason))
+        elif not replacement.is_skipped:
+            decided_workloads.add(view.key)
+            if workload is not None and (
+                is_still_admitted(workload) if view.admitted else needs_delayed_domains(workload)
+            ):
                 apply_replacement(replacement, workload, now, outcome)
     for head in heads:
         if head.workload.key not in decided_workloads:
@@ -329,13 +372,17 @@ def apply_replacement(replacement: NodeReplacement, workload: Obj, now: Instant,
     topologies = {p.name: p.topology for p in replacement.assignment.pod_sets if p.topology is not None}
     admission = workload["status"]["admission"]
     assignments = [
-        {**each, "topologyAssignment": format_topology_assignment(topologies[each["name"]])}
+        {**each, "topologyAssignment": format_topology_assignment(topologies[each["name"]]), **_delayed_state(each)}
         if each["name"] in topologies
         else each
         for each in admission["podSetAssignments"]
     ]
     new_workload = with_path(workload, ("status", "admission", "podSetAssignments"), assignments)
     outcome.add(UpdateStatus(with_path(new_workload, ("status", "unhealthyNodes"), None)), ())
+
+
+def _delayed_state(assignment: Mapping[str, Any]) -> dict[str, str]:
+    return {"delayedTopologyRequest": "Ready"} if "delayedTopologyRequest" in assignment else {}
 
 
 def is_still_admitted(workload: Obj | None) -> bool:

@@ -3,11 +3,21 @@
 from typing import Any
 
 import make
+import yard
 from batchyard import simulate
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
-from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
+from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.views.topology import (
+    TopologyAssignment,
+    TopologyDomain,
+    format_topology_assignment,
+    parse_topology_assignment,
+)
 from batchyard.interfaces.controller import EventRecord
+from batchyard.scheduling.controller import Scheduler, SchedulerSettings
+from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.scheduler_cache import SchedulerCache
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.sim.event_log import Event, Evicted, OtherEvent, QuotaReserved, Reassigned
 from stage import Stage, condition_state
@@ -208,6 +218,28 @@ def test_pod_that_waits_for_a_failed_node_fails() -> None:
     assert stage.events[-1] == EventRecord(Key(scheme.POD, "team", "p"), "Normal", "PodTerminatedByKueue", message)
 
 
+def test_failures_during_a_restart_are_noticed() -> None:
+    stage = stage_with_pod(nodeName="n2")
+    stage.replace_controllers()
+    stage.put(node("n1", ready=False), node("n2", ready=False))
+    stage.replace_controllers(NodeFailures())
+    assert phase(stage) == "Pending n1"
+    stage.replace_controllers()
+    stage.delete(scheme.NODE, "n2", "")
+    stage.put(node("n1"))
+    stage.replace_controllers(NodeFailures())
+    assert phase(stage) == "Pending n2"
+
+
+def test_nothing_fails_while_no_node_is_known() -> None:
+    stage = stage_with_pod()
+    stage.replace_controllers()
+    for name in ("n1", "n2"):
+        stage.delete(scheme.NODE, name, "")
+    stage.replace_controllers(NodeFailures())
+    assert phase(stage) == "Pending"
+
+
 def test_pod_that_waits_for_a_node_of_an_earlier_assignment_fails() -> None:
     stage = stage_with_pod(nodeSelector={HOSTNAME: "n3"})
     stage.put(node("n3"))
@@ -239,3 +271,83 @@ def test_pods_of_workloads_without_topology_may_wait_for_a_node() -> None:
     stage.put(node("n1"), make.workload(conditions=[make.condition("Admitted")]), pod)
     stage.put(node("n1", ready=False))
     assert phase(stage) == "Pending"
+
+
+PROVISIONING = "kueue.x-k8s.io/provisioning-request"
+
+
+def delayed_stage(*, ready: bool) -> Stage:
+    """A Workload in a flavor for which machines are requested; its AdmissionCheck is ready, or pending."""
+    cache = SchedulerCache()
+    cache.snapshot.topology.enable({})
+    scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(watches_nodes=True))
+    stage = Stage(scheduler, WorkloadLifecycle())
+    checks = {"admissionChecks": [{"name": "machines"}]}
+    queue = make.cluster_queue(resourceGroups=[yard.group(tas={"cpu": 9})], admissionChecksStrategy=checks)
+    check = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "AdmissionCheck",
+        "metadata": make.metadata("machines", None),
+    }
+    check |= {"spec": {"controllerName": PROVISIONING}, "status": {"conditions": [make.condition("Active")]}}
+    topology = make.topology()
+    topology["spec"]["levels"].append({"nodeLabel": HOSTNAME})
+    flavor = make.flavor("tas", labels={"pool": "tas"}, topologyName="racks")
+    pods = make.pod_set("main", 2, topologyRequest={"required": "rack"})
+    stage.put(make.namespace(), topology, flavor, check, queue, make.local_queue(), make.workload(pod_sets=[pods]))
+    if ready:
+        finish_check(stage)
+    return stage
+
+
+def finish_check(stage: Stage) -> None:
+    """Let the AdmissionCheck of the Workload be ready, with a node selector for its pods."""
+    update = {"name": "main", "nodeSelector": {"machines": "new"}}
+    state = {"name": "machines", "state": "Ready", "message": "", "lastTransitionTime": make.stamp()}
+    stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [{**state, "podSetUpdates": [update]}]))
+
+
+def assigned(stage: Stage) -> tuple[str, bool, list[str]]:
+    """The state of the delayed request, whether the Workload is admitted, and its hosts."""
+    held = stage.workload()["status"]["admission"]["podSetAssignments"][0]
+    found = parse_topology_assignment(held.get("topologyAssignment") or {})
+    is_admitted = condition_state(stage.workload(), "Admitted")[0] == "True"
+    return held["delayedTopologyRequest"], is_admitted, [domain.values[-1] for domain in found.domains]
+
+
+def new_node(name: str) -> Obj:
+    """A node that the pods select after the AdmissionCheck."""
+    return with_path(node(name), ("metadata", "labels", "machines"), "new")
+
+
+def test_domains_are_delayed_until_the_requested_machines_exist() -> None:
+    stage = delayed_stage(ready=False)
+    stage.put(new_node("n1a"))
+    stage.run(5)
+    assert assigned(stage) == ("Pending", False, [])
+    finish_check(stage)
+    assert condition_state(stage.workload(), "Admitted")[1] == "PendingDelayedTopologyRequests"
+    stage.run(6)
+    assert assigned(stage) == ("Ready", True, ["n1a"])
+
+
+def test_delayed_search_is_repeated_with_backoff_on_nodes_that_the_check_selects() -> None:
+    stage = delayed_stage(ready=True)
+    stage.put(node("n1a"))
+    stage.run(1)
+    (failed,) = (event for event in stage.events if event.reason == "SecondPassFailed")
+    assert failed.message.startswith("couldn't assign flavors to pod set main: topology \"racks\" doesn't allow to fit")
+    stage.put(new_node("n1b"))
+    stage.run(2.9)
+    assert assigned(stage) == ("Pending", False, [])
+    stage.run(3)
+    assert assigned(stage) == ("Ready", True, ["n1b"])
+
+
+def test_delayed_search_ends_with_an_eviction() -> None:
+    stage = delayed_stage(ready=True)
+    stage.put(with_path(stage.workload(), ("spec", "active"), False))
+    stage.put(new_node("n1a"))
+    stage.run(60)
+    assert assigned(stage) == ("Pending", False, [])
+    assert "SecondPassFailed" not in stage.reasons()
