@@ -254,7 +254,7 @@ class TopologyState:
     def list_nodes(self, reader: Reader) -> None:
         """Read all Nodes and Pods, because their events are ignored while no flavor has a Topology."""
         self.needs_listing = False
-        self.nodes, self._pods = {}, {}
+        self.nodes, self._pods, self._pods_by_node = {}, {}, {}
         self._forget_trees(self.flavors)
         for node in reader.list(NODE):
             self.observe_node(node, None, is_deleted=False)
