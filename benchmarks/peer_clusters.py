@@ -77,7 +77,7 @@ class PeerCluster(NamedTuple):
         code, body = await response
         assert code == 200, body
 
-    async def count(self, path: str) -> int:
+    async def count_of(self, path: str) -> int:
         """Return the number of objects of a list."""
         code, body = await self.client.request("GET", f"{path}?limit=1")
         assert code == 200, body
@@ -87,7 +87,7 @@ class PeerCluster(NamedTuple):
     async def wait_for_count(self, path: str, count: int, within: float = _READY_WITHIN) -> None:
         """Wait until a list has at least a number of objects; AssertionError after `within` seconds."""
         deadline = time.monotonic() + within
-        while (found := await self.count(path)) < count:
+        while (found := await self.count_of(path)) < count:
             assert time.monotonic() < deadline, f"{path} has {found} of {count} objects"
             await pause(0.2)
 
@@ -127,7 +127,7 @@ def cluster_manifest(nodes: int, *, has_topology: bool) -> Mapping[str, Any]:
             {"name": f"r{at}", "machineType": "peer-node", "nodeCount": 2, "labels": domains_of(2 * at)}
             for at in range(nodes // 2)
         ]
-    spec = {"region": "r", "zones": ["r-a"], "autoscaling": {"profile": "optimize-utilization"}}
+    spec: dict[str, Any] = {"region": "r", "zones": ["r-a"], "autoscaling": {"profile": "optimize-utilization"}}
     spec |= {"catalog": {"peer-node": machine}, "times": dict.fromkeys(_STEPS, _AT_ONCE), "nodePools": pools}
     return {"apiVersion": "cloud.batchyard.dev/v1alpha1", "kind": "Cluster", "metadata": {"name": "p"}, "spec": spec}
 

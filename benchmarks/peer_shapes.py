@@ -15,11 +15,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from peer_clusters import GPU, KUEUE, KUEUE_API, LEVELS, POOL, PeerCluster, pause
 
-NODES, GPUS = 500, 8
+NODES, GANG_NODES, GPUS = 500, 512, 8
 FILLER, RECLAIMER, BACKGROUND = "filler", "reclaimer", "background"
 _SAMPLES: Final = 10
 _GANG: Final = 10
-_STALLED: Final = 120.0  # seconds without a newly scheduled pod, after which a shape ends
+#: A load ends if no pod gets a node within this number of seconds, and the programs of the cluster are idle.
+_STALLED: Final = 60.0
+_WAIT_MAX: Final = 1800.0  # seconds
+#: CPU seconds and seconds of waiting for a CPU below which the programs count as idle.
+_IDLE: Final = 5.0
 _BATCH_PODS: Final = 5000
 _TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 
@@ -93,6 +97,7 @@ class ObjectWatch:
     """The pods of all namespaces, and the Workloads, from watches of one client."""
 
     def __init__(self, cluster: PeerCluster) -> None:
+        self._cluster = cluster
         self.pods: dict[str, PeerObject] = {}
         self.workloads: dict[str, PeerObject] = {}
         #: The uids of pods with a node by namespace.
@@ -162,13 +167,15 @@ class ObjectWatch:
     async def all_scheduled(self, namespace: str, count: int) -> float:
         """Wait until this number of pods have nodes; return when the last pod got its node.
 
-        Raises StalledLoadError if no pod gets a node for two minutes.
+        Raises StalledLoadError if no pod gets a node for a minute although the programs of the cluster are idle.
         """
-        seen = -1
+        seen, work = -1, 0.0
+        deadline = time.monotonic() + _WAIT_MAX
         while len(self.scheduled[namespace]) != count:
-            if seen == len(self.scheduled[namespace]):
+            seen_before, seen = seen, len(self.scheduled[namespace])
+            work_before, work = work, sum(self._cluster.cpu_seconds().values()) + self._cluster.waited_seconds()
+            if (seen == seen_before and work - work_before < _IDLE) or time.monotonic() > deadline:
                 raise StalledLoadError(seen)
-            seen = len(self.scheduled[namespace])
             await self.wait_until(lambda: len(self.scheduled[namespace]) == count, _STALLED)
         return self.last_at[namespace]
 
@@ -181,9 +188,14 @@ class ObjectWatch:
 class ShapeRun:
     """A cluster with the queues and watches of one shape; each queue has a namespace of the same name."""
 
-    def __init__(self, cluster: PeerCluster, watch: ObjectWatch) -> None:
+    def __init__(self, cluster: PeerCluster, watch: ObjectWatch, divisor: int = 1) -> None:
         self.cluster = cluster
         self.watch = watch
+        #: The number of nodes and their GPUs; `divisor` divides all numbers of nodes, Jobs and pods.
+        self.divisor = divisor
+        self.nodes = NODES // divisor
+        self.all_gpus = self.nodes * GPUS
+        self.gang_pods = GANG_NODES // divisor
         self._numbers = iter(range(1_000_000))
 
     async def create_queues(self, quotas: Mapping[str, int], resource: str = GPU, **flavor: Any) -> None:
@@ -206,7 +218,7 @@ class ShapeRun:
 
     def _queue_specs(self, name: str, resource: str, quota: int) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         flavor = {"name": "nodes", "resources": [{"name": resource, "nominalQuota": str(quota)}]}
-        spec = {"namespaceSelector": {}, "cohortName": "all", "preemption": {"reclaimWithinCohort": "Any"}}
+        spec: dict[str, Any] = {"namespaceSelector": {}, "cohortName": "all", "preemption": {"reclaimWithinCohort": "Any"}}
         spec |= {"resourceGroups": [{"coveredResources": [resource], "flavors": [flavor]}]}
         yield "ClusterQueue", "clusterqueues", spec
         yield "LocalQueue", f"namespaces/{name}/localqueues", {"clusterQueue": name}
@@ -225,7 +237,7 @@ class ShapeRun:
         """Create Jobs while their queue is stopped, then start the queue; return when it was started."""
         await self.hold(queue, "Hold")
         path = f"{KUEUE}/namespaces/{queue}/workloads"
-        before = await self.cluster.count(path)
+        before = await self.cluster.count_of(path)
         await self.submit(queue, jobs, pods, **options)
         await self.cluster.wait_for_count(path, before + jobs)
         started_at = time.monotonic()
@@ -254,13 +266,13 @@ class ShapeRun:
                 names.add(job_of(pod))
         remaining = len(self.watch.scheduled[queue]) - len(names)
         await self.delete_jobs(queue, names)
-        gone = await self.watch.wait_until(lambda: len(self.watch.scheduled[queue]) == remaining, _STALLED)
+        gone = await self.watch.wait_until(lambda: len(self.watch.scheduled[queue]) == remaining, _WAIT_MAX)
         assert gone, f"{len(self.watch.scheduled[queue])} pods remain instead of {remaining}"
 
     async def fill(self) -> None:
         """Fill all GPUs with Jobs of one GPU, and wait until they have nodes."""
-        await self.submit_held(FILLER, NODES * GPUS, gpus=1)
-        await self.watch.all_scheduled(FILLER, NODES * GPUS)
+        await self.submit_held(FILLER, self.all_gpus, gpus=1)
+        await self.watch.all_scheduled(FILLER, self.all_gpus)
 
     async def measure(
         self, queue: str, pods: int, start: Callable[[], Awaitable[float]], **details: Any
@@ -309,35 +321,35 @@ def job(name: str, queue: str, pods: int, gpus: int = 0, **options: str) -> dict
 
 async def kai_fill(run: ShapeRun, background: int = 0) -> ShapeOutcome:
     """4,000 Jobs of one GPU on 500 nodes, created before the queue is started."""
-    await run.create_queues({FILLER: NODES * GPUS, BACKGROUND: 0})
+    await run.create_queues({FILLER: run.all_gpus, BACKGROUND: 0})
     if background:
         await run.hold(BACKGROUND, "Hold")
         await run.submit(BACKGROUND, background, gpus=1)
-    jobs = NODES * GPUS
+    jobs = run.all_gpus
     return await run.measure(FILLER, jobs, lambda: run.submit_held(FILLER, jobs, gpus=1))
 
 
 async def kai_fill_pending(run: ShapeRun) -> ShapeOutcome:
     """The same beside 400 pending Jobs of a queue without quota."""
-    return await kai_fill(run, 400)
+    return await kai_fill(run, 400 // run.divisor)
 
 
 async def kai_fill_running(run: ShapeRun) -> ShapeOutcome:
     """4,000 Jobs of one GPU, scheduled while they are created."""
-    await run.create_queues({FILLER: NODES * GPUS})
+    await run.create_queues({FILLER: run.all_gpus})
 
     async def start() -> float:
         started_at = time.monotonic()
-        await run.submit(FILLER, NODES * GPUS, gpus=1)
+        await run.submit(FILLER, run.all_gpus, gpus=1)
         return started_at
 
-    return await run.measure(FILLER, NODES * GPUS, start)
+    return await run.measure(FILLER, run.all_gpus, start)
 
 
 async def kai_gang(run: ShapeRun) -> ShapeOutcome:
     """One Job of 512 pods with two GPUs each, on 512 nodes."""
-    await run.create_queues({FILLER: 512 * GPUS})
-    return await run.measure(FILLER, 512, lambda: run.submit_held(FILLER, 1, 512, gpus=2))
+    await run.create_queues({FILLER: run.gang_pods * GPUS})
+    return await run.measure(FILLER, run.gang_pods, lambda: run.submit_held(FILLER, 1, run.gang_pods, gpus=2))
 
 
 async def kai_gang_topology(run: ShapeRun) -> ShapeOutcome:
@@ -345,18 +357,20 @@ async def kai_gang_topology(run: ShapeRun) -> ShapeOutcome:
     levels = {"levels": [{"nodeLabel": name} for name, _ in LEVELS]}
     topology = {"apiVersion": KUEUE_API, "kind": "Topology", "metadata": {"name": "tree"}, "spec": levels}
     await run.cluster.create(f"{KUEUE}/topologies", topology)
-    await run.create_queues({FILLER: 512 * GPUS}, topologyName="tree", nodeLabels=POOL)
+    await run.create_queues({FILLER: run.gang_pods * GPUS}, topologyName="tree", nodeLabels=POOL)
     rack = LEVELS[-1][0]
-    outcome = await run.measure(FILLER, 512, lambda: run.submit_held(FILLER, 1, 512, gpus=2, topology=rack))
+    outcome = await run.measure(
+        FILLER, run.gang_pods, lambda: run.submit_held(FILLER, 1, run.gang_pods, gpus=2, topology=rack)
+    )
     _, body = await run.cluster.client.request("GET", f"{KUEUE}/namespaces/{FILLER}/workloads")
     return outcome._replace(details={"topologyAssignment": b'"topologyAssignment"' in body})
 
 
 async def reclaim_gang(run: ShapeRun, pods: int, filler_gpus: int, **options: str) -> ShapeOutcome:
     """Measure one Job with 8 GPUs for each pod that reclaims quota from running Jobs of one or 8 GPUs each."""
-    await run.create_queues({FILLER: 0, RECLAIMER: NODES * GPUS})
-    await run.submit_held(FILLER, NODES * GPUS // filler_gpus, gpus=filler_gpus)
-    await run.watch.all_scheduled(FILLER, NODES * GPUS // filler_gpus)
+    await run.create_queues({FILLER: 0, RECLAIMER: run.all_gpus})
+    await run.submit_held(FILLER, run.all_gpus // filler_gpus, gpus=filler_gpus)
+    await run.watch.all_scheduled(FILLER, run.all_gpus // filler_gpus)
 
     async def start() -> float:
         started_at = time.monotonic()
@@ -368,17 +382,17 @@ async def reclaim_gang(run: ShapeRun, pods: int, filler_gpus: int, **options: st
 
 async def kai_reclaim_250(run: ShapeRun) -> ShapeOutcome:
     """One Job of 250 pods with 8 GPUs each, which needs the nodes of 2,000 of 4,000 Jobs of one GPU."""
-    return await reclaim_gang(run, NODES // 2, 1, priority="urgent")
+    return await reclaim_gang(run, run.nodes // 2, 1, priority="urgent")
 
 
 async def kai_reclaim_500(run: ShapeRun) -> ShapeOutcome:
     """One Job of 500 pods with 8 GPUs each, which replaces 500 Jobs of 8 GPUs."""
-    return await reclaim_gang(run, NODES, GPUS)
+    return await reclaim_gang(run, run.nodes, GPUS)
 
 
 async def kai_reclaim_one(run: ShapeRun) -> ShapeOutcome:
     """Ten Jobs of one GPU, one after the other, each of which reclaims one GPU; the mean."""
-    await run.create_queues({FILLER: 0, RECLAIMER: NODES * GPUS})
+    await run.create_queues({FILLER: 0, RECLAIMER: run.all_gpus})
     await run.fill()
     seconds = []
     for number in range(_SAMPLES):
@@ -390,31 +404,31 @@ async def kai_reclaim_one(run: ShapeRun) -> ShapeOutcome:
 
 async def kai_reclaim_4000(run: ShapeRun) -> ShapeOutcome:
     """4,000 Jobs of one GPU, which reclaim all GPUs from 4,000 others."""
-    await run.create_queues({FILLER: 0, RECLAIMER: NODES * GPUS})
+    await run.create_queues({FILLER: 0, RECLAIMER: run.all_gpus})
     await run.fill()
-    return await run.measure(RECLAIMER, NODES * GPUS, lambda: run.submit_held(RECLAIMER, NODES * GPUS, gpus=1))
+    return await run.measure(RECLAIMER, run.all_gpus, lambda: run.submit_held(RECLAIMER, run.all_gpus, gpus=1))
 
 
 async def kai_reclaim_gangs(run: ShapeRun) -> ShapeOutcome:
     """50 Jobs of 10 pods with 5 GPUs each, which reclaim 2,500 GPUs from Jobs of one GPU."""
-    await run.create_queues({FILLER: 0, RECLAIMER: NODES * GPUS})
+    await run.create_queues({FILLER: 0, RECLAIMER: run.all_gpus})
     await run.fill()
-    jobs, gpus = NODES // _GANG, GPUS // 2 + 1
+    jobs, gpus = run.nodes // _GANG, GPUS // 2 + 1
     start = partial(run.submit_held, RECLAIMER, jobs, _GANG, gpus=gpus, priority="urgent")
-    return await run.measure(RECLAIMER, NODES, start)
+    return await run.measure(RECLAIMER, run.nodes, start)
 
 
 async def kai_unschedulable(run: ShapeRun) -> ShapeOutcome:
     """A Job of 10 pods with 8 GPUs each, where only 79 GPUs can be reclaimed: the time until the reason is visible."""
     quota = _GANG * GPUS - 1
-    await run.create_queues({FILLER: NODES * GPUS - quota, RECLAIMER: quota})
+    await run.create_queues({FILLER: run.all_gpus - quota, RECLAIMER: quota})
     await run.fill()
     seconds, reasons = [], run.watch.reasons
     for _ in range(_SAMPLES):
         started_at = time.monotonic()
         (name,) = await run.submit(RECLAIMER, 1, _GANG, gpus=GPUS)
         workload = f"job-{name}-"
-        visible = await run.watch.wait_until(lambda: any(each.startswith(workload) for each in reasons), _STALLED)  # noqa: B023
+        visible = await run.watch.wait_until(lambda: any(each.startswith(workload) for each in reasons), _WAIT_MAX)  # noqa: B023
         assert visible, f"no reason for Job {name}"
         seconds.append(time.monotonic() - started_at)
         await run.delete_jobs(RECLAIMER, {name})
@@ -425,18 +439,18 @@ async def kai_unschedulable(run: ShapeRun) -> ShapeOutcome:
 
 async def kai_consolidation(run: ShapeRun) -> ShapeOutcome:
     """41 Jobs of 10 pods with 6 GPUs each, where each node has 5 free GPUs and three Jobs of one GPU."""
-    await run.create_queues({FILLER: NODES * GPUS, RECLAIMER: NODES * GPUS})
+    await run.create_queues({FILLER: run.all_gpus, RECLAIMER: run.all_gpus})
     await run.fill()
     await run.delete_from_all_nodes(FILLER, GPUS // 2 + 1)
     gpus = GPUS // 2 + 2
-    jobs = NODES * (GPUS // 2 + 1) // (gpus * _GANG)
+    jobs = run.nodes * (GPUS // 2 + 1) // (gpus * _GANG)
     start = partial(run.submit_held, RECLAIMER, jobs, _GANG, gpus=gpus, priority="urgent")
     return await run.measure(RECLAIMER, jobs * _GANG, start)
 
 
 async def kai_nccl(run: ShapeRun) -> ShapeOutcome:
     """900 Jobs of 1 to 256 pods with 8 GPUs each, which run for 20 to 40 s: the time until all have ended."""
-    await run.create_queues({FILLER: NODES * GPUS})
+    await run.create_queues({FILLER: run.all_gpus})
     sizes = [2**power for power in range(9)]
     started_at = time.monotonic()
     for size in sizes:
@@ -452,13 +466,14 @@ async def kai_nccl(run: ShapeRun) -> ShapeOutcome:
 async def yunikorn(run: ShapeRun, applications: int) -> ShapeOutcome:
     """Measure 5,000 pods in some Jobs, created one second apart, from the first create to the last pod with a node."""
     await run.create_queues({FILLER: 100_000}, "cpu")
+    pods = _BATCH_PODS // run.divisor
 
     async def start() -> float:
         started_at = time.monotonic()
         for number in range(applications):
             if number:
                 await pause(max(0.0, started_at + number - time.monotonic()))
-            await run.submit(FILLER, 1, _BATCH_PODS // applications)
+            await run.submit(FILLER, 1, pods // applications)
         return started_at
 
-    return await run.measure(FILLER, _BATCH_PODS, start)
+    return await run.measure(FILLER, pods, start)
