@@ -218,7 +218,8 @@ class ShapeRun:
 
     def _queue_specs(self, name: str, resource: str, quota: int) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         flavor = {"name": "nodes", "resources": [{"name": resource, "nominalQuota": str(quota)}]}
-        spec: dict[str, Any] = {"namespaceSelector": {}, "cohortName": "all", "preemption": {"reclaimWithinCohort": "Any"}}
+        preemption = {"reclaimWithinCohort": "Any"}
+        spec: dict[str, Any] = {"namespaceSelector": {}, "cohortName": "all", "preemption": preemption}
         spec |= {"resourceGroups": [{"coveredResources": [resource], "flavors": [flavor]}]}
         yield "ClusterQueue", "clusterqueues", spec
         yield "LocalQueue", f"namespaces/{name}/localqueues", {"clusterQueue": name}
