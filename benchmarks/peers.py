@@ -155,7 +155,9 @@ def describe(row: Mapping[str, Any]) -> str:
     """Return the raw data of a run as one line of text."""
     seconds = f"{row['seconds']:.1f} s" if row["seconds"] is not None else "not completed"
     cpu = ", ".join(f"{name} {value}" for name, value in row["cpuSeconds"].items())
-    result = f"{row['environment']} {row['shape']}: {seconds} (published: {row['publishedSeconds']} s)"
+    published = f"published: {row['publishedSeconds']} s"
+    scale = published if row["divisor"] == 1 else f"at 1/{row['divisor']} of the size"
+    result = f"{row['environment']} {row['shape']}: {seconds} ({scale})"
     result += f"; {row['scheduled']} of {row['pods']} pods scheduled, {row['evicted']} Workloads evicted"
     result += f"; CPU-s: {cpu}; waited for a CPU: {row['cpuWaitSeconds']} s; load {row['loadBefore']}"
     return f"{result}; {json.dumps(row['details'])}"
@@ -206,7 +208,7 @@ def _time_cell(runs: Sequence[Mapping[str, Any]], published: float) -> str:
 
 def _cpu_cell(runs: Sequence[Mapping[str, Any]]) -> str:
     parts = (name for name in runs[0]["cpuSeconds"] if name != "client")
-    return ", ".join(f"{name} {statistics.median(run['cpuSeconds'][name] for run in runs):.0f}" for name in parts)
+    return ", ".join(f"{name} {statistics.median(run['cpuSeconds'][name] for run in runs):.3g}" for name in parts)
 
 
 if __name__ == "__main__":
