@@ -26,11 +26,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import uvloop
 from http_load import KUEUE
 from loads import LOADS, WorkloadSet, queue_objects
 from operator_load import requests_of
-from peer_clusters import MERGE_PATCH, QUIET, PeerCluster, connect, kubernetes, pause, programs_of_children
+from peer_clusters import (
+    MERGE_PATCH,
+    QUIET,
+    PeerCluster,
+    connect,
+    kubernetes,
+    pause,
+    programs_of_children,
+    run_until_signal,
+)
 from peer_shapes import ObjectWatch, PeerObject, jobs_of
 from wire import JSON, WireRequest
 
@@ -242,7 +250,7 @@ def main() -> None:
     parser.add_argument("--webhooks", action="store_true")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     options = parser.parse_args()
-    figures = uvloop.run(measure(options))
+    figures = run_until_signal(measure(options))
     if options.output == "json":
         print(json.dumps(figures, indent=1))
     else:

@@ -5,24 +5,27 @@ PYTHONPATH must contain `tests`, because the API server is started as by the tes
 
 import asyncio
 import os
+import signal
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+import uvloop
 import yaml
 from wire import WireClient, WireRequest, read_cpu_seconds, run_platform
 
 from e2e_kubernetes.kubernetes import Kubernetes, KubernetesSettings
 from e2e_platform.operator_process import free_port
 
+_T = TypeVar("_T")
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 KUEUE_API: Final = "kueue.x-k8s.io/v1beta2"
 GPU: Final = "nvidia.com/gpu"
@@ -36,8 +39,10 @@ _AT_ONCE: Final = {"min": "0s", "typical": "0s", "max": "0s"}
 _STEPS: Final = ("provisioning", "boot", "registration", "network", "drivers", "podStart")
 _READY: Final = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the kubelet is simulated"}
 _READY_WITHIN: Final = 180.0  # seconds
-#: Arguments of the API server without an audit log, and without ServiceAccounts in new Namespaces.
-QUIET: Final = ("--audit-log-path=", "--audit-policy-file=", "--disable-admission-plugins=ServiceAccount")
+#: Plugins of the API server that need controllers of kube-controller-manager, which does not run.
+_DISABLED: Final = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
+#: Arguments of the API server without an audit log, and without these plugins.
+QUIET: Final = ("--audit-log-path=", "--audit-policy-file=", _DISABLED)
 _KUBELETS: Final = Path(__file__).with_name("kubelets.py")
 _CONNECTIONS: Final = 64
 _UNLIMITED: Final = ("--kube-api-qps", "10000", "--kube-api-burst", "10000")
@@ -99,6 +104,17 @@ class PeerCluster(NamedTuple):
             await pause(0.1)
 
 
+def run_until_signal(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine; SIGTERM cancels it, as SIGINT does, so that it stops its programs."""
+
+    async def cancellable() -> _T:
+        task = asyncio.ensure_future(main)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await task
+
+    return uvloop.run(cancellable())
+
+
 async def pause(seconds: float) -> None:
     """Let other tasks run for a number of seconds."""
     with suppress(TimeoutError):
@@ -141,7 +157,7 @@ async def embedded(nodes: int, *, has_topology: bool = False) -> AsyncIterator[P
         options = ("--cluster", str(file), "--runtime", "24h", "--log-level", "error")
         async with run_platform(*options, connections=_CONNECTIONS) as platform:
             cluster = PeerCluster(platform.client, {"platform": platform.process.pid})
-            await cluster.wait_for_count("/api/v1/nodes", nodes)
+            await cluster.wait_for_count("/api/v1/nodes", nodes - nodes % 2 if has_topology else nodes)
             yield cluster
 
 

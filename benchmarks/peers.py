@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import peer_shapes as shapes
-import uvloop
-from peer_clusters import api_server, embedded
+from peer_clusters import api_server, embedded, run_until_signal
 from peer_shapes import ObjectWatch, ShapeOutcome, ShapeRun
 
 ROOT: Final = Path(__file__).parent.parent
@@ -142,7 +141,7 @@ def run_shapes(options: argparse.Namespace, names: Sequence[str]) -> None:
     rows = []
     for _ in range(options.runs):
         for name in names:
-            row = uvloop.run(run_shape(options.environment, name, options.divide))
+            row = run_until_signal(run_shape(options.environment, name, options.divide))
             stem = f"{options.environment}-{name}-{row['at'].replace(':', '')}"
             (options.folder / f"{stem}.json").write_text(json.dumps(row, indent=1) + "\n")
             rows.append(row)
