@@ -149,11 +149,16 @@ class WireClient:
         return await response
 
     async def stream_lines(self, path: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a chunked response, such as a watch, on a separate connection."""
+        """Yield the lines of a chunked response, such as a watch, on a separate connection.
+
+        Raises ConnectionRefusedError if the status is not 200.
+        """
         host, port = self._address
         reader, writer = await asyncio.open_connection(host, port, ssl=self._context, limit=1 << 26)
         writer.write(f"GET {path} HTTP/1.1\r\nhost: {self.host}\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
+        status = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0]
+        if b" 200 " not in status:
+            raise ConnectionRefusedError(status)
         rest = b""
         while length := int(await reader.readline(), 16):
             chunk = await reader.readexactly(length + 2)
