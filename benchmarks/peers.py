@@ -202,7 +202,7 @@ def _time_cell(runs: Sequence[Mapping[str, Any]], published: float) -> str:
     mark = "" if all(run["loadBefore"] <= _QUIET * run["cpus"] for run in runs) else " *"
     comparison = "slower" if middle > published else "faster"
     factor = max(middle / published, published / middle)
-    return f"{middle:.3g} s{spread} ({factor:.2g} times {comparison}){mark}"
+    return f"{middle:.3g} s{spread} ({factor:.{0 if factor >= 10 else 1}f} times {comparison}){mark}"
 
 
 def _cpu_cell(runs: Sequence[Mapping[str, Any]]) -> str:
