@@ -114,13 +114,12 @@ class ObjectWatch:
 
     @staticmethod
     async def follow(cluster: PeerCluster, path: str, observe: Callable[[str, PeerObject], None]) -> None:
-        """Pass each event of a watch, its type and its object, to a function; retry while the server rejects it."""
+        """Pass each event of a watch, its type and its object, to a function; watch again when the server ends or rejects it."""
         while True:
             with suppress(ConnectionRefusedError):  # the storage of a new CRD is initialized
                 async for line in cluster.client.stream_lines(f"{path}?watch=true"):
                     event = _decode(line)
                     observe(event.type, event.object)
-                return
             await pause(0.2)
 
     def _observe_pod(self, change: str, pod: PeerObject) -> None:

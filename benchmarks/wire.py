@@ -160,7 +160,9 @@ class WireClient:
         if b" 200 " not in status:
             raise ConnectionRefusedError(status)
         rest = b""
-        while length := int(await reader.readline(), 16):
+        while (size := await reader.readline()) and (
+            length := int(size, 16)
+        ):  # an aborted response ends without a size
             chunk = await reader.readexactly(length + 2)
             *lines, rest = (rest + chunk[:-2]).split(b"\n")
             for line in lines:
