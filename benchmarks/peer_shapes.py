@@ -114,7 +114,7 @@ class ObjectWatch:
 
     @staticmethod
     async def follow(cluster: PeerCluster, path: str, observe: Callable[[str, PeerObject], None]) -> None:
-        """Pass each event of a watch, its type and its object, to a function; watch again when the server ends or rejects it."""
+        """Pass each event of a watch, its type and its object, to a function; watch again when it ends."""
         while True:
             with suppress(ConnectionRefusedError):  # the storage of a new CRD is initialized
                 async for line in cluster.client.stream_lines(f"{path}?watch=true"):
