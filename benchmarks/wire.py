@@ -46,6 +46,9 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._client.discard(self, self._request)
+
     def send(self, request: WireRequest) -> None:
         body = b"" if request.body is None else _encode(request.body)
         head = f"{request.method} {request.path} HTTP/1.1\r\nhost: {self._client.host}\r\n"
@@ -60,10 +63,15 @@ class _Connection(asyncio.Protocol):
             return
         head = bytes(self._received[:end]).lower()
         at = head.find(b"content-length:")
-        length = int(head[at + 15 :].split(b"\r\n", 1)[0])
-        if len(self._received) < end + 4 + length:
-            return
-        body = bytes(self._received[end + 4 : end + 4 + length])
+        if at < 0:  # chunked, as larger responses of the API server of Kubernetes
+            body = _decode_chunks(self._received, end + 4)
+            if body is None:
+                return
+        else:
+            length = int(head[at + 15 :].split(b"\r\n", 1)[0])
+            if len(self._received) < end + 4 + length:
+                return
+            body = bytes(self._received[end + 4 : end + 4 + length])
         self._received.clear()
         request, self._request = self._request, None
         request.callback(int(head[9:12]), body, time.perf_counter() - self._sent_at)
@@ -71,7 +79,10 @@ class _Connection(asyncio.Protocol):
 
 
 class WireClient:
-    """A pool of connections to a platform; a request waits in a queue if no connection is free."""
+    """A pool of connections to a platform; a request waits in a queue if no connection is free.
+
+    Servers close idle connections. The pool replaces them when requests need them.
+    """
 
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext | None) -> None:
         self._address = address
@@ -79,14 +90,23 @@ class WireClient:
         self._context = context
         self._free: deque[_Connection] = deque()
         self._queue: deque[WireRequest] = deque()
+        #: The numbers of connections, and of those that `open` opened.
+        self._count = 0
+        self._wanted = 0
+        self._connecting: set[asyncio.Task[None]] = set()
 
     async def open(self, connections: int) -> None:
         """Open this number of connections."""
-        loop = asyncio.get_running_loop()
-        host, port = self._address
+        self._wanted += connections
         for _ in range(connections):
-            _, connection = await loop.create_connection(lambda: _Connection(self), host, port, ssl=self._context)
-            self._free.append(connection)
+            self._count += 1
+            await self._connect()
+
+    async def _connect(self) -> None:
+        host, port = self._address
+        create = asyncio.get_running_loop().create_connection
+        _, connection = await create(lambda: _Connection(self), host, port, ssl=self._context)
+        self.release(connection)
 
     async def open_another(self, connections: int) -> "WireClient":
         """Return a second client of the same platform, with its own connections."""
@@ -98,8 +118,21 @@ class WireClient:
         """Send a request, or queue it until a connection is free."""
         if self._free:
             self._free.popleft().send(request)
-        else:
-            self._queue.append(request)
+            return
+        self._queue.append(request)
+        if self._count < self._wanted:
+            self._count += 1
+            task = asyncio.ensure_future(self._connect())
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    def discard(self, connection: _Connection, request: WireRequest | None) -> None:
+        """Forget a closed connection, and send its request, if it has one, again on another connection."""
+        self._count -= 1
+        if connection in self._free:
+            self._free.remove(connection)
+        if request is not None:
+            self.send(request)
 
     def release(self, connection: _Connection) -> None:
         """Reuse a connection that has received its response."""
@@ -116,15 +149,26 @@ class WireClient:
         return await response
 
     async def stream_lines(self, path: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a chunked response, such as a watch, on a separate connection."""
+        """Yield the lines of a chunked response, such as a watch, on a separate connection.
+
+        Raises ConnectionRefusedError if the status is not 200.
+        """
         host, port = self._address
         reader, writer = await asyncio.open_connection(host, port, ssl=self._context, limit=1 << 26)
         writer.write(f"GET {path} HTTP/1.1\r\nhost: {self.host}\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
-        while length := int(await reader.readline(), 16):
+        status = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0]
+        if b" 200 " not in status:
+            raise ConnectionRefusedError(status)
+        rest = b""
+        while (size := await reader.readline()) and (
+            length := int(size, 16)
+        ):  # an aborted response ends without a size
             chunk = await reader.readexactly(length + 2)
-            for line in chunk[:-2].splitlines():
+            *lines, rest = (rest + chunk[:-2]).split(b"\n")
+            for line in lines:
                 yield line
+        if rest:
+            yield rest
 
 
 class BenchmarkPlatform(NamedTuple):
@@ -136,11 +180,11 @@ class BenchmarkPlatform(NamedTuple):
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process so far."""
-        return _read_cpu_seconds(Path(f"/proc/{self.process.pid}/stat"))
+        return read_cpu_seconds(Path(f"/proc/{self.process.pid}/stat"))
 
     def main_thread_cpu_seconds(self) -> float:
         """Return the CPU time of the main thread so far; other threads write to the disk."""
-        return _read_cpu_seconds(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat"))
+        return read_cpu_seconds(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat"))
 
     def resident_memory(self) -> int:
         """Return the resident memory in MB, of 1,024 KiB each."""
@@ -166,7 +210,22 @@ async def run_platform(*options: str, connections: int = 32) -> AsyncIterator[Be
                 process.terminate()
 
 
-def _read_cpu_seconds(stat: Path) -> float:
+def _decode_chunks(received: bytearray, at: int) -> bytes | None:
+    """Return the body of a chunked response that starts at an offset; None if its end is missing."""
+    body = b""
+    while (end := received.find(b"\r\n", at)) >= 0:
+        length = int(received[at:end], 16)
+        at = end + 2 + length + 2
+        if len(received) < at:
+            return None
+        if length == 0:
+            return body
+        body += received[end + 2 : end + 2 + length]
+    return None
+
+
+def read_cpu_seconds(stat: Path) -> float:
+    """Return the CPU time of a process or thread, from its file `stat`."""
     fields = stat.read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

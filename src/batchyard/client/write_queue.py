@@ -90,7 +90,30 @@ def write_requests(write: Write, base_object: Obj | None, served_kind: ServedKin
     elif isinstance(write, UpdateStatus) and kind_of(write) == scheme.WORKLOAD:
         yield from _apply_status(write, base_object, served_kind, version)
     else:
-        yield _merge_request(write, base_object, served_kind, version)
+        request = _merge_request(write, base_object, served_kind, version)
+        yield _binding_request(write, request, served_kind, version) or request
+
+
+def _binding_request(
+    write: Write, merge_request: HttpRequest, served_kind: ServedKind, version: str
+) -> HttpRequest | None:
+    """Return the request that binds a pod, if this is all that a write changes; else None.
+
+    Kubernetes rejects updates of `spec.nodeName`. Source: pkg/registry/core/pod/storage (BindingREST).
+    """
+    if not isinstance(write, Update) or kind_of(write) != scheme.POD:
+        return None
+    patch = msgspec.json.decode(merge_request.body)
+    node = patch.get("spec", {}).get("nodeName")
+    if not node or {**patch, "metadata": None, "spec": None} != {"metadata": None, "spec": None}:
+        return None
+    if len(patch["spec"]) > 1 or patch.get("metadata", {}).keys() - {"resourceVersion"}:
+        return None
+    metadata = {"name": name_of(write), "uid": write.obj["metadata"].get("uid", "")}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+    path = object_path(served_kind, version, namespace_of(write), name_of(write), "binding")
+    return HttpRequest("POST", path, _encode(binding))
 
 
 def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:

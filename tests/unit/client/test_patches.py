@@ -12,9 +12,16 @@ import make
 from batchyard.api import scheme
 from batchyard.api.errors import Conflict
 from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.scheme import kind_info
 from batchyard.apiserver.patch import apply_merge_patch
 from batchyard.client.transport import HttpRequest
-from batchyard.client.write_queue import ADMISSION_MANAGER, PODS_READY_MANAGER, RECLAIMABLE_PODS_MANAGER, merge_patch
+from batchyard.client.write_queue import (
+    ADMISSION_MANAGER,
+    PODS_READY_MANAGER,
+    RECLAIMABLE_PODS_MANAGER,
+    merge_patch,
+    write_requests,
+)
 from batchyard.interfaces.client import Update, UpdateStatus, Write, WriteResult
 from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
 from unit.client.client_and_server import ClientAndServer
@@ -175,3 +182,27 @@ def test_merge_patch_turns_one_document_into_another(before: dict[str, Any], aft
     patch = merge_patch(before, after)
     assert apply_merge_patch(before, patch) == after
     assert (patch == {}) == (before == after)
+
+
+POD: Obj = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "team", "uid": "u", "resourceVersion": "7"},
+    "spec": {"containers": [{"name": "c"}]},
+}
+
+
+def request_for(pod: Obj) -> HttpRequest:
+    return next(write_requests(Update(pod), POD, kind_info(scheme.POD), "v1"))
+
+
+def test_pod_gets_its_node_by_a_binding_because_kubernetes_rejects_an_update() -> None:
+    request = request_for(with_path(POD, ("spec", "nodeName"), "n"))
+    assert (request.method, request.path) == ("POST", "/api/v1/namespaces/team/pods/p/binding")
+    binding = msgspec.json.decode(request.body)
+    assert (binding["kind"], binding["metadata"]["uid"], binding["target"]["name"]) == ("Binding", "u", "n")
+
+
+def test_node_is_part_of_a_patch_that_changes_other_fields_too() -> None:
+    pod = with_path(with_path(POD, ("spec", "nodeName"), "n"), ("metadata", "annotations"), {"a": "b"})
+    assert request_for(pod).method == "PATCH"
