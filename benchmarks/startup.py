@@ -3,8 +3,8 @@
     PYTHONPATH=tests python benchmarks/startup.py [--workloads 50000] [--queues 1000] [--kueue KUEUE]
 
 The platform's Workloads are written into its journal, and `batchyard up` starts from it. With --kueue, a checkout of
-Kueue for its CustomResourceDefinitions, the script also starts a Kubernetes API server with etcd (KUBEBUILDER_ASSETS),
-creates the Workloads over HTTP, and starts `batchyard operator`. All Workloads are pending, and have the status that a
+Kueue for its CustomResourceDefinitions, the script instead starts a Kubernetes API server with etcd
+(KUBEBUILDER_ASSETS), creates the Workloads over HTTP, and starts `batchyard operator`. All Workloads are pending, and have the status that a
 scheduler wrote before. Prints the seconds until the program is ready (`/readyz` of the operator, the return of `up`),
 its CPU seconds until then, and how much more memory each Workload takes than the same start without Workloads.
 """
@@ -192,14 +192,16 @@ def main() -> None:
     parser.add_argument("--kueue", type=Path)
     options = parser.parse_args()
     workloads, queues = options.workloads, options.queues
-    print_start("up", workloads, measure_platform(0, queues), measure_platform(workloads, queues))
     if options.kueue is None:
+        print_start("up", workloads, measure_platform(0, queues), measure_platform(workloads, queues))
         return
     with tempfile.TemporaryDirectory() as name, Kubernetes(Path(name)) as cluster:
         cluster.kubectl("create", "--filename", str(options.kueue / "config/components/crd/bases"))
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
         time.sleep(2)
-        asyncio.run(create_objects(cluster, list(queue_objects(queues))))
+        objs = list(queue_objects(queues))
+        for kind in ("Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue"):
+            asyncio.run(create_objects(cluster, [obj for obj in objs if obj["kind"] == kind]))
         empty = measure_operator(cluster)
         asyncio.run(create_objects(cluster, [workload(number, queues) for number in range(workloads)]))
         print_start("operator", workloads, empty, measure_operator(cluster))

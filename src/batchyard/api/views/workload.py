@@ -31,7 +31,7 @@ _FAILED_CHECK_STATES: Final = ("Retry", "Rejected")
 _CACHED_ADMISSIONS_MAX: Final = 16384
 _POD_SET_CONTENTS_MAX: Final = 1024
 _POD_SET_VALUES_MAX: Final = 4096
-_WORKLOAD_VIEWS_MAX: Final = 262144
+_WORKLOAD_VIEWS_MAX: Final = 1048576
 #: The maximum number of finished Workloads with cached views; a batch of events reads each view several times.
 _FINISHED_VIEWS_MAX: Final = 32768
 _encode_json = msgspec.json.Encoder(order="sorted").encode
