@@ -33,7 +33,7 @@ _POD_SET_CONTENTS_MAX: Final = 1024
 _POD_SET_VALUES_MAX: Final = 4096
 _WORKLOAD_VIEWS_MAX: Final = 1048576
 #: The maximum number of finished Workloads with cached views; a batch of events reads each view several times.
-_FINISHED_VIEWS_MAX: Final = 32768
+FINISHED_VIEWS_MAX: Final = 32768
 _encode_json = msgspec.json.Encoder(order="sorted").encode
 _pod_sets_by_content: "dict[bytes, _SharedPodSets]" = {}
 _pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _SharedPodSets]" = {}
@@ -229,7 +229,7 @@ def workload_view(obj: Obj) -> WorkloadView:
 
 def _limit_finished_views(uid: str) -> None:
     """Record that a Workload is finished; drop the views of all earlier finished Workloads if these are too many."""
-    if len(_finished_uids) >= _FINISHED_VIEWS_MAX:
+    if len(_finished_uids) >= FINISHED_VIEWS_MAX:
         for finished_uid in _finished_uids:
             _views_by_uid.pop(finished_uid, None)
         _finished_uids.clear()
