@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -188,7 +189,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, Kubernetes(Path(name)) as cluster:
         cluster.kubectl("create", "--filename", str(options.kueue / "config/components/crd/bases"))
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all")
-        time.sleep(2)
+        Event().wait(2)
         objs = list(queue_objects(queues))
         for kind in ("Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue"):
             asyncio.run(create_objects(cluster, [obj for obj in objs if obj["kind"] == kind]))
