@@ -278,7 +278,6 @@ class Informer:
                 case "ADDED" | "MODIFIED" | "DELETED" as verb if transport.is_object(obj):
                     self._reset_error_state()
                     self._consecutive_expiries = 0
-                    self._shared_parts.share(obj)
                     self._apply_watch_event(verb == "DELETED", obj, events)
                 case "BOOKMARK" if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
                     self._reset_error_state()
@@ -323,6 +322,7 @@ class Informer:
         return f"?limit={LIST_PAGE_SIZE}{next_page}{self._label_selector_query()}"
 
     def _apply_watch_event(self, is_deleted: bool, received_object: Any, events: list[WatchEvent]) -> None:
+        self._shared_parts.share(received_object)
         obj = transport.to_storage_version(self.info, self.version, received_object)
         key, revision = transport.received_key(self.info, obj), transport.revision_of(obj)
         old = self._cache.get(key)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchyard.api.meta import MESSAGE_BYTES_MAX, Condition, find_condition, is_true, with_condition
+from batchyard.api.meta import MESSAGE_BYTES_MAX, Condition, Obj, StatusDraft, find_condition, is_true, with_condition
 from batchyard.base.instant import SECOND
 
 
@@ -66,3 +66,16 @@ def test_is_true_returns_false_without_conditions() -> None:
     assert not is_true({}, "Admitted")
     assert not is_true({"status": None}, "Admitted")
     assert not is_true({"conditions": with_admitted([], status=False)}, "Admitted")
+
+
+def test_equal_conditions_of_two_objects_are_one_object() -> None:
+    first, second, later = (set_status({"metadata": {"generation": 1}}, now) for now in (0, 0, SECOND))
+    assert first is second
+    assert later == {**first, "lastTransitionTime": "1970-01-01T00:00:01Z"}
+
+
+def set_status(obj: Obj, now: int) -> Condition:
+    draft = StatusDraft(obj, now)
+    draft.set_condition("Admitted", True, "Admitted", "in")
+    (condition,) = draft.result()["status"]["conditions"]
+    return condition

@@ -11,6 +11,7 @@ from batchyard.api.conversion import (
     OLD_API_VERSION,
     OLD_ONLY_ANNOTATION,
     STORAGE_API_VERSION,
+    SharedParts,
     from_storage,
     to_storage,
 )
@@ -292,3 +293,37 @@ def test_conversion_of_identical_versions_changes_api_version_only() -> None:
     assert to_storage(stored) is stored
     with pytest.raises(ValueError, match=r"ProvisioningRequest has no version autoscaling\.x-k8s\.io/v2"):
         from_storage(stored, "autoscaling.x-k8s.io/v2")
+
+
+def test_equal_parts_of_decoded_objects_are_shared() -> None:
+    parts = SharedParts()
+    a, b = (json.loads(json.dumps(managed_workload(name))) for name in "ab")
+    expected = json.dumps(b)
+    parts.share(a)
+    parts.share(b)
+    assert json.dumps(b) == expected
+    assert a["spec"] is b["spec"]
+    assert a["status"]["conditions"][0] is b["status"]["conditions"][0]
+    assert a["metadata"]["finalizers"] is b["metadata"]["finalizers"]
+    (entry_a, own_a), (entry_b, own_b) = a["metadata"]["managedFields"], b["metadata"]["managedFields"]
+    assert entry_a is entry_b
+    assert own_a is not own_b
+    assert own_a["fieldsV1"] is own_b["fieldsV1"]
+
+
+def managed_workload(name: str) -> Obj:
+    """Return a Workload with two managers; the times of the second one differ between Workloads."""
+    fields = {"manager": "m", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {}}}
+    managers = [{**fields, "time": "T0"}, {**fields, "time": f"T-{name}"}]
+    workload = make.workload(name, conditions=[make.condition("Admitted")])
+    metadata = {**workload["metadata"], "managedFields": managers, "finalizers": ["example.com/f"]}
+    return {**workload, "metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    "obj", [{}, {"metadata": None}, {"metadata": {"managedFields": "x"}, "status": {"conditions": 3}}]
+)
+def test_parts_of_malformed_object_stay_unchanged(obj: Obj) -> None:
+    text = json.dumps(obj)
+    SharedParts().share(obj)
+    assert json.dumps(obj) == text

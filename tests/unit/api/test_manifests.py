@@ -247,4 +247,14 @@ def test_objects_of_equal_spec_share_it() -> None:
     text = "\n".join(map(json.dumps, manifests))
     a, b, c = (manifest.obj for manifest in read_manifests([("w.json", text)]).objects)
     assert a["spec"] is b["spec"] is not c["spec"]
+    assert a["metadata"]["namespace"] is c["metadata"]["namespace"]
     assert [obj["metadata"]["name"] for obj in (a, b, c)] == ["a", "b", "c"]
+
+
+def test_objects_of_equal_annotations_share_them() -> None:
+    text = "---\n".join(
+        f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, annotations: {{example.com/a: {value}}}}}\n"
+        for name, value in (("a", "x"), ("b", "x"), ("c", "y"))
+    )
+    a, b, c = (manifest.obj["metadata"]["annotations"] for manifest in read(text).objects)
+    assert a is b is not c

@@ -6,7 +6,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Obj, with_metadata, with_path
-from batchyard.api.views.workload import WorkloadView, workload_view
+from batchyard.api.views.workload import FINISHED_VIEWS_MAX, WorkloadView, workload_view
 
 
 def view(**fields: Any) -> WorkloadView:
@@ -166,3 +166,12 @@ def test_workload_shape_depends_on_scheduling_fields_only(changed: list[Obj], *,
 
 def test_equal_pod_sets_share_view() -> None:
     assert view_of("a").pod_sets is view_of("b").pod_sets
+
+
+def test_views_of_finished_workloads_are_dropped_when_many_finished() -> None:
+    pending, finished = make.workload("pending"), make.workload("finished", conditions=[make.condition("Finished")])
+    pending_view, finished_view = workload_view(pending), workload_view(finished)
+    for number in range(FINISHED_VIEWS_MAX):
+        workload_view(with_metadata(finished, name=f"wl-{number}", uid=f"uid-{number}"))
+    assert workload_view(pending) is pending_view
+    assert workload_view(finished) is not finished_view

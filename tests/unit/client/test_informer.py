@@ -1,6 +1,10 @@
 """Requests of an informer with a scope, and invalid responses."""
 
+import msgspec
+
+import make
 from batchyard.api import scheme
+from batchyard.api.meta import with_metadata
 from batchyard.api.scheme import kind_info
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import HttpResponse
@@ -40,3 +44,15 @@ def test_invalid_list_response_is_trouble_and_keeps_cache() -> None:
         assert informer.process_list_page(HttpResponse(200, body)) == ()
         assert "not from the Kubernetes API" in informer.trouble
     assert len(cache.of_kind(scheme.JOB)) == 1
+
+
+def test_listed_and_watched_objects_of_equal_spec_share_it() -> None:
+    cache = ObjectCache()
+    informer = Informer(kind_info(scheme.WORKLOAD), cache, 0)
+    items = [with_metadata(make.workload(name), resourceVersion="3") for name in "ab"]
+    page = {"metadata": {"resourceVersion": "7"}, "items": items}
+    informer.process_list_page(HttpResponse(200, msgspec.json.encode(page)))
+    change = {"type": "ADDED", "object": with_metadata(make.workload("c"), resourceVersion="8")}
+    informer.process_watch_lines([msgspec.json.encode(change)])
+    a, b, c = (obj["spec"] for obj in cache.list(scheme.WORKLOAD))
+    assert a is b is c

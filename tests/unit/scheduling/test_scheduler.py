@@ -81,6 +81,14 @@ def test_admission_is_written_like_kueue() -> None:
     assert condition_state(stage.workload("a"), "Admitted") == ("True", "Admitted", "The workload is admitted")
 
 
+def test_equal_pod_set_assignments_are_one_object() -> None:
+    stage = open_stage(queue("cq", 4))
+    for name in "ab":
+        stage.put(workload(name))
+    a, b = (stage.workload(name)["status"]["admission"]["podSetAssignments"][0] for name in "ab")
+    assert a is b
+
+
 def test_pod_set_without_requests_is_admitted_without_flavors() -> None:
     stage = open_stage(queue("cq", 4))
     idle = {"name": "idle", "count": 2, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}

@@ -115,3 +115,10 @@ def test_manifests_are_merged_with_trace(tmp_path: Path) -> None:
 
 def _needed() -> str:
     return POD_COLUMNS.replace("qos,", "").replace(",", ", ")
+
+
+def test_trace_pods_of_equal_shape_share_their_spec(tmp_path: Path) -> None:
+    write_trace(tmp_path, (PODS[0], PODS[0].replace("a,", "z,", 1), PODS[1]))
+    steps = read_trace(tmp_path).scenario.steps
+    specs = {obj["metadata"]["name"]: obj["spec"] for step in steps for obj in step.apply if obj["kind"] == "Pod"}
+    assert specs["a"] is specs["z"] is not specs["b"]

@@ -238,3 +238,13 @@ def test_sync_mode_process_lowers_synchronous_level(path: Path) -> None:
     assert journal._connection.execute("PRAGMA synchronous").fetchone() == (1,)
     journal.close()
     assert RevisionJournal(path)._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_recovered_objects_of_equal_spec_share_it(path: Path) -> None:
+    kept = JournaledStore(path)
+    for name in "ab":
+        kept.store.put(Key("Workload", "team", name), {**thing(name, spec={"priority": 1}), "kind": "Workload"})
+    kept.flush()
+    kept.journal.close()
+    a, b = JournaledStore(path).store.list("Workload")
+    assert a["spec"] is b["spec"]

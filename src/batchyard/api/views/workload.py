@@ -32,9 +32,9 @@ _FAILED_CHECK_STATES: Final = ("Retry", "Rejected")
 _CACHED_ADMISSIONS_MAX: Final = 16384
 _POD_SET_CONTENTS_MAX: Final = 1024
 _POD_SET_VALUES_MAX: Final = 4096
-_WORKLOAD_VIEWS_MAX: Final = 262144
+_WORKLOAD_VIEWS_MAX: Final = 1048576
 #: The maximum number of finished Workloads with cached views; a batch of events reads each view several times.
-_FINISHED_VIEWS_MAX: Final = 32768
+FINISHED_VIEWS_MAX: Final = 32768
 _encode_json = msgspec.json.Encoder(order="sorted").encode
 _pod_sets_by_content: "dict[bytes, _SharedPodSets]" = {}
 _pod_sets_by_value: "dict[tuple[bytes, tuple[PodSet, ...]], _SharedPodSets]" = {}
@@ -205,19 +205,14 @@ class WorkloadView:
 
 
 def workload_view(obj: Obj) -> WorkloadView:
-    """Return the parsed view of a Workload; the views of its last two revisions are cached.
-
-    The cache drops a Workload after it finished, because few components read it then.
-    """
+    """Return the parsed view of a Workload; the views of its last two revisions are cached."""
     uid = obj["metadata"].get("uid", "")
     cache_entry = _views_by_uid.get(uid)
     if cache_entry is None:
         if len(_views_by_uid) >= _WORKLOAD_VIEWS_MAX:
             _views_by_uid.clear()
         view = WorkloadView(obj)
-        if view.finished:
-            _limit_finished_views(uid)
-        _views_by_uid[uid] = (obj, view, obj, view)
+        _cache_views(uid, (obj, view, obj, view))
         return view
     newer_obj, view, older_obj, older_view = cache_entry
     if newer_obj is obj:
@@ -225,19 +220,18 @@ def workload_view(obj: Obj) -> WorkloadView:
     if older_obj is obj:
         return older_view
     new_view = WorkloadView(obj, view if uid and obj["spec"] is newer_obj["spec"] else None)
-    if new_view.finished:
-        _limit_finished_views(uid)
-    _views_by_uid[uid] = (obj, new_view, newer_obj, view)
+    _cache_views(uid, (obj, new_view, newer_obj, view))
     return new_view
 
 
-def _limit_finished_views(uid: str) -> None:
-    """Record that a Workload is finished; drop the views of all earlier finished Workloads if these are too many."""
-    if len(_finished_uids) >= _FINISHED_VIEWS_MAX:
-        for finished_uid in _finished_uids:
-            _views_by_uid.pop(finished_uid, None)
-        _finished_uids.clear()
-    _finished_uids[uid] = None
+def _cache_views(uid: str, cache_entry: tuple[Obj, WorkloadView, Obj, WorkloadView]) -> None:
+    """Cache the views of a Workload. If too many finished Workloads are in the cache, drop the earlier ones."""
+    if cache_entry[1].finished:
+        if len(_finished_uids) >= FINISHED_VIEWS_MAX:
+            while _finished_uids:
+                _views_by_uid.pop(_finished_uids.popitem()[0], None)
+        _finished_uids[uid] = None
+    _views_by_uid[uid] = cache_entry
 
 
 def forget_workload_view(uid: str) -> None:

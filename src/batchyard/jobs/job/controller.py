@@ -19,12 +19,13 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.job.plan import JobPlan, NewPod, plan_job
 from batchyard.jobs.job.spec import (
     NO_INDEX,
+    JobPod,
     failures_since_success,
     finished_at,
     is_finished,
     is_managed_by_job_controller,
     is_tracked,
-    job_pods,
+    job_pod,
     job_spec,
     remove_tracking_finalizer,
     with_selector,
@@ -148,6 +149,7 @@ class RelevantJobPods:
         "_flags_by_pod",
         "_has_missing_pods",
         "_needs_successes",
+        "_parsed_pods",
         "_ready_count",
         "_reconcile_at",
         "_wake_at",
@@ -160,6 +162,7 @@ class RelevantJobPods:
     def __init__(self) -> None:
         #: By pod that has not ended or has the Job finalizer: its flags.
         self._flags_by_pod: dict[meta.Key, int] = {}
+        self._parsed_pods: dict[meta.Key, JobPod] = {}
         self._active_count = 0
         self._ready_count = 0
         #: The number of pods observed so far.
@@ -183,6 +186,19 @@ class RelevantJobPods:
     def pod_keys(self) -> Iterable[meta.Key]:
         """The keys of the pods that have not ended or still have the Job finalizer."""
         return self._flags_by_pod
+
+    def read_pods(self, reader: Reader) -> list[JobPod]:
+        """Return the pods that exist now; a pod that has not changed since the last call is not parsed again."""
+        parsed_pods, pods = self._parsed_pods, list[JobPod]()
+        for key in self._flags_by_pod:
+            obj = reader.get(key)
+            if obj is None:
+                continue
+            pod = parsed_pods.get(key)
+            if pod is None or pod.obj is not obj:
+                pod = parsed_pods[key] = job_pod(obj)
+            pods.append(pod)
+        return pods
 
     def add_existing(self, owned_objects: Iterable[meta.Obj]) -> None:
         """Add the pods among the objects that a Job owns; such pods may predate this controller's first watch event."""
@@ -233,6 +249,7 @@ class RelevantJobPods:
             self._flags_by_pod[pod] = new_flags
         else:
             self._flags_by_pod.pop(pod, None)
+            self._parsed_pods.pop(pod, None)
 
     def _needs_prompt_reconcile(self, old_flags: int, new_flags: int) -> bool:
         """Return whether a pod's change requires a reconcile of the Job now instead of a second later.
@@ -463,7 +480,7 @@ class JobPodController:
             return ReconcileResult(requeue_at=reconcile_at)
         if not job_index.is_complete:
             job_index.add_existing(reader.owned_by(obj["metadata"]["uid"], key.namespace))
-        pods = job_pods(pod for each in job_index.pod_keys if (pod := reader.get(each)) is not None)
+        pods = job_index.read_pods(reader)
         plan = plan_job(obj, pods, job_index.failure_times, now)
         job_index.record_plan(plan)
         names = (pod.obj["metadata"]["name"] for pod in pods)

@@ -280,6 +280,8 @@ def termination_fields(job: ObservedJob, outcome: JobOutcome | None) -> dict[str
 
 
 def _termination_record(pod: JobPod, job: ObservedJob, outcome: JobOutcome | None) -> PodTerminationRecord:
+    if pod.active and outcome is None and not job.is_deleted:
+        return _RECORD_NOT_YET
     spec = job.spec
     has_valid_index = not spec.indexed or spec.has_index(pod.index)
     if pod.phase == SUCCEEDED:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import well_known
@@ -235,8 +235,8 @@ def is_counted(rules: Sequence[PolicyRule] | None, pod: Obj) -> bool:
 
 
 def _matching_exit_code_text(status: Mapping[str, Any], rule: Mapping[str, Any], pod: Obj) -> str | None:
-    for field in ("containerStatuses", "initContainerStatuses"):
-        for container in status.get(field) or ():
+    for name in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(name) or ():
             termination = (container.get("state") or {}).get("terminated")
             if termination is not None and _matches_exit_code(rule, container["name"], termination.get("exitCode", 0)):
                 exit_code = termination["exitCode"]
@@ -291,31 +291,21 @@ class JobPod:
     tracked: bool
     #: Whether the pod has a deletion timestamp; it may still be running.
     deleted: bool
+    #: Whether the pod has succeeded or failed.
+    ended: bool = field(init=False)
+    #: Whether the pod has not ended and is not being deleted.
+    active: bool = field(init=False)
+    #: Whether the pod is being deleted and has not ended.
+    terminating: bool = field(init=False)
+    #: Whether the Ready condition of the pod is True.
+    ready: bool = field(init=False)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the pod has succeeded or failed."""
-        return self.phase in {SUCCEEDED, FAILED}
-
-    @property
-    def active(self) -> bool:
-        """Whether the pod has not ended and is not being deleted."""
-        return not self.deleted and not self.ended
-
-    @property
-    def terminating(self) -> bool:
-        """Whether the pod is being deleted and has not ended."""
-        return self.deleted and not self.ended
-
-    @property
-    def ready(self) -> bool:
-        """Whether the Ready condition of the pod is True."""
-        return is_ready(self.obj)
-
-
-def job_pods(pods: Iterable[Obj]) -> list[JobPod]:
-    """Return the properties of the pods that the Job controller uses, in the order of `pods`."""
-    return [_job_pod(pod) for pod in pods]
+    def __post_init__(self) -> None:
+        """Compute the properties that each reconcile of the Job reads."""
+        self.ended = self.phase in {SUCCEEDED, FAILED}
+        self.active = not self.deleted and not self.ended
+        self.terminating = self.deleted and not self.ended
+        self.ready = is_ready(self.obj)
 
 
 def has_failed(pod: JobPod, spec: JobSpec) -> bool:
@@ -339,7 +329,8 @@ def count_from_annotation(obj: Obj, name: str) -> int:
     return 0 if text is None else max(0, _parse_index(text))
 
 
-def _job_pod(obj: Obj) -> JobPod:
+def job_pod(obj: Obj) -> JobPod:
+    """Return the properties of a pod that the Job controller uses."""
     metadata = obj["metadata"]
     text = annotation(obj, well_known.COMPLETION_INDEX)
     return JobPod(

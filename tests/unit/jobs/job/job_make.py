@@ -6,7 +6,7 @@ from typing import Any
 import make
 from batchyard.api import well_known
 from batchyard.base.instant import Instant
-from batchyard.jobs.job.spec import ObservedJob, job_pods, observe_job
+from batchyard.jobs.job.spec import ObservedJob, job_pod, observe_job
 
 Obj = dict[str, Any]
 
@@ -72,7 +72,7 @@ def terminated_status(container: str, exit_code: int, since: float = 0) -> Obj:
 
 def observed_job(job: Obj, *pods: Obj) -> ObservedJob:
     """The Job observed with these pods."""
-    return observe_job(job, job_pods(pods))
+    return observe_job(job, list(map(job_pod, pods)))
 
 
 def seconds(instant: Instant | None) -> float | None:

@@ -1,8 +1,10 @@
 """Pod changes that trigger a reconcile, at once or batched."""
 
+from operator import is_
+
 import make
 from batchyard.api.well_known import JOB_TRACKING
-from batchyard.jobs.job.controller import JobPodController
+from batchyard.jobs.job.controller import JobPodController, RelevantJobPods
 from stage import condition_state
 from unit.client.job_pods_make import JobStage
 from unit.jobs.job.job_make import indexed, job
@@ -100,3 +102,16 @@ def test_pod_index_keeps_uncounted_pods_only() -> None:
     (controller,) = (queue.controller for queue in stage.runner._queue.queues)
     assert isinstance(controller, JobPodController)
     assert len(list(controller._index.pods_of(stage.job).pod_keys)) == 1
+
+
+def test_unchanged_pods_are_parsed_once() -> None:
+    stage = JobStage(indexed())
+    index = RelevantJobPods()
+    index.add_existing(stage.pods())
+    first = index.read_pods(stage.client)
+    stage.become("Running", stage.pods()[0], ready=True)
+    second = index.read_pods(stage.client)
+    assert [pod.ready for pod in second] == [True, *[False] * (len(first) - 1)]
+    assert second[0] is not first[0]
+    assert second[1:] == first[1:]
+    assert all(map(is_, second[1:], first[1:]))
