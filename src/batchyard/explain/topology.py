@@ -33,7 +33,7 @@ from batchyard.explain.proposals import (
 from batchyard.explain.searches import Patch, Proposal, Search, search_smallest_between
 from batchyard.scheduling.cluster_queue import TOPOLOGY_MISMATCH, ClusterQueue
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.topology_nomination import is_topology_requested
+from batchyard.scheduling.topology_nomination import is_topology_considered, is_topology_requested
 from batchyard.topology.assigner import GroupCapacity, PodSetTopologyRequest, TopologyFailure, capacities_of
 from batchyard.topology.counts import DomainCounts, pod_amounts
 from batchyard.topology.state import FlavorTopology
@@ -208,6 +208,14 @@ class TopologyAnalysis:
         capacities = capacities_of(self._snapshot.topology, requests)
         groups = [each if isinstance(each, TopologyFailure) else fit_of(each) for each in capacities]
         return FlavorFit(flavor, has_quota, groups)
+
+
+def analyze_topology(
+    snapshot: Snapshot, queue: ClusterQueue, view: WorkloadView, outcomes: Sequence[PodSetFlavorOutcomes]
+) -> TopologyAnalysis | None:
+    """Return how a pending Workload fits in topologies; None if topologies take no part in its nomination."""
+    is_considered = is_topology_considered(view, queue, snapshot)
+    return TopologyAnalysis(snapshot, queue, view, outcomes) if is_considered else None
 
 
 def _shortage_text(fit: GroupFit | None) -> str:
