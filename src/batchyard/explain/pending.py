@@ -17,7 +17,7 @@ from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.fixes import BlockedWorkload
 from batchyard.explain.proposals import ProposalCase
-from batchyard.explain.topology import TOPOLOGY, TopologyAnalysis
+from batchyard.explain.topology import TOPOLOGY, TopologyAnalysis, analyze_topology
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
@@ -31,7 +31,6 @@ from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.slices import find_replaced_slice
-from batchyard.scheduling.topology_nomination import is_topology_considered
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
@@ -190,9 +189,7 @@ class PendingExplainer:
             preemption_context = preemption_context._replace(usage=requested_usage, contested_frs=contested_frs)
             scope_node = shortage.limiting_node.node if shortage.limit == BORROWING else queue.node.path[0]
             holders = ranked_quota_holders(scheduler_cache.snapshot, scope_node, queue, contested_frs)
-        topology = None
-        if is_topology_considered(view, queue, scheduler_cache.snapshot):
-            topology = TopologyAnalysis(scheduler_cache.snapshot, queue, view, outcomes)
+        topology = analyze_topology(scheduler_cache.snapshot, queue, view, outcomes)
         return PendingAnalysis(
             workload, view, queue, decision, outcomes, shortage, holders, preemption_context, topology
         )

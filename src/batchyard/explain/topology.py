@@ -33,7 +33,7 @@ from batchyard.explain.proposals import (
 from batchyard.explain.searches import Patch, Proposal, Search, search_smallest_between
 from batchyard.scheduling.cluster_queue import TOPOLOGY_MISMATCH, ClusterQueue
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.scheduling.topology_nomination import is_topology_requested
+from batchyard.scheduling.topology_nomination import is_topology_considered, is_topology_requested
 from batchyard.topology.assigner import GroupCapacity, PodSetTopologyRequest, TopologyFailure, capacities_of
 from batchyard.topology.counts import DomainCounts, pod_amounts
 from batchyard.topology.state import FlavorTopology
@@ -46,6 +46,7 @@ _OCCUPANTS_MAX: Final = 64
 _FLAVORS_MAX: Final = 8
 _ADDED_NODES_MAX: Final = 64
 _DOMAINS_SHOWN: Final = 64
+_NEW_JOB: Final = "; submit the job again with this change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,14 @@ class TopologyAnalysis:
         capacities = capacities_of(self._snapshot.topology, requests)
         groups = [each if isinstance(each, TopologyFailure) else fit_of(each) for each in capacities]
         return FlavorFit(flavor, has_quota, groups)
+
+
+def analyze_topology(
+    snapshot: Snapshot, queue: ClusterQueue, view: WorkloadView, outcomes: Sequence[PodSetFlavorOutcomes]
+) -> TopologyAnalysis | None:
+    """Return how a pending Workload fits in topologies; None if topologies take no part in its nomination."""
+    is_considered = is_topology_considered(view, queue, snapshot)
+    return TopologyAnalysis(snapshot, queue, view, outcomes) if is_considered else None
 
 
 def _shortage_text(fit: GroupFit | None) -> str:
@@ -392,19 +401,22 @@ def propose_looser_topology(case: ProposalCase, analysis: TopologyAnalysis, buil
     for higher in range(level - 1, -1, -1):
         pod_sets = _with_request(case, names, {"required": levels[higher]})
         if (yield _changed_workload(case, pod_sets, build_view)):
-            text = f"require level {levels[higher]} instead of {levels[level]}{_pod_set_suffix(case, workers.name)}"
-            annotations = {REQUIRED_TOPOLOGY: levels[higher]}
-            yield Proposal(TOPOLOGY, text, _request_patches(case, names, pod_sets, annotations))
+            text = f"require level {levels[higher]} instead of {levels[level]}"
+            yield _request_proposal(case, text, names, pod_sets, {REQUIRED_TOPOLOGY: levels[higher]})
             break
     pod_sets = _with_request(case, names, {"required": None, "preferred": levels[level]})
     if (yield _changed_workload(case, pod_sets, build_view)):
-        text = f"prefer level {levels[level]} instead of requiring it{_pod_set_suffix(case, workers.name)}"
-        new_annotations = {REQUIRED_TOPOLOGY: None, PREFERRED_TOPOLOGY: levels[level]}
-        yield Proposal(TOPOLOGY, text, _request_patches(case, names, pod_sets, new_annotations))
+        annotations = {REQUIRED_TOPOLOGY: None, PREFERRED_TOPOLOGY: levels[level]}
+        text = f"prefer level {levels[level]} instead of requiring it"
+        yield _request_proposal(case, text, names, pod_sets, annotations)
 
 
-def _pod_set_suffix(case: ProposalCase, name: str) -> str:
-    return f" for pod set {name}" if len(case.view.pod_sets) > 1 else ""
+def _request_proposal(
+    case: ProposalCase, text: str, names: Sequence[str], pod_sets: Sequence[Obj], annotations: Mapping[str, str | None]
+) -> Proposal:
+    patches = _request_patches(case, names, pod_sets, annotations)
+    pod_set_text = f" for pod set {names[0]}" if len(case.view.pod_sets) > 1 else ""
+    return Proposal(TOPOLOGY, f"{text}{pod_set_text}{'' if patches else _NEW_JOB}", patches)
 
 
 def _with_request(case: ProposalCase, names: Sequence[str], fields: Mapping[str, Any]) -> list[Obj]:
@@ -423,19 +435,19 @@ def _changed_workload(case: ProposalCase, pod_sets: Sequence[Obj], build_view: V
 def _request_patches(
     case: ProposalCase, names: Sequence[str], pod_sets: Sequence[Obj], annotations: Mapping[str, str | None]
 ) -> Sequence[Patch]:
-    """Return the patches of the Job, or of the Workload without a job; () for a JobSet, whose templates are fixed."""
-    job = case.owner_job
+    """Return the patches of the Workload and of its Job, if any; () for a JobSet, whose templates are fixed."""
+    job, patches = case.owner_job, []
     if job is not None and job["kind"] != "Job":
         return ()
-    if job is not None:
+    if job is not None:  # a change of the annotations alone does not change the existing Workload
         fields = {"spec": {"template": {"metadata": {"annotations": dict(annotations)}}}}
-        return (merge_patch("Job", job["metadata"]["name"], fields, job["metadata"].get("namespace", "")),)
+        patches = [merge_patch("Job", job["metadata"]["name"], fields, job["metadata"].get("namespace", ""))]
     operations = [
         {"op": "replace", "path": f"/spec/podSets/{index}/topologyRequest", "value": pod_set["topologyRequest"]}
         for index, pod_set in enumerate(pod_sets)
         if pod_set["name"] in names
     ]
-    return (json_patch("Workload", case.view.name, operations, case.view.namespace),)
+    return (*patches, json_patch("Workload", case.view.name, operations, case.view.namespace))
 
 
 def propose_added_nodes(analysis: TopologyAnalysis) -> Search:

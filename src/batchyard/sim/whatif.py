@@ -72,6 +72,8 @@ class WorkloadTimeline:
     preempted_by: str = ""
     #: Whether the Workload still exists at the end of the run.
     exists: bool = True
+    #: The topology domains that its pods got last, as text.
+    domains: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,12 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
         timeline.record_event(record, _shift_record(start.at, record)["time"])
     return {
         name: WorkloadTimeline(
-            each.queue or queues.get(name, ""), *each.lifecycle_times, each.preemptions, each.preempted_by, each.exists
+            each.queue or queues.get(name, ""),
+            *each.lifecycle_times,
+            each.preemptions,
+            each.preempted_by,
+            each.exists,
+            each.domains,
         )
         for name, each in timelines.items()
         if each.ended_at is None or each.ended_at > 0
@@ -245,6 +252,7 @@ class _TimelineBuilder:
     preemptions: int = 0
     preempted_by: str = ""
     exists: bool = True
+    domains: str = ""
 
     @property
     def lifecycle_times(self) -> tuple[float, float | None, float | None]:
@@ -261,6 +269,10 @@ class _TimelineBuilder:
             case "Admitted":
                 if self.started_at is None:
                     self.started_at = at
+            case "QuotaReserved" | "Reassigned":
+                assignments = [each.get("topologyAssignment") or {} for each in record["podSets"]]
+                domains = [domain for each in assignments for domain in each.get("domains", ())]
+                self.domains = ", ".join(f"{'/'.join(each['values'])}: {each['count']}" for each in domains)
             case "Finished":
                 self.ended_at = at
             case "Preempted" | "Evicted" if at < 0:
@@ -400,6 +412,8 @@ class WorkloadDifference:
             return "finishes"
         if start_shift:
             return "sooner" if start_shift > 0 else "later"
+        if without_change.ended_at == with_change.ended_at and without_change.domains != with_change.domains:
+            return "placed elsewhere"
         return "ends at another time"
 
 
@@ -458,6 +472,7 @@ _EFFECT_VERBS: Final = (
     ("sooner", "starts sooner", "start sooner"),
     ("later", "starts later", "start later"),
     ("ends at another time", "ends at another time", "end at another time"),
+    ("placed elsewhere", "gets other topology domains", "get other topology domains"),
 )
 
 
@@ -563,7 +578,8 @@ def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
     times = {"startsAfter": timeline.started_at, "endsAfter": timeline.ended_at}
     document: dict[str, Any] = {name: round(time, _DECIMAL_PLACES) for name, time in times.items() if time is not None}
     preemptor_fields = {"preemptedBy": timeline.preempted_by} if timeline.preempted_by else {}
-    return {**document, "preemptions": timeline.preemptions, **preemptor_fields}
+    domains_field = {"domains": timeline.domains} if timeline.domains else {}
+    return {**document, "preemptions": timeline.preemptions, **preemptor_fields, **domains_field}
 
 
 def _queue_document(difference: QueueDifference) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key
+from batchyard.apiserver.json_patch import apply_json_patch
+from batchyard.apiserver.patch import apply_merge_patch
 from batchyard.base.instant import SECOND
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
@@ -147,3 +149,42 @@ def test_placement_of_admitted_pods_is_given_by_level() -> None:
         ("rack", [{"domain": "b2/r1", "pods": 6}]),
         ("kubernetes.io/hostname", [{"domain": "b2/r1/b2r1h1", "pods": 4}, {"domain": "b2/r1/b2r1h2", "pods": 2}]),
     ]
+
+
+JOB = """
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: asked
+  namespace: team
+  labels: {kueue.x-k8s.io/queue-name: cq}
+  annotations: {batchyard.dev/submit-at: 9s}
+spec:
+  parallelism: 5
+  completions: 5
+  template:
+    metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: rack}}
+    spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {requests: {cpu: "1"}}}]}
+"""
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_patches_of_a_looser_request_admit_the_job(number: int) -> None:
+    world = World(make_scenario(read_manifests([("objects.yaml", rack_queues() + FULL_RACKS + JOB)])))
+    world.run_until(20 * SECOND)
+    document = world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now())
+    assert document is not None
+    change = document["changes"][number]
+    assert change["kind"] == "topology"
+    for patch in change["apply"]:
+        key = Key(scheme.JOB if patch["kind"] == "Job" else scheme.WORKLOAD, patch["namespace"], patch["name"])
+        obj = world.client.get(key)
+        assert obj is not None
+        changed = apply_json_patch(obj, patch["patch"]) if patch["type"] == "json" else None
+        world.apply(changed or apply_merge_patch(obj, patch["patch"]))
+    world.run_until(30 * SECOND)
+    document = world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now())
+    assert document is not None
+    assert document["state"] in {"Admitted", "Running"}
+    assert [part["pods"] for part in document["topology"]] == [5]

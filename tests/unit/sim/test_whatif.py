@@ -219,6 +219,12 @@ def test_deleted_node_is_replaced_in_the_same_rack() -> None:
     assert rack_effects(manifests, "", (Key(scheme.NODE, "", "b1r1h1"),))[1] == {"a": "b1r1h2:2 b1r1h3:4"}
 
 
+def test_workload_with_other_domains_is_placed_elsewhere() -> None:
+    manifests = rack_queues() + RACK + rack_workload("a", 3, at=30)
+    found, domains = rack_effects(manifests, rack_nodes("b1r2h1", cpu=3))
+    assert (found, domains) == ({"a": "placed elsewhere"}, {"a": "b1r2h1:3"})
+
+
 def test_cordoned_node_has_no_room() -> None:
     manifests = rack_queues() + RACK + rack_workload("a", 2) + rack_workload("b", 5, at=30)
     cordoned = "{apiVersion: v1, kind: Node, metadata: {name: b1r1h2}, spec: {unschedulable: true}}"

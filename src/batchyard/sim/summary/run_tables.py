@@ -470,7 +470,7 @@ class _TopologyReplay:
                 template = template_by_name[held.name]
                 amounts = pod_amounts(template)
                 templates.setdefault(amounts, template)
-                for flavor in {*held.flavors.values()}:
+                for flavor in dict.fromkeys(held.flavors.values()):
                     own_counts = counts.setdefault(flavor, {})
                     own_counts[amounts, held.pods] = own_counts.get((amounts, held.pods), 0) + 1
         usual: dict[str, _UsualRequest] = {}
@@ -503,7 +503,7 @@ class _TopologyReplay:
         usage: TopologyUsage = ()
         for held in held_pod_sets(event):
             usage += usage_of_pod_set(view, held)
-            for flavor in sorted({*held.flavors.values()}):
+            for flavor in dict.fromkeys(held.flavors.values()):
                 self._record_spread(flavor, held)
         self._state.add_usage(usage)
         self._usage_by_key[key] = usage
