@@ -37,15 +37,10 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "RUNTIME": ("Jobs, JobSets, pods", "how long a simulated pod runs: `30m`"),
     "EXIT_CODE": ("pods", "the exit code of a simulated container; 0 by default"),
     "CHECKPOINT_EVERY": ("Jobs, JobSets, pods", "the interval at which simulated pods save their work"),
-    "RESTART_TIME": (
-        "Jobs, JobSets",
-        "how long a restarted job takes until it continues its work; [counts as "
-        "lost](../concepts/preemption.md#the-order-can-consider-the-work-that-is-lost)",
-    ),
+    "RESTART_TIME": ("Jobs, JobSets", "how long a restarted job takes until it continues its work; counts as lost"),
     "PREEMPT_MIN_RUNTIME": (
         "ClusterQueues, Cohorts",
-        "[how long](../concepts/preemption.md#workloads-can-be-protected-for-a-minimal-run-time) Workloads run before "
-        "those of the same ClusterQueue may preempt them",
+        "how long Workloads run before Workloads of the same ClusterQueue may preempt them",
     ),
     "RECLAIM_MIN_RUNTIME": ("ClusterQueues, Cohorts", "the same for Workloads of other ClusterQueues"),
     "VICTIMS": ("ClusterQueues", "`cheapest`: the Workloads with the cheapest restart are preempted first"),

@@ -128,7 +128,7 @@ def protected_queue(name: str, preemption: Obj, cpu: int, min_runtime: str) -> l
     return [with_annotations(cluster_queue, **annotations), local_queue]
 
 
-def preemption_times(*objects: Obj, crash_every: int = 0) -> list[tuple[str, str]]:
+def preemption_times(*objects: Obj, crash_every: int = 0) -> list[tuple[str, int]]:
     """Return the preempted Workloads, each with the time of its preemption."""
     scenario = scenario_of([kueue_object("ResourceFlavor", "f"), *objects])
     assert crash_every == 0 or violations_with_faults(scenario, conflicts=0.2, crash_every=crash_every) == ""

@@ -8,7 +8,7 @@ from batchyard.api.times import format_second
 from batchyard.api.views.preemption import TRIGGERS
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.well_known import PREEMPT_MIN_RUNTIME, RECLAIM_MIN_RUNTIME
-from batchyard.base.instant import format_duration
+from batchyard.base.instant import format_age
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.decisions import Preempt
 from batchyard.scheduling.preemption.context import (
@@ -143,7 +143,7 @@ def _ineligible_reason(context: PreemptionContext, holder: AdmittedWorkload, pol
         end = protection_end(holder, min_runtime)
         if end > snapshot.now:
             annotation = PREEMPT_MIN_RUNTIME if holder.queue is context.queue else RECLAIM_MIN_RUNTIME
-            text = f"protected until {format_second(end)} ({annotation}: {format_duration(min_runtime)})"
+            text = f"protected until {format_second(end)} ({annotation}: {format_age(min_runtime)})"
             return ProtectionReason(MIN_RUNTIME_RULE, text)
     return _priority_reason(context.workload, holder, policy)
 

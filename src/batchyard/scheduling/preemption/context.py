@@ -167,9 +167,9 @@ def min_runtime_of(snapshot: Snapshot, queue: ClusterQueue, preemptor_queue: Clu
     is_within_queue = queue is preemptor_queue
     views = snapshot.forest.views
     ancestors = [views[node.name] for node in queue.node.path[-2::-1] if node.name in views]
-    for view in (queue.view, *ancestors):
-        if view.preemption_settings is not None:
-            min_runtimes = view.preemption_settings.min_runtimes
+    for settings in (queue.view.preemption_settings, *[view.preemption_settings for view in ancestors]):
+        if settings is not None:
+            min_runtimes = settings.min_runtimes
             value = min_runtimes.within_queue if is_within_queue else min_runtimes.from_other_queues
             if value is not None:
                 return value

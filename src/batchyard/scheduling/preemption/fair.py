@@ -53,10 +53,10 @@ def find_targets(
     candidates = sorted(_preemption_candidates(context), key=context.order_key)
     if usage_of is not None:
         candidates = order_victims(candidates, context.queue, usage_of)
-    has_rules = config_of(context.snapshot, context.queue) is not None
+    snapshot = context.snapshot
+    has_rules = bool(snapshot.preemption_configs) and config_of(snapshot, context.queue) is not None
     if (not candidates or not context.could_ever_fit(candidates)) and not has_rules:
         return []
-    snapshot = context.snapshot
     with snapshot.what_if():
         snapshot.add_usage(context.queue, context.usage)  # shares include the new Workload
         does_fit, targets, skipped_candidates = _apply_first_rule(context, candidates, strategies[0])

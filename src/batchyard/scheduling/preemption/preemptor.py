@@ -43,8 +43,10 @@ def find_targets(context: PreemptionContext) -> list[PreemptionTarget]:
     """Return the Workloads to preempt by classical preemption; empty if it cannot free enough quota."""
     candidates = PreemptionCandidates(context)
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
-    if (not any(lists) or not context.could_ever_fit(*lists)) and config_of(context.snapshot, context.queue) is None:
-        return []
+    if not any(lists) or not context.could_ever_fit(*lists):
+        configs = context.snapshot.preemption_configs
+        if not configs or config_of(context.snapshot, context.queue) is None:
+            return []
     ordered_candidates = candidates.ordered_candidates()
     for may_borrow in _borrowing_attempts(context, candidates):
         with context.snapshot.what_if():

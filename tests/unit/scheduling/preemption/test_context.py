@@ -144,7 +144,7 @@ def test_cohort_gives_minimal_run_time_to_queues_without_one() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"evicted": True}, {"admitted": False}])
-def test_workload_that_does_not_run_is_not_protected(fields: dict[str, bool]) -> None:
+def test_workload_that_does_not_run_is_not_protected(fields: dict[str, Any]) -> None:
     bench = SchedulerBench(with_annotations(queue("cq", 1, preemption=preemption("LowerPriority")), preempt="1h"))
     bench.hold("x", 1, priority=-1, **fields)
     bench.snapshot.now = make.at(1)
@@ -229,7 +229,7 @@ def test_lost_work_counts_by_share_of_quota() -> None:
 
 
 def test_price_of_flavor_weights_lost_work() -> None:
-    groups = [{"coveredResources": ["cpu"], "flavors": [flavor_quota("spot"), flavor_quota("gpu")]}]
+    groups: list[Obj] = [{"coveredResources": ["cpu"], "flavors": [flavor_quota("spot"), flavor_quota("gpu")]}]
     bench = cheap_first_bench(groups=groups)
     bench.put(with_annotations(make.flavor("gpu"), price="2.5"))
     pod = workload(cpu=1, queue="b")
