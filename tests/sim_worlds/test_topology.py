@@ -167,3 +167,50 @@ def test_replacement_moves_only_the_pods_of_the_failed_node(world: tuple[RandomW
 def test_worlds_contain_replacements() -> None:
     logs = [RandomWorld(seed).events() for seed in range(6)]
     assert sum(record["event"] == "Reassigned" for log in logs for record in log) > 2
+
+
+LATE_POOL: Final = """
+kind: Cluster
+apiVersion: cloud.batchyard.dev/v1alpha1
+metadata: {name: lab}
+spec:
+  region: us-central1
+  zones: [us-central1-a]
+  nodePools: [{name: base, machineType: e2-standard-2, zones: [us-central1-a], nodeCount: 1}]
+---
+kind: NodePool
+apiVersion: cloud.batchyard.dev/v1alpha1
+metadata: {name: near, annotations: {batchyard.dev/submit-at: 1m}}
+spec: {machineType: a3-highgpu-8g, zones: [us-central1-a], nodeCount: 18, placementGroup: near, labels: {pool: tas}}
+---
+kind: Job
+apiVersion: batch/v1
+metadata:
+  name: train
+  namespace: default
+  labels: {kueue.x-k8s.io/queue-name: lq}
+  annotations: {batchyard.dev/runtime: 1m}
+spec:
+  parallelism: 16
+  completions: 16
+  template:
+    metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: cloud.google.com/gce-topology-subblock}}
+    spec:
+      restartPolicy: Never
+      tolerations: [{operator: Exists}]
+      containers: [{name: main, image: example/train, resources: {requests: {cpu: 150}}}]
+"""
+
+
+def test_nodes_that_boot_later_form_sub_blocks_of_their_placement_group() -> None:
+    levels = "[{nodeLabel: cloud.google.com/gce-topology-subblock}, {nodeLabel: cloud.google.com/gce-topology-host}]"
+    queues = QUEUES.replace("[{nodeLabel: block}, {nodeLabel: rack}, {nodeLabel: kubernetes.io/hostname}]", levels)
+    queues = queues.replace("nominalQuota: 90", "nominalQuota: 9000")
+    log: list[Record] = []
+    scenario, _ = read_scenario([f"{queues}\n---\n{LATE_POOL}"])
+    Simulation(scenario, SimulationOptions(sink=log.append)).advance()
+    ready_at = [record["time"] for record in log if record["event"] == "NodeReady" and record["pool"] == "near"]
+    (reserved,) = [record for record in log if record["event"] == "QuotaReserved"]
+    assert sorted(ready_at)[15] <= reserved["time"]
+    domains = reserved["podSets"][0]["topologyAssignment"]["domains"]
+    assert {each["values"][0] for each in domains} == {"near-us-central1-a-s0"}
