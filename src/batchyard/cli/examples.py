@@ -25,6 +25,11 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "batchyard whatif -f change.yaml",
         "batchyard whatif --state state.json -f change.yaml --until 12h",
     ),
+    "defrag": (
+        "batchyard defrag jobs --at 2h",
+        "batchyard defrag --workload team-a/train -o json",
+        "batchyard defrag --workload team-a/train --checkpointed --apply",
+    ),
     "guide": ("batchyard guide", "batchyard guide --step low-priority --verbose", "batchyard guide -o json"),
     "lint": (
         "batchyard lint examples/first-steps",

@@ -1,11 +1,14 @@
 """Plans that restart Workloads so that a waiting one fits."""
 
+import json
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 from batchyard.base.instant import SECOND
 from batchyard.base.primitives import draw_integer
+from batchyard.cli.app import app
 from batchyard.explain.defragmentation import (
     DefragmentationPlan,
     MovableWorkload,
@@ -179,14 +182,27 @@ spec:
 """
 
 
-def stored(*workloads: tuple[str, int, int, int], at: int) -> tuple[str, dict[str, object]]:
-    """Simulate Workloads (name, submit time, CPUs, run time) on three nodes, and return the plan's document."""
+Run = tuple[str, int, int, int]
+#: Workloads that leave half of two nodes free: their names, submit times, CPUs and run times.
+FRAGMENTED: tuple[Run, ...] = (
+    *(("first", 0, 2, 99), ("short-1", 1, 2, 4), ("second", 2, 2, 99), ("short-2", 3, 2, 2)),
+    *(("full", 4, 4, 99), ("big", 6, 4, 9)),
+)
+
+
+def world_text(*workloads: Run) -> str:
+    """Return manifests of three nodes, their queue and Workloads."""
     nodes = [_NODE.replace("NAME", name) for name in ("n1", "n2", "n3")]
     texts = [
         _WORKLOAD.replace("NAME", name).replace("ATs", f"{t}s").replace("CPU", str(cpus)).replace("RUNTIME", str(run))
         for name, t, cpus, run in workloads
     ]
-    scenario, _ = read_scenario([_OBJECTS + "".join(nodes) + "".join(texts)])
+    return _OBJECTS + "".join(nodes) + "".join(texts)
+
+
+def stored(*workloads: Run, at: int) -> tuple[str, dict[str, object]]:
+    """Simulate Workloads on three nodes, and return the name of the waiting one and the plan's document."""
+    scenario, _ = read_scenario([world_text(*workloads)])
     simulation = Simulation(scenario, SimulationOptions(until=at * SECOND))
     simulation.world.run_until(at * SECOND)
     world_state = simulation.world.state()
@@ -198,11 +214,7 @@ def stored(*workloads: tuple[str, int, int, int], at: int) -> tuple[str, dict[st
 
 
 def test_cost_is_the_work_since_the_last_checkpoint() -> None:
-    name, document = stored(
-        *(("first", 0, 2, 99), ("short-1", 1, 2, 4), ("second", 2, 2, 99), ("short-2", 3, 2, 2)),
-        *(("full", 4, 4, 99), ("big", 6, 4, 9)),
-        at=10,
-    )
+    name, document = stored(*FRAGMENTED, at=10)
     assert name == "default/big"
     assert document["domains"] == ["n2"]
     # The Workload `second` has run for 8 s, has 2 CPUs, and saved its work after 7 s.
@@ -215,3 +227,19 @@ def test_workload_that_fits_cannot_be_defragmented() -> None:
         find_waiting(topologies, "")
     with pytest.raises(NotDefragmentableError, match="default/a does not wait"):
         find_waiting(topologies, "default/a")
+
+
+def test_command_prints_the_plan_and_exits_with_1_if_nothing_waits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "world.yaml"
+    path.write_text(world_text(*FRAGMENTED), "utf-8")
+    app(["defrag", str(path), "--at", "10s", "--output", "json"], standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert document["admittedInSimulation"]
+    assert [each["workload"] for each in document["restarts"]] == ["default/second"]
+    assert document["simulation"]["kind"] == "Comparison"
+    with pytest.raises(SystemExit) as ended:
+        app(["defrag", str(path), "--at", "1s"], standalone_mode=False)
+    assert ended.value.code == 1
+    assert "no Workload waits for topology domains" in capsys.readouterr().err
