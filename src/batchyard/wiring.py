@@ -10,7 +10,7 @@ from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
-from batchyard.api.views.workload import view_by_creation, workload_view
+from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
@@ -54,7 +54,7 @@ from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
 from batchyard.scheduling.workload.node_failures import NodeFailures
-from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp
+from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp, view_by_creation
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
 from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
 from batchyard.topology.ungater import TopologyUngater

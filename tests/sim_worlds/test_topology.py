@@ -63,7 +63,7 @@ class RandomWorld:
         """Add a document of a Node at a time in seconds."""
         rack = host % RACKS
         labels = dict(zip(LEVELS, (f"b{rack % 2}", f"r{rack}", f"h{host:02}"), strict=True))
-        metadata = {"name": f"h{host:02}", "labels": {"pool": "tas", **labels}}
+        metadata: dict[str, Any] = {"name": f"h{host:02}", "labels": {"pool": "tas", **labels}}
         if at:
             metadata["annotations"] = {"batchyard.dev/submit-at": f"{at}s"}
         conditions = [{"type": "Ready", "status": str(is_ready)}]
@@ -147,7 +147,7 @@ def test_required_domains_stay_whole(world: tuple[RandomWorld, list[Record]]) ->
             count, _, level = own.requests[name]
             assert sum(hosts.values()) == count, record
             racks = {int(host[1:]) % RACKS for host in hosts}
-            domains = {"block": {rack % 2 for rack in racks}, "rack": racks, LEVELS[2]: set(hosts)}
+            domains: dict[str, set[Any]] = {"block": {rack % 2 for rack in racks}, "rack": racks, LEVELS[2]: set(hosts)}
             assert not level or len(domains[level]) == 1, record
 
 

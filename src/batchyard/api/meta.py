@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
-
-import msgspec
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.times import format_time
@@ -305,19 +303,6 @@ _TRUE_BOOLEAN_TEXTS: Final = ("1", "t", "T", "true", "TRUE", "True")
 _FALSE_BOOLEAN_TEXTS: Final = ("0", "f", "F", "false", "FALSE", "False")
 #: The pattern allows at most the digits of an int64, because Python rejects very long numbers.
 _INTEGER_PATTERN: Final = re.compile(r"([+-]?)0*(\d{1,19})", re.ASCII)
-SLICE_LAYERS_MAX: Final = 3
-
-
-class SliceLayer(NamedTuple):
-    """A layer of a pod set's nested slices, from an annotation: its topology level and the number of pods per slice."""
-
-    topology: str = ""
-    size: int = 0
-
-
-class _SliceLayerFields(TypedDict, total=False):
-    topology: str
-    size: int
 
 
 def parse_integer(text: str, *, bits: int = 64) -> int | None:
@@ -358,14 +343,6 @@ def has_equal_queue_settings(old: Obj, new: Obj) -> bool:
     return old_annotations == annotations or all(
         annotation(old, name) == annotation(new, name) for name in well_known.PREEMPTION_ANNOTATIONS
     )
-
-
-def parse_slice_layers(text: str) -> list[SliceLayer] | None:
-    """Parse the annotation that lists the layers of nested pod set slices; None if it is malformed."""
-    try:
-        return [SliceLayer(**layer) for layer in msgspec.json.decode(text, type=list[_SliceLayerFields])]
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def is_elastic(obj: Obj) -> bool:

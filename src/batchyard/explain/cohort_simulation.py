@@ -14,8 +14,8 @@ from batchyard.api.views.workload import ClusterQueueView, CohortView, WorkloadV
 from batchyard.base.instant import Instant
 from batchyard.scheduling import gated_cycles
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
-from batchyard.scheduling.cycle import Cycle, SchedulingPolicy
-from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending, holder_from_admission
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy, holder_from_admission
+from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
 from batchyard.scheduling.fair_sharing.usage_order import make_pending_queue
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
+from batchyard.api.views.topology import SLICE_LAYERS_MAX, parse_slice_layers
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,
@@ -282,8 +283,8 @@ def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
-    slice_layers = (meta.parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
-    if 1 <= len(slice_layers) <= meta.SLICE_LAYERS_MAX:
+    slice_layers = (parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
+    if 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
         constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
         return {"podsetSliceRequiredTopologyConstraints": constraints}
     slice_size = meta.parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)

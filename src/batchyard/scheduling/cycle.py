@@ -29,10 +29,10 @@ from batchyard.scheduling.decisions import (
     StayPending,
 )
 from batchyard.scheduling.fair_sharing.fair_order import EntryT, OrderableEntry, fair_order
-from batchyard.scheduling.preemption.context import PreemptionTarget, may_preempt
+from batchyard.scheduling.preemption.context import PreemptionTarget, config_of
 from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
 from batchyard.scheduling.preemption.preemptor import Preemptor
-from batchyard.scheduling.snapshot import Snapshot
+from batchyard.scheduling.snapshot import Snapshot, make_holder
 from batchyard.topology.state import TopologyUsage
 
 # The order in which a cycle decides about Workloads: earlier ones take quota before later ones.
@@ -212,7 +212,8 @@ class Cycle:
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
-        preemptor = self._preemptor_for(workload, queue) if may_preempt(self.snapshot, queue) else None
+        is_preemptor = queue.view.preemption.is_allowed or config_of(self.snapshot, queue) is not None
+        preemptor = self._preemptor_for(workload, queue) if is_preemptor else None
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
@@ -567,3 +568,16 @@ def _tree_holdings(root: quota.QuotaNode, snapshot: Snapshot, usage_of: Callable
         for queue in snapshot.queues_below(root)
         for workload in sorted(queue.workloads.values(), key=lambda w: w.key)
     )
+
+
+def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
+    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
+    assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
+    view, usage, pod_sets = decision.head.workload, decision.assignment.usage, decision.assignment.pod_sets
+    if decision.replaced is not None:
+        usage = slices.full_usage(pod_sets)
+    holder = make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
+    holder.topology_usage = decision.assignment.topology_usage
+    if view.elastic:
+        holder.pod_sets = slices.admitted_pod_sets(pod_sets)
+    return holder

@@ -8,13 +8,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.well_known import ANCHOR_AT_QUOTA_RESERVATION, CONFIGURABLE_PREEMPTIONS, ELASTIC_JOBS_GATE
-from batchyard.base.instant import Instant
-from batchyard.scheduling import slices
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
 from batchyard.scheduling.preemption.context import PreemptionTarget
-from batchyard.scheduling.snapshot import make_holder
 
 # The rules of decisions that differ between versions and feature gates of Kueue.
 
@@ -171,16 +168,3 @@ class StayPending(NamedTuple):
 
 
 Decision: TypeAlias = Admit | Preempt | StayPending
-
-
-def holder_from_admission(decision: Admit, now: Instant, *, admitted: bool) -> AdmittedWorkload:
-    """Return the AdmittedWorkload for an admission at `now`; `admitted` is False if checks are outstanding."""
-    assigned_frs = frozenset([c.fr for p in decision.assignment.pod_sets for c in p.choices.values()])
-    view, usage, pod_sets = decision.head.workload, decision.assignment.usage, decision.assignment.pod_sets
-    if decision.replaced is not None:
-        usage = slices.full_usage(pod_sets)
-    holder = make_holder(view, decision.queue, usage, assigned_frs, reserved_at=now, is_admitted=admitted)
-    holder.topology_usage = decision.assignment.topology_usage
-    if view.elastic:
-        holder.pod_sets = slices.admitted_pod_sets(pod_sets)
-    return holder

@@ -26,7 +26,8 @@ from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling import topology_nomination
 from batchyard.scheduling.active_status import AdmissionCheckInfo, QueueActiveStatus, compute_active_status
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head, holder_from_admission
+from batchyard.scheduling.cycle import holder_from_admission
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, Head
 from batchyard.scheduling.fair_sharing.admission_fair_sharing import UsageLedger
 from batchyard.scheduling.fair_sharing.usage_order import UsageOrderedQueue, make_pending_queue
 from batchyard.scheduling.preemption.context import queues_after_config_event

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition
 from batchyard.api.times import parse_time
-from batchyard.api.views.workload import WorkloadView, view_by_creation, workload_view
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling import gated_cycles
@@ -27,7 +27,7 @@ from batchyard.scheduling.queue_manager import KUEUE_REQUEUE_BATCH_PERIOD, Pendi
 from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
-from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, view_by_creation
 from batchyard.shadow import observed
 from batchyard.shadow.findings import ComparisonCounts, Divergence, DivergenceType
 

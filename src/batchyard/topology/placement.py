@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from batchyard.api.meta import SliceLayer
-from batchyard.api.views.topology import TopologyRequest
+from batchyard.api.views.topology import SliceLayer, TopologyRequest
 from batchyard.topology.counts import DomainCounts, DomainRanking
 from batchyard.topology.tree import TopologyTree
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchyard.api.meta import SliceLayer, parse_boolean, parse_integer, parse_slice_layers
+from batchyard.api.meta import parse_boolean, parse_integer
+from batchyard.api.views.topology import SliceLayer, parse_slice_layers
 
 
 @pytest.mark.parametrize(

@@ -77,5 +77,5 @@ def test_equal_conditions_of_two_objects_are_one_object() -> None:
 def set_status(obj: Obj, now: int) -> Condition:
     draft = StatusDraft(obj, now)
     draft.set_condition("Admitted", True, "Admitted", "in")
-    (condition,) = draft.result()["status"]["conditions"]
+    condition: Condition = draft.result()["status"]["conditions"][0]
     return condition

@@ -10,8 +10,8 @@ import make
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.workload import workload_view
-from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, StayPending, holder_from_admission
+from batchyard.scheduling.cycle import SchedulingPolicy, holder_from_admission
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, StayPending
 from batchyard.scheduling.slices import replacement_message
 from yard import SchedulerBench, group, line, preemption, queue, quota, workload
 

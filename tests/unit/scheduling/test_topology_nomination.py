@@ -10,8 +10,8 @@ from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
 from batchyard.api.views.workload import workload_view
 from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.cycle import holder_from_admission
 from batchyard.scheduling.decisions import Admit, Preempt
-from batchyard.scheduling.scheduler_cache import holder_from_admission
 from batchyard.topology.state import usage_of
 from racks import LEVELS, racks, template
 from yard import SchedulerBench, group, preemption, queue, workload

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log
+from typing import Any
 
 import pytest
 
@@ -161,7 +162,9 @@ def test_samples_are_drawn_deterministically_from_pending_workloads() -> None:
 
 def queue_order(cpu_of_a: str, *, is_usage_based: bool = True, half_life: int = 600 * SECOND) -> list[str]:
     """The order of Workloads of the LocalQueues a (with a past usage) and b (without)."""
-    scope = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}} if is_usage_based else {}
+    scope: dict[str, Any] = (
+        {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}} if is_usage_based else {}
+    )
     usage = {"weightedShare": 0, "admissionFairSharingStatus": {"consumedResources": {"cpu": cpu_of_a}}}
     used = {**make.local_queue("a"), "status": {"fairSharing": usage}}
     heads = [yard.head(name, 4, created=n) for n, name in enumerate(("a1", "a2", "a3", "b1", "b2", "b3"))]

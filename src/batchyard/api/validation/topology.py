@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from batchyard.api import well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import SLICE_LAYERS_MAX, SliceLayer, parse_boolean, parse_integer, parse_slice_layers
+from batchyard.api.meta import parse_boolean, parse_integer
 from batchyard.api.validation import rules
+from batchyard.api.views.topology import SLICE_LAYERS_MAX, SliceLayer, parse_slice_layers
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,

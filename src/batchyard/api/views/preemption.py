@@ -31,8 +31,14 @@ class PreemptionSettings(NamedTuple):
     config_name: str = ""
 
 
-def parse_preemption_settings(annotations: Mapping[str, str]) -> PreemptionSettings | None:
-    """Return the preemption settings in annotations; None if there are none. Malformed values count as unset."""
+def preemption_settings_of(obj: Obj) -> PreemptionSettings | None:
+    """Return the preemption settings in an object's annotations; None if there are none.
+
+    Malformed values count as unset.
+    """
+    annotations = obj["metadata"].get("annotations")
+    if not annotations:
+        return None
     within_queue = _parse_min_runtime(annotations.get(PREEMPT_MIN_RUNTIME))
     from_other_queues = _parse_min_runtime(annotations.get(RECLAIM_MIN_RUNTIME))
     prefers_cheap_victims = annotations.get(VICTIMS) == CHEAPEST

@@ -12,7 +12,7 @@ import msgspec
 from batchyard.api import meta, times, well_known
 from batchyard.api.meta import Obj, Selector, parse_selector
 from batchyard.api.views import node
-from batchyard.api.views.preemption import PreemptionSettings, parse_preemption_settings
+from batchyard.api.views.preemption import PreemptionSettings, preemption_settings_of
 from batchyard.api.views.topology import (
     TopologyAssignment,
     TopologyRequest,
@@ -237,20 +237,6 @@ def _cache_views(uid: str, cache_entry: tuple[Obj, WorkloadView, Obj, WorkloadVi
 def forget_workload_view(uid: str) -> None:
     """Remove the parsed views of a deleted Workload from the cache."""
     _views_by_uid.pop(uid, None)
-
-
-def view_by_creation(obj: Obj) -> WorkloadView:
-    """Return a Workload's view in which `queued` is the creation time even after an eviction by PodsReadyTimeout."""
-    view = workload_view(obj)
-    if view.queued == view.created or not _has_pods_ready_timeout(obj):
-        return view
-    view_copy = WorkloadView(obj, view)
-    view_copy.queued = view_copy.created
-    return view_copy
-
-
-def _has_pods_ready_timeout(obj: Obj) -> bool:
-    return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])
 
 
 def _priority_boost(annotations: Mapping[str, str] | None) -> int:
@@ -529,7 +515,7 @@ def cluster_queue_view(obj: Obj) -> ClusterQueueView:
         weight=_fair_sharing_weight(spec),
         check_rules=tuple(_admission_check_rules(spec, groups)),
         is_usage_based=(spec.get("admissionScope") or {}).get("admissionMode") == "UsageBasedAdmissionFairSharing",
-        preemption_settings=_preemption_settings(obj),
+        preemption_settings=preemption_settings_of(obj),
     )
 
 
@@ -537,12 +523,7 @@ def cohort_view(obj: Obj) -> CohortView:
     """Parse the spec of a Cohort."""
     spec = obj.get("spec") or {}
     name, parent, weight = obj["metadata"]["name"], spec.get("parentName") or "", _fair_sharing_weight(spec)
-    return CohortView(name, parent, _resource_groups(spec), weight, _preemption_settings(obj))
-
-
-def _preemption_settings(obj: Obj) -> PreemptionSettings | None:
-    annotations = obj["metadata"].get("annotations")
-    return parse_preemption_settings(annotations) if annotations else None
+    return CohortView(name, parent, _resource_groups(spec), weight, preemption_settings_of(obj))
 
 
 def local_queue_view(obj: Obj) -> LocalQueueView:

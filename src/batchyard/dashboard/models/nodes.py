@@ -339,7 +339,7 @@ class _DomainDocuments:
         lines = []
         for resource in resources:
             amount = sum(total[resource][leaf] for leaf in leaves)
-            used = amount - sum(capacity.free[resource][leaf] for leaf in leaves)
+            used = amount - sum(capacity.free.amounts[resource][leaf] for leaf in leaves)
             lines.append(
                 {
                     "resource": resource,

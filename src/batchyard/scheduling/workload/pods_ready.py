@@ -18,6 +18,7 @@ from batchyard.admission_plugins.job_annotations import parse_timeout_seconds
 from batchyard.api import well_known
 from batchyard.api.meta import Condition, Obj, StatusDraft, annotation, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time
+from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.scheduling.workload import evictions, lifecycle
 
@@ -196,3 +197,20 @@ def evict_after_timeout(workload: Obj, policy: PodsReadyPolicy, cause: str, now:
 def timeout_message(workload: Obj) -> str:
     """Return the condition message of an eviction by the PodsReady timeout."""
     return f"Exceeded the PodsReady timeout {key_of(workload)}"
+
+
+# The order of pending Workloads after an eviction by a timeout.
+
+
+def view_by_creation(obj: Obj) -> WorkloadView:
+    """Return a Workload's view in which `queued` is the creation time even after an eviction by PodsReadyTimeout."""
+    view = workload_view(obj)
+    if view.queued == view.created or not _has_pods_ready_timeout(obj):
+        return view
+    view_copy = WorkloadView(obj, view)
+    view_copy.queued = view_copy.created
+    return view_copy
+
+
+def _has_pods_ready_timeout(obj: Obj) -> bool:
+    return any(c["type"] == "Evicted" and c["reason"] == "PodsReadyTimeout" for c in obj["status"]["conditions"])

@@ -210,7 +210,12 @@ def test_samples_are_at_least_a_tenth_of_a_second_apart(interval: int, samples: 
     watcher.put(admitted(workload("a1", 4, queue="a")))
     times: list[int] = []
     sample = watcher.ledger.sample
-    watcher.ledger.sample = lambda name, now: (times.append(now), sample(name, now))[1]  # type: ignore[method-assign]
+
+    def record_sample(local_queue: str, now: int) -> None:
+        times.append(now)
+        sample(local_queue, now)
+
+    watcher.ledger.sample = record_sample  # type: ignore[method-assign]
     watcher.ledger.take_due_samples("team/a", watcher.now + 3 * SECOND)
     assert len(times) == samples
 

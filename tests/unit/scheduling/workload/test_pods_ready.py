@@ -5,7 +5,6 @@ from typing import Any
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import Obj, with_metadata, with_path
-from batchyard.api.views.workload import view_by_creation
 from batchyard.base.instant import MINUTE, SECOND
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.job.integration import JobIntegration
@@ -16,7 +15,7 @@ from batchyard.scheduling.cycle import SchedulingPolicy
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready
+from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy, set_pods_ready, view_by_creation
 from stage import Stage, condition_state
 from yard import preemption, queue, workload
 
