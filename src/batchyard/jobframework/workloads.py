@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.schema import semantic_equality
-from batchyard.api.views.topology import SLICE_LAYERS_MAX, parse_slice_layers
+from batchyard.api.validation.topology import SLICE_LAYERS_MAX, parse_slice_layers
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,

@@ -212,7 +212,9 @@ class Cycle:
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
-        is_preemptor = queue.view.preemption.is_allowed or config_of(self.snapshot, queue) is not None
+        is_preemptor = queue.view.preemption.is_allowed
+        if self.snapshot.preemption_configs:
+            is_preemptor = is_preemptor or config_of(self.snapshot, queue) is not None
         preemptor = self._preemptor_for(workload, queue) if is_preemptor else None
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(

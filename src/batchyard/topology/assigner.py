@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+from batchyard.api.validation.topology import SliceLayer
 from batchyard.api.views.node import PodTemplate
-from batchyard.api.views.topology import SliceLayer, TopologyAssignment, TopologyDomain, TopologyRequest
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, TopologyRequest
 from batchyard.topology.balanced import BalancedSearch
 from batchyard.topology.counts import CountCache, CountKey, DomainCounts, pod_amounts
 from batchyard.topology.placement import (

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from batchyard.api.views.topology import SliceLayer, TopologyRequest
+from batchyard.api.validation.topology import SliceLayer
+from batchyard.api.views.topology import TopologyRequest
 from batchyard.topology.counts import DomainCounts, DomainRanking
 from batchyard.topology.tree import TopologyTree
 

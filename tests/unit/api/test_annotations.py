@@ -3,7 +3,7 @@
 import pytest
 
 from batchyard.api.meta import parse_boolean, parse_integer
-from batchyard.api.views.topology import SliceLayer, parse_slice_layers
+from batchyard.api.validation.topology import SliceLayer, parse_slice_layers
 
 
 @pytest.mark.parametrize(

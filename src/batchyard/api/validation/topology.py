@@ -5,13 +5,14 @@ Source: the rules in Kueue's CRDs and webhooks.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypedDict
+
+import msgspec
 
 from batchyard.api import well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import parse_boolean, parse_integer
 from batchyard.api.validation import rules
-from batchyard.api.views.topology import SLICE_LAYERS_MAX, SliceLayer, parse_slice_layers
 from batchyard.api.well_known import (
     POD_SET_GROUP,
     PREFERRED_TOPOLOGY,
@@ -21,6 +22,30 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
+
+#: The maximum number of layers of nested slices.
+SLICE_LAYERS_MAX: Final = 3
+
+
+class SliceLayer(NamedTuple):
+    """A layer of a pod set's nested slices, from an annotation: its topology level and the number of pods per slice."""
+
+    topology: str = ""
+    size: int = 0
+
+
+class _SliceLayerFields(TypedDict, total=False):
+    topology: str
+    size: int
+
+
+def parse_slice_layers(text: str) -> list[SliceLayer] | None:
+    """Parse the annotation that lists the layers of nested pod set slices; None if it is malformed."""
+    try:
+        return [SliceLayer(**layer) for layer in msgspec.json.decode(text, type=list[_SliceLayerFields])]
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
 
 # Rules of the annotations of a pod template that request a topology.
 #

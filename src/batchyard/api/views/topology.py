@@ -5,39 +5,14 @@ Sources: Kueue's pkg/workload (IsExplicitlyRequestingTAS) and pkg/util/tas.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, TypedDict
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from batchyard.api.kueue_conversion import compress_domains, expand_slices
+from batchyard.api.validation.topology import SliceLayer
 from batchyard.api.well_known import HOSTNAME
 
 #: The maximum number of domains of an assignment: the schema allows as many values in each slice.
 _DOMAINS_MAX: Final = 100_000
-
-
-#: The maximum number of layers of nested slices.
-SLICE_LAYERS_MAX: Final = 3
-
-
-class SliceLayer(NamedTuple):
-    """A layer of a pod set's nested slices, from an annotation: its topology level and the number of pods per slice."""
-
-    topology: str = ""
-    size: int = 0
-
-
-class _SliceLayerFields(TypedDict, total=False):
-    topology: str
-    size: int
-
-
-def parse_slice_layers(text: str) -> list[SliceLayer] | None:
-    """Parse the annotation that lists the layers of nested pod set slices; None if it is malformed."""
-    try:
-        return [SliceLayer(**layer) for layer in msgspec.json.decode(text, type=list[_SliceLayerFields])]
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 class TopologyRequest(NamedTuple):
