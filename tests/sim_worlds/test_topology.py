@@ -63,13 +63,14 @@ class RandomWorld:
         """Add a document of a Node at a time in seconds."""
         rack = host % RACKS
         labels = dict(zip(LEVELS, (f"b{rack % 2}", f"r{rack}", f"h{host:02}"), strict=True))
-        metadata = {"name": f"h{host:02}", "labels": {"pool": "tas", **labels}}
+        name = f"h{host:02}"
+        metadata: dict[str, Any] = {"name": name, "labels": {"pool": "tas", **labels}}
         if at:
             metadata["annotations"] = {"batchyard.dev/submit-at": f"{at}s"}
         conditions = [{"type": "Ready", "status": str(is_ready)}]
         status = {"allocatable": {"cpu": str(cpus), "pods": "110"}, "conditions": conditions}
         self.documents.append({"kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": {}, "status": status})
-        self.capacity.setdefault(metadata["name"], []).append((at, cpus))
+        self.capacity.setdefault(name, []).append((at, cpus))
 
     def add_workload(self, number: int) -> None:
         """Add a document of a Workload with a random request."""
@@ -147,7 +148,7 @@ def test_required_domains_stay_whole(world: tuple[RandomWorld, list[Record]]) ->
             count, _, level = own.requests[name]
             assert sum(hosts.values()) == count, record
             racks = {int(host[1:]) % RACKS for host in hosts}
-            domains = {"block": {rack % 2 for rack in racks}, "rack": racks, LEVELS[2]: set(hosts)}
+            domains: dict[str, set[Any]] = {"block": {rack % 2 for rack in racks}, "rack": racks, LEVELS[2]: set(hosts)}
             assert not level or len(domains[level]) == 1, record
 
 

@@ -152,7 +152,7 @@ def test_node_that_leaves_and_returns_does_not_build_a_new_tree() -> None:
     topology = state(*racks(b1r1h1=4, b1r1h2=4))
     tree = topology.get("tas")
     topology.observe_node(node_object(ready=False), node_object(), is_deleted=False)
-    assert place(topology, request(5, required="block")).startswith('topology "racks" allows to fit only 4')
+    assert str(place(topology, request(5, required="block"))).startswith('topology "racks" allows to fit only 4')
     topology.observe_node(node_object(), node_object(ready=False), is_deleted=False)
     assert place(topology, request(5, required="block")) == "b1r1h1:4 b1r1h2:1"
     assert topology.get("tas") is tree
