@@ -63,13 +63,14 @@ class RandomWorld:
         """Add a document of a Node at a time in seconds."""
         rack = host % RACKS
         labels = dict(zip(LEVELS, (f"b{rack % 2}", f"r{rack}", f"h{host:02}"), strict=True))
-        metadata: dict[str, Any] = {"name": f"h{host:02}", "labels": {"pool": "tas", **labels}}
+        name = f"h{host:02}"
+        metadata: dict[str, Any] = {"name": name, "labels": {"pool": "tas", **labels}}
         if at:
             metadata["annotations"] = {"batchyard.dev/submit-at": f"{at}s"}
         conditions = [{"type": "Ready", "status": str(is_ready)}]
         status = {"allocatable": {"cpu": str(cpus), "pods": "110"}, "conditions": conditions}
         self.documents.append({"kind": "Node", "apiVersion": "v1", "metadata": metadata, "spec": {}, "status": status})
-        self.capacity.setdefault(metadata["name"], []).append((at, cpus))
+        self.capacity.setdefault(name, []).append((at, cpus))
 
     def add_workload(self, number: int) -> None:
         """Add a document of a Workload with a random request."""

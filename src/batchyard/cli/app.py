@@ -100,7 +100,7 @@ class CommandGroup(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of `batchyard`: a line for each command, without importing any command module."""
         formatter.write_usage(ctx.command_path, "[OPTIONS] COMMAND [ARGS]...")
-        formatter.write(f"\n{self.help}\n\n")
+        formatter.write(f"{self.help}\n\n")
         formatter.write(_command_list())
         formatter.write(f"\n{_HELP_FOOTER}\n")
 

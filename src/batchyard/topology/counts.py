@@ -496,7 +496,8 @@ class CountCache:
     def sum_up(self, counts: DomainCounts, level: int, domains: Sequence[int], *, with_inner: bool = True) -> None:
         """Set the counts of domains of a level from the counts of their children."""
         if self._key.leader is not None:
-            self._sum_up_with_leader(counts, level, domains, with_inner=with_inner)
+            children = self._capacity.tree.first_child[level]
+            _sum_up_with_leader(counts, self._key, children, level, domains, with_inner=with_inner)
             return
         first_child, slice_level, size = (
             self._capacity.tree.first_child[level],
@@ -516,32 +517,38 @@ class CountCache:
             if slices is not pods:
                 slices[domain] = pod_count // size if level == slice_level else sum(child_slices[start:end])
 
-    def _sum_up_with_leader(
-        self, counts: DomainCounts, level: int, domains: Sequence[int], *, with_inner: bool
-    ) -> None:
-        first_child, key = self._capacity.tree.first_child[level], self._key
-        inner_size = (key.inner_sizes[level + 1] if with_inner else 0) or 1
-        child_pods, child_pods_l = counts.pods[level + 1], counts.pods_with_leader[level + 1]
-        child_slices, child_slices_l = counts.slices[level + 1], counts.slices_with_leader[level + 1]
-        child_leaders = counts.leaders[level + 1]
-        for domain in domains:
-            pod_count = slice_count = leader_count = 0
-            pod_loss = slice_loss = MAX_COUNT
-            for child in range(first_child[domain], first_child[domain + 1]):
-                own_pods = child_pods[child] // inner_size * inner_size
-                pod_count += own_pods
-                slice_count += child_slices[child]
-                if child_leaders[child]:
-                    leader_count = 1
-                    pod_loss = min(pod_loss, own_pods - child_pods_l[child] // inner_size * inner_size)
-                    slice_loss = min(slice_loss, child_slices[child] - child_slices_l[child])
-            pod_count_l = pod_count - pod_loss if leader_count else 0
-            slice_count_l = slice_count - slice_loss if leader_count else 0
-            if level == key.slice_level:
-                slice_count, slice_count_l = pod_count // key.slice_size, pod_count_l // key.slice_size
-            counts.pods[level][domain], counts.pods_with_leader[level][domain] = pod_count, pod_count_l
-            counts.slices[level][domain], counts.slices_with_leader[level][domain] = slice_count, slice_count_l
-            counts.leaders[level][domain] = leader_count
+
+def _sum_up_with_leader(
+    counts: DomainCounts,
+    key: CountKey,
+    first_child: Sequence[int],
+    level: int,
+    domains: Sequence[int],
+    *,
+    with_inner: bool,
+) -> None:
+    inner_size = (key.inner_sizes[level + 1] if with_inner else 0) or 1
+    child_pods, child_pods_l = counts.pods[level + 1], counts.pods_with_leader[level + 1]
+    child_slices, child_slices_l = counts.slices[level + 1], counts.slices_with_leader[level + 1]
+    child_leaders = counts.leaders[level + 1]
+    for domain in domains:
+        pod_count = slice_count = leader_count = 0
+        pod_loss = slice_loss = MAX_COUNT
+        for child in range(first_child[domain], first_child[domain + 1]):
+            own_pods = child_pods[child] // inner_size * inner_size
+            pod_count += own_pods
+            slice_count += child_slices[child]
+            if child_leaders[child]:
+                leader_count = 1
+                pod_loss = min(pod_loss, own_pods - child_pods_l[child] // inner_size * inner_size)
+                slice_loss = min(slice_loss, child_slices[child] - child_slices_l[child])
+        pod_count_l = pod_count - pod_loss if leader_count else 0
+        slice_count_l = slice_count - slice_loss if leader_count else 0
+        if level == key.slice_level:
+            slice_count, slice_count_l = pod_count // key.slice_size, pod_count_l // key.slice_size
+        counts.pods[level][domain], counts.pods_with_leader[level][domain] = pod_count, pod_count_l
+        counts.slices[level][domain], counts.slices_with_leader[level][domain] = slice_count, slice_count_l
+        counts.leaders[level][domain] = leader_count
 
 
 _amounts_by_template: dict[int, tuple[PodTemplate, PodAmounts]] = {}

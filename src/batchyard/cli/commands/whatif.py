@@ -1,6 +1,5 @@
 """The command `batchyard whatif`: simulates a cluster with and without a change, and prints the differences."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
@@ -14,7 +13,7 @@ from batchyard.api.meta import Key, Obj, find_condition, key_of
 from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS, kind_info
 from batchyard.base.counts import count_with_noun
-from batchyard.base.instant import MINUTE, Duration
+from batchyard.base.instant import MINUTE, SECOND, Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import (
     DEFAULT_RUN_LENGTH,
@@ -39,6 +38,7 @@ from batchyard.explain.defragmentation import (
     read_topologies,
 )
 from batchyard.scheduling.decisions import KueueVersion
+from batchyard.server.clocks.wall import sleep_for
 from batchyard.sim.scenario import FileFault, InvalidScenario, ScenarioStep
 from batchyard.sim.whatif import (
     Comparison,
@@ -370,7 +370,7 @@ def apply_restarts(target: ClusterTarget, keys: Sequence[Key], waiting: Key) -> 
                 if _has_quota((await client.get(waiting_path)).body):
                     output.report_line(f"{waiting} has its quota")
                     break
-                await asyncio.sleep(1)
+                await sleep_for(SECOND)
             else:
                 output.report_line(f"{waiting} got no quota within {_QUOTA_POLLS_MAX} s")
         finally:
