@@ -517,8 +517,8 @@ class PreemptionLoopDetector:
     def __init__(self) -> None:
         self._instant: Instant = -1
         self._cycle_counts: dict[str, int] = {}
-        #: By tree: the earlier holdings, each with the index of the first step after it.
-        self._step_index_by_holdings: dict[str, dict[TreeHoldings, int]] = {}
+        #: By tree: the hashes of the earlier holdings, which are large, and the index of the first step after each.
+        self._step_index_by_holdings: dict[str, dict[int, int]] = {}
         self._steps_by_tree: dict[str, list[PreemptionStep]] = {}
 
     def find_loops(self, preemptions: Iterable[Preempt], snapshot: Snapshot, now: Instant) -> list[PreemptionLoop]:
@@ -550,7 +550,7 @@ class PreemptionLoopDetector:
         past_steps = self._steps_by_tree.setdefault(tree, [])
         step_index_by_holdings = self._step_index_by_holdings.setdefault(tree, {})
         usage_of = snapshot.usage_of if self._cycle_counts[tree] <= _CYCLES_WITH_USAGE_MAX else None
-        holdings = _tree_holdings(root, snapshot, usage_of)
+        holdings = hash(_tree_holdings(root, snapshot, usage_of))
         first_step_index = step_index_by_holdings.get(holdings)
         if first_step_index is not None:
             return PreemptionLoop(self._instant, tree, root.name, tuple(past_steps[first_step_index:]))

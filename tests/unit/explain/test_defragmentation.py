@@ -238,7 +238,8 @@ def test_command_prints_the_plan_and_exits_with_1_if_nothing_waits(
     document = json.loads(capsys.readouterr().out)
     assert document["admittedInSimulation"]
     assert [each["workload"] for each in document["restarts"]] == ["default/second"]
-    assert document["simulation"]["kind"] == "Comparison"
+    changed = {each["name"]: each["changed"] for each in document["simulation"]["workloads"]}
+    assert (changed["default/big"]["endsAfter"], changed["default/second"]["endsAfter"]) == (9, 120 + 99)
     with pytest.raises(SystemExit) as ended:
         app(["defrag", str(path), "--at", "1s"], standalone_mode=False)
     assert ended.value.code == 1

@@ -12,7 +12,7 @@ from batchyard.api.errors import FieldError, NotFound
 from batchyard.api.meta import Key, Obj, find_condition, key_of
 from batchyard.api.printing import format_table
 from batchyard.api.scheme import KINDS, kind_info
-from batchyard.base.counts import count_with_noun
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import MINUTE, SECOND, Duration
 from batchyard.cli import options, output
 from batchyard.cli.cluster_access import (
@@ -387,7 +387,12 @@ def _has_quota(body: bytes) -> bool:
 
 
 def _with_active(workload: Obj, *, is_active: bool) -> Obj:
-    metadata = {"name": workload["metadata"]["name"], "namespace": workload["metadata"]["namespace"]}
+    # Without its annotations, a Workload would lose the run time that the simulation needs.
+    metadata = {
+        field: value
+        for field, value in workload["metadata"].items()
+        if field in {"name", "namespace", "labels", "annotations"}
+    }
     identity = {"apiVersion": workload["apiVersion"], "kind": workload["kind"]}
     return {**identity, "metadata": metadata, "spec": {**workload["spec"], "active": is_active}}
 
@@ -397,7 +402,8 @@ def _format_plan(document: dict[str, Any], difference: Difference, output_format
         return render_document({**document, "simulation": document_of(difference)}, output_format)
     restarts = document["restarts"]
     text = f"{document['workload']} gets {_domains_text(document['domains'])} after "
-    text += f"{count_with_noun(len(restarts), 'restart')}, which lose {document['cost']:,} device seconds"
+    lost = f"{select_verb(len(restarts), 'loses', 'lose')} {document['cost']:,} device seconds"
+    text += f"{count_with_noun(len(restarts), 'restart')}, which {lost}"
     text += "\n" if document["cheapest"] else "; cheaper plans may exist\n"
     if not restarts:
         return text
