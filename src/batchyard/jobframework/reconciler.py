@@ -83,10 +83,14 @@ class JobRelations:
             job = meta.owner_key(owner, namespace)
             return (job,) if job is not None and job.kind == scheme.JOB else ()
         names = [meta.annotation(event.obj, name) or "" for name in (well_known.SLICE_NAME, well_known.WORKLOAD)]
-        pods = self._unowned_pods.setdefault((namespace, names[0]), {})
-        pods[event.key] = None
+        slice_key = (namespace, names[0])
         if event.type is EventType.DELETED:
-            del pods[event.key]
+            pods = self._unowned_pods.get(slice_key, {})
+            pods.pop(event.key, None)
+            if not pods:
+                self._unowned_pods.pop(slice_key, None)
+        else:
+            self._unowned_pods.setdefault(slice_key, {})[event.key] = None
         keys = [meta.Key(scheme.WORKLOAD, namespace, name) for name in names]
         return [job for job, workload_keys in self._workload_keys.items() if any(key in workload_keys for key in keys)]
 
@@ -409,7 +413,8 @@ class JobReconciler:
             return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
 
         try:
-            injections = admitted_injections(workload, find_flavor)
+            gates_pods = self._rules.gates_topology_pods
+            injections = admitted_injections(workload, find_flavor, gates_topology_pods=gates_pods)
             if injections is None:
                 self._relations.record_missing_flavor(job_pass.key)
                 return ReconcileResult()

@@ -53,9 +53,12 @@ class PodSetInfo:
     scheduling_gates: Sequence[Mapping[str, Any]] = ()
 
 
-def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[PodSetInfo] | None:
+def admitted_injections(
+    workload: meta.Obj, find_flavor: FindFlavor, *, gates_topology_pods: bool = True
+) -> list[PodSetInfo] | None:
     """Return, for each pod set of an admitted Workload, the scheduling fields to add; None while a flavor is missing.
 
+    With `gates_topology_pods`, pods with a topology assignment wait with a scheduling gate for their domain.
     Raises InvalidPodSetInfo if updates of admission checks conflict with the flavors or with each other.
     """
     assignments = admission_of(workload).get("podSetAssignments") or ()
@@ -70,7 +73,8 @@ def admitted_injections(workload: meta.Obj, find_flavor: FindFlavor) -> list[Pod
             annotations[well_known.SLICE_NAME] = (
                 meta.annotation(workload, well_known.SLICE_NAME) or annotations[well_known.WORKLOAD]
             )
-        injection = replace(injection, labels=labels, annotations=annotations)
+        gates = injection.scheduling_gates if gates_topology_pods else ()
+        injection = replace(injection, labels=labels, annotations=annotations, scheduling_gates=gates)
         injections.append(_with_check_updates(injection, workload))
     return injections
 

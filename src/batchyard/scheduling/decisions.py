@@ -7,7 +7,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.admission_plugins.built_in import PriorityClassDefaulting
 from batchyard.api.views.workload import WorkloadView
-from batchyard.api.well_known import ANCHOR_AT_QUOTA_RESERVATION, CONFIGURABLE_PREEMPTIONS, ELASTIC_JOBS_GATE
+from batchyard.api.well_known import (
+    ANCHOR_AT_QUOTA_RESERVATION,
+    CONFIGURABLE_PREEMPTIONS,
+    ELASTIC_JOBS_GATE,
+    TOPOLOGY_AWARE_SCHEDULING,
+)
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
 from batchyard.scheduling.messages import RequeueReason, format_pod_set_reasons
@@ -52,6 +57,8 @@ class DecisionRules:
     defaults_priority_class: bool = True
     #: Gate ElasticJobsViaWorkloadSlices: a slice of an elastic job replaces an earlier one.
     elastic_jobs: bool = True
+    #: Gate TopologyAwareScheduling: pods with a topology assignment wait with a scheduling gate for their domain.
+    gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
     finishes_orphans: bool = True
     #: The feature gates of these rules that the Configuration sets, sorted by name.
@@ -84,6 +91,7 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     ANCHOR_AT_QUOTA_RESERVATION: "anchors_usage_at_reservation",
     "WorkloadPriorityClassDefaulting": "defaults_priority_class",
     "FinishOrphanedWorkloads": "finishes_orphans",
+    TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
 }
 #: The gates that are enabled by default since Kueue 0.20.

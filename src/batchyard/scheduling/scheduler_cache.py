@@ -373,6 +373,10 @@ class SchedulerCache:
             self.workload_cache.usage_ledger.observe(event, self._views.view, now)
         return self.queue_manager.has_work() or self._views.has_changed
 
+    def set_time(self, now: Instant) -> None:
+        """Set the time at which protection ends and the lost work of victims are computed."""
+        self.queue_manager.now = self.snapshot.now = now
+
     def resync(self, reader: Reader, now: Instant) -> None:
         """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect."""
         # The events of Nodes and Pods were ignored until the first flavor with a Topology.
@@ -391,7 +395,7 @@ class SchedulerCache:
 
         First, the inadmissible Workloads of changed cohort trees are requeued. Paused cohort trees have no heads.
         """
-        self.queue_manager.now = self.snapshot.now = now
+        self.set_time(now)
         self.snapshot.rebuild_if_changed()
         if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
             self._rebuild_count = self.snapshot.rebuild_count

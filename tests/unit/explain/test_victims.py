@@ -126,3 +126,11 @@ def test_victims_that_are_too_few_together_have_a_reason() -> None:
     assert [holder["stays"] for holder in document["holders"]] == [
         "it could be preempted, but all possible victims together do not free enough quota"
     ] * 2
+
+
+def test_victims_are_judged_at_the_time_of_the_explanation() -> None:
+    queues = queue("mine", 1, "{withinClusterQueue: LowerPriority}").replace(
+        "metadata: {name: mine}", "metadata: {name: mine, annotations: {batchyard.dev/preempt-min-runtime: 15s}}"
+    )
+    document = explain(queues + job("held", "mine", 1, 1) + job("asked", "mine", 1, 1, "2s"))
+    assert any(change["text"].startswith("raise its priority from 1 to 2") for change in document["changes"])

@@ -15,6 +15,7 @@ from batchyard.jobframework.workloads import (
     topology_request,
     without_duplicate_env,
 )
+from batchyard.scheduling.decisions import DEFAULT_VERSION, decision_rules
 from batchyard.scheduling.workload import lifecycle
 
 SPOT = make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot"}])
@@ -144,3 +145,13 @@ def test_pods_with_a_topology_assignment_get_a_gate_until_the_job_stops() -> Non
         assert injected["metadata"]["annotations"] == {"kueue.x-k8s.io/workload": "wl", **annotations}
         (original,) = original_injections(make.workload(pod_sets=[{**make.pod_set(), "template": template}]))
         assert restore_pod_set_info(injected, original) == template
+
+
+def test_pods_get_no_topology_gate_without_topology_aware_scheduling() -> None:
+    admission = make.admission()
+    admission["podSetAssignments"][0]["topologyAssignment"] = {"levels": ["rack"], "slices": []}
+    wl = lifecycle.reserve_quota(make.workload(), admission, make.NOW, admitted=True)
+    injections = admitted_injections(wl, lambda _: SPOT, gates_topology_pods=False)
+    assert injections is not None
+    assert injections[0].scheduling_gates == ()
+    assert not decision_rules(DEFAULT_VERSION, {"TopologyAwareScheduling": False}).gates_topology_pods

@@ -234,7 +234,9 @@ def restart_cost_of(workload: AdmittedWorkload, snapshot: Snapshot) -> RestartCo
             lost_time %= checkpoint_interval
         lost_time += max([annotated_duration(source, RESTART_TIME) or 0 for source in sources], default=0)
     quotas, names = workload.queue.node.path[0].subtree_quota, snapshot.flavor_resource_names
-    shares = [amount / quotas[fr] * snapshot.flavors[names[fr][0]].price for fr, amount in workload.usage if quotas[fr]]
+    views = {fr: snapshot.flavors.get(names[fr][0]) for fr, _ in workload.usage}
+    prices = {fr: 1.0 if view is None else view.price for fr, view in views.items()}  # a flavor may be deleted
+    shares = [amount / quotas[fr] * prices[fr] for fr, amount in workload.usage if quotas[fr]]
     return RestartCost(lost_time, max(shares, default=0.0))
 
 
@@ -257,6 +259,9 @@ def queues_after_config_event(event: WatchEvent, snapshot: Snapshot) -> list[str
     """
     name, configs = event.key.name, snapshot.preemption_configs
     if event.key.kind == scheme.CLUSTER_QUEUE:
+        if event.type is EventType.DELETED:
+            snapshot.queue_labels.pop(name, None)
+            return []
         old_labels, snapshot.queue_labels[name] = snapshot.queue_labels.get(name), _labels(event.obj)
         return [] if old_labels == snapshot.queue_labels[name] else [name]
     configs.pop(name, None)

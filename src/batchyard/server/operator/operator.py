@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.api.scheme import NODE, POD, TOPOLOGY, ServedKind
+from batchyard.api.scheme import NODE, POD, PREEMPTION_CONFIG, TOPOLOGY, ServedKind
 from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
@@ -125,6 +125,8 @@ class OperatorProcess:
         kinds = dict.fromkeys(kinds_read(config.settings.controllers))
         if config.settings.kueue.tracks_scheduling:
             kinds[POD] = None
+        if not config.settings.kueue.policy.rules.preempts_by_rules:
+            kinds.pop(PREEMPTION_CONFIG, None)  # clusters with Kueue 0.19 do not serve this kind
         #: Whether Nodes are watched only once there is a Topology.
         self._awaits_topology = watches_nodes_for_topologies(config.settings.controllers)
         if self._awaits_topology:

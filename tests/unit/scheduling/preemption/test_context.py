@@ -240,6 +240,15 @@ def test_price_of_flavor_weights_lost_work() -> None:
     assert costs == [3600 * SECOND / 8, 1800 * SECOND * 2.5 / 8]
 
 
+def test_deleted_flavor_of_a_victim_counts_with_the_default_price() -> None:
+    bench = cheap_first_bench()
+    bench.hold("victim", 2, "b", since=0, obj=workload(cpu=2, queue="b"))
+    holder = bench.snapshot.holder("team/victim")
+    assert holder is not None
+    bench.snapshot.remove_flavor("spot")
+    assert restart_cost(holder, bench.snapshot) > 0
+
+
 def flavor_quota(name: str) -> Obj:
     """A flavor with 4 cpu."""
     return {"name": name, "resources": [{"name": "cpu", "nominalQuota": 4}]}
