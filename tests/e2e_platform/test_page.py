@@ -331,14 +331,14 @@ def test_current_navigation_link_is_visible_on_small_screen(site: PagePlatform) 
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-def test_topology_view_shows_domains_and_placement(tmp_path: Path, width: int, scheme: Any) -> None:
+def test_topology_view_shows_domains_and_placement(site: PagePlatform, tmp_path: Path, width: int, scheme: Any) -> None:
     manifests, report = tmp_path / "racks.yaml", tmp_path / "report.html"
     nodes = rack_nodes("b1r1h1", "b1r1h2", "b1r2h1")
     manifests.write_text(rack_queues() + nodes + rack_workload("one", 6) + rack_workload("two", 3, at=2))
     command = [sys.executable, "-m", "batchyard", "simulate", str(manifests), "--until", "1m", "--report", str(report)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     viewport = {"width": width, "height": 800}
-    with chromium() as browser, BrowserPage(browser, viewport=viewport, color_scheme=scheme) as page:
+    with BrowserPage(site.browser, viewport=viewport, color_scheme=scheme) as page:
         page.open(f"{report.as_uri()}#/nodes", "Topology")
         page.page.click("text=Topology")
         page.sees("usual request: 6 pods of 1 cpu")

@@ -212,9 +212,9 @@ def event_count(event: Obj) -> int:
 
 #: The type, status, observed generation, transition time, reason and message of a condition.
 _ConditionContent: TypeAlias = tuple[str, str, int | None, str, str, str]
-#: Conditions by content, which objects share: many objects get equal conditions within a second.
+#: The conditions of the current second by content, which objects share: many objects get equal conditions.
 _shared_conditions: "dict[_ConditionContent, Condition]" = {}
-_SHARED_CONDITIONS_MAX: Final = 16384
+_shared_seconds: list[str] = [""]
 
 
 def _share_condition(content: _ConditionContent) -> Condition:
@@ -226,7 +226,8 @@ def _share_condition(content: _ConditionContent) -> Condition:
     new["lastTransitionTime"] = transition_time
     new["reason"] = reason
     new["message"] = truncate_message(message)
-    if len(_shared_conditions) >= _SHARED_CONDITIONS_MAX:
+    if _shared_seconds[0] != transition_time:
+        _shared_seconds[0] = transition_time
         _shared_conditions.clear()
     _shared_conditions[content] = new
     return new

@@ -42,9 +42,9 @@ def copy_tree(snapshot: Snapshot, queue: ClusterQueue, corrected: CorrectedObjec
     snapshot has the flavors and Cohorts of `corrected`, but not its ClusterQueue.
     """
     snapshot_copy = Snapshot(ignores_undeclared=snapshot.ignores_undeclared)
-    snapshot_copy.usage_of, snapshot_copy.now = snapshot.usage_of, snapshot.now
-    snapshot_copy.preemption_configs = snapshot.preemption_configs
-    snapshot_copy.queue_labels = snapshot.queue_labels
+    snapshot_copy.usage_of, snapshot_copy.preemption.now = snapshot.usage_of, snapshot.preemption.now
+    snapshot_copy.preemption.configs = snapshot.preemption.configs
+    snapshot_copy.preemption.queue_labels = snapshot.preemption.queue_labels
     if snapshot.topology.is_enabled:
         snapshot_copy.topology = snapshot.topology.copy()
     new_flavors, new_cohorts = ((), ()) if corrected is None else (corrected.flavors, corrected.cohorts)

@@ -264,7 +264,7 @@ class Explainer:
         obj = self._reader.get(key)
         if obj is None:
             return None
-        self._cache.set_time(now)
+        self._cache.queue_manager.now = self._cache.snapshot.preemption.now = now
         document_part = {
             **document.explanation_header(obj["kind"], key.namespace, key.name, now),
             **self._explain_object(key, obj, now, ExplanationUser(may_read)),

@@ -354,7 +354,7 @@ class CycleMetrics:
         self._own_group.add("batchyard_cycle_phase_seconds_total", ("apply",), ended_at - self._decided_at)
         for queue, count in cycle.skipped_preemptions.items():
             self._group.set("kueue_admission_cycle_preemption_skips", (queue,), count)
-        for queue in cycle.snapshot.protection_ends:
+        for queue in cycle.snapshot.preemption.protection_ends:
             self._own_group.add("batchyard_protected_preemptions_total", (queue,))
         for decision in decisions:
             if isinstance(decision, Preempt):

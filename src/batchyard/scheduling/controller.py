@@ -39,6 +39,7 @@ from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, fi
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
 from batchyard.scheduling.scheduler_cache import NODE_KINDS, WATCHED_KINDS, SchedulerCache
+from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import evictions, lifecycle, node_failures
 from batchyard.scheduling.workload.evictions import evict
 from batchyard.scheduling.workload.lifecycle import required_checks, reserve_quota, set_pending, with_resource_requests
@@ -315,19 +316,11 @@ class Scheduler:
         preemption_loops = self._loops.find_loops(preemptions, self._cache.snapshot, now)
         parked_flags = [self._apply_decision(decision, reader, now, outcome) for decision in decisions]
         self._quiescence.record_cycle(zip(decisions, parked_flags, strict=True))
-        if self._cache.snapshot.protection_ends:
-            self._retry_after_protection(decisions)
+        if self._cache.snapshot.preemption.protection_ends:
+            _retry_after_protection(decisions, self._cache)
         for loop in preemption_loops:
             self._cache.queue_manager.freeze_tree(loop.tree)
             self._on_preemption_loop(loop)
-
-    def _retry_after_protection(self, decisions: Sequence[Decision]) -> None:
-        """Have pending Workloads tried again when the first minimal run time ends that kept a victim from them."""
-        snapshot = self._cache.snapshot
-        for decision in decisions:
-            end = snapshot.protection_ends.get(decision.head.queue)
-            if end is not None and isinstance(decision, StayPending):
-                self._cache.queue_manager.reactivate_later(snapshot.queues[decision.head.queue], end)
 
     def _postpone_preemption(self, decision: Decision) -> Decision:
         if not isinstance(decision, Preempt) or not self._in_flight.postpones(decision):
@@ -394,27 +387,11 @@ class Scheduler:
             obj = reader.get(key)
             if obj is None or target.workload.evicted:
                 continue
-            evicted_workload, eviction_events = self._evict_target(decision, target, obj, now)
+            evicted_workload, eviction_events = _evict_target(decision, target, obj, now)
             detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in eviction_events]
             self._write(outcome, evicted_workload, detailed_events)
             if outcome.in_flight_max:
                 self._cache.workload_cache.assume_eviction(target.workload.key)
-
-    def _evict_target(
-        self, decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
-    ) -> tuple[Obj, Sequence[EventRecord]]:
-        snapshot, preemptor = self._cache.snapshot, decision.head.workload
-        message = preemption_message(
-            preemptor.uid,
-            preemptor.job_uid,
-            target.reason,
-            snapshot.path_of(decision.queue),
-            snapshot.path_of(target.workload.queue),
-        )
-        cause = f"Preempted by {preemptor.key} because of preemption config {target.rules}" if target.rules else ""
-        reason, preemption = evictions.EVICTED_BY_PREEMPTION, target.reason
-        evicted_workload = evict(obj, reason=reason, message=message, now=now, preemption=preemption, cause=cause)
-        return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
     def _requeue_pending(self, decision: Preempt | StayPending, now: Instant) -> bool:
         head = decision.head
@@ -463,6 +440,27 @@ class Scheduler:
             if reported_workload is not None:
                 details = partial(decision_details.pending_details, why, cycle)
                 self._write(outcome, reported_workload, [EventRecord(key, "Warning", why.reason, why.message, details)])
+
+
+def _retry_after_protection(decisions: Sequence[Decision], scheduler_cache: SchedulerCache) -> None:
+    """Have pending Workloads tried again when the first minimal run time ends that kept a victim from them."""
+    snapshot = scheduler_cache.snapshot
+    for decision in decisions:
+        end = snapshot.preemption.protection_ends.get(decision.head.queue)
+        if end is not None and isinstance(decision, StayPending):
+            scheduler_cache.queue_manager.reactivate_later(snapshot.queues[decision.head.queue], end)
+
+
+def _evict_target(
+    decision: Preempt, target: PreemptionTarget, obj: Obj, now: Instant
+) -> tuple[Obj, Sequence[EventRecord]]:
+    preemptor, victim_queue = decision.head.workload, target.workload.queue
+    paths = [Snapshot.path_of(queue) for queue in (decision.queue, victim_queue)]
+    message = preemption_message(preemptor.uid, preemptor.job_uid, target.reason, *paths)
+    cause = f"Preempted by {preemptor.key} because of preemption config {target.rules}" if target.rules else ""
+    reason, preemption = evictions.EVICTED_BY_PREEMPTION, target.reason
+    evicted_workload = evict(obj, reason=reason, message=message, now=now, preemption=preemption, cause=cause)
+    return evicted_workload, _preemption_events(_workload_key(target.workload.key), preemptor, target, message)
 
 
 def _name_of(workload: Obj) -> str:

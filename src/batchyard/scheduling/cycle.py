@@ -137,7 +137,7 @@ class Cycle:
         the results for `with_failed_nodes`, Workloads with quota of which a failed node must be replaced.
         """
         self.snapshot.rebuild_if_changed()
-        self.snapshot.protection_ends = {}
+        self.snapshot.preemption.protection_ends = {}
         if self.snapshot.topology.flavors:
             self.snapshot.topology.build()
         decisions: list[Decision] = []
@@ -213,7 +213,7 @@ class Cycle:
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
         is_preemptor = queue.view.preemption.is_allowed
-        if self.snapshot.preemption_configs:
+        if self.snapshot.preemption.configs:
             is_preemptor = is_preemptor or config_of(self.snapshot, queue) is not None
         preemptor = self._preemptor_for(workload, queue) if is_preemptor else None
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
@@ -362,7 +362,8 @@ class Cycle:
         """
         queue = entry.queue
         can_always_reclaim = (
-            queue.view.preemption.reclaim_within_cohort == "Any" and queue.name not in self.snapshot.protection_ends
+            queue.view.preemption.reclaim_within_cohort == "Any"
+            and queue.name not in self.snapshot.preemption.protection_ends
         )
         if can_always_reclaim and entry.workload.key not in self.preemptors:
             return

@@ -34,6 +34,7 @@ from batchyard.scheduling.preemption.context import queues_after_config_event
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.resource_charging import ResourceRules
 from batchyard.scheduling.snapshot import QueueCounters, Snapshot, make_holder
+from batchyard.scheduling.topology_nomination import queues_after_node_event
 from batchyard.scheduling.workload.adjustments import AdjustedViews
 from batchyard.topology.state import TopologyUsage
 
@@ -354,9 +355,9 @@ class SchedulerCache:
             scheme.ADMISSION_CHECK: self._on_check,
             scheme.LIMIT_RANGE: self._views.observe,
             scheme.RUNTIME_CLASS: self._views.observe_runtime_class,
-            scheme.NODE: self._on_node,
-            scheme.POD: self._on_node,
-            scheme.PREEMPTION_CONFIG: self._on_preemption_config,
+            scheme.NODE: self._on_node_or_preemption_config,
+            scheme.POD: self._on_node_or_preemption_config,
+            scheme.PREEMPTION_CONFIG: self._on_node_or_preemption_config,
         }
 
     def no_fit_reason(self, view: WorkloadView) -> str:
@@ -372,10 +373,6 @@ class SchedulerCache:
         if self.workload_cache.usage_ledger is not None:
             self.workload_cache.usage_ledger.observe(event, self._views.view, now)
         return self.queue_manager.has_work() or self._views.has_changed
-
-    def set_time(self, now: Instant) -> None:
-        """Set the time at which protection ends and the lost work of victims are computed."""
-        self.queue_manager.now = self.snapshot.now = now
 
     def resync(self, reader: Reader, now: Instant) -> None:
         """Parse again the pending Workloads that a changed LimitRange or RuntimeClass may affect."""
@@ -395,7 +392,7 @@ class SchedulerCache:
 
         First, the inadmissible Workloads of changed cohort trees are requeued. Paused cohort trees have no heads.
         """
-        self.set_time(now)
+        self.queue_manager.now = self.snapshot.preemption.now = now
         self.snapshot.rebuild_if_changed()
         if self.snapshot.rebuild_count != self._rebuild_count:  # another caller may have rebuilt the trees
             self._rebuild_count = self.snapshot.rebuild_count
@@ -414,10 +411,7 @@ class SchedulerCache:
     def active_status_of_view(
         self, view: ClusterQueueView, new_flavors: Iterable[FlavorView] = ()
     ) -> QueueActiveStatus:
-        """Return the Active condition that a ClusterQueue would have with a hypothetical spec (`view`).
-
-        `new_flavors` are ResourceFlavors that do not exist yet.
-        """
+        """Return the Active condition that a ClusterQueue would have with a hypothetical spec and new flavors."""
         return compute_active_status(
             view,
             terminating=view.name in self._terminating_queues,
@@ -445,10 +439,7 @@ class SchedulerCache:
         return None if pending_queue is None else pending_queue.views()
 
     def first_pending(self, cluster_queue: str, count: int) -> list[WorkloadView]:
-        """Return the first `count` pending Workloads of a ClusterQueue; [] if it does not exist.
-
-        A Workload that waits for the end of the Workloads that it preempted comes first.
-        """
+        """Return the first `count` pending Workloads of a ClusterQueue, a preemptor first; [] without the queue."""
         pending_queue = self.queue_manager.pending.get(cluster_queue)
         return [] if pending_queue is None else pending_queue.first_workloads(count)
 
@@ -486,6 +477,8 @@ class SchedulerCache:
 
     def _on_cluster_queue(self, event: WatchEvent) -> None:
         name = event.key.name
+        if self._rules.preempts_by_rules:
+            self._on_node_or_preemption_config(event)
         if event.type is _DELETED:
             self.workload_cache.forget_queue(name)
             self.queue_manager.forget_queue(name)
@@ -494,8 +487,6 @@ class SchedulerCache:
             return
         if event.obj["metadata"].get("deletionTimestamp"):
             self._terminating_queues[name] = None
-        if self._rules.preempts_by_rules:
-            self._on_preemption_config(event)
         if event.old and has_equal_queue_settings(event.old, event.obj) and name in self.queue_manager.pending:
             self._set_active(name)
             return
@@ -560,18 +551,15 @@ class SchedulerCache:
             elif flavor.topology and queue.active:
                 self.queue_manager.mark_queue_for_retry(name)
 
-    def _on_preemption_config(self, event: WatchEvent) -> None:
-        for name in queues_after_config_event(event, self.snapshot):
-            self.queue_manager.mark_queue_for_retry(name)
-
     def _on_topology(self, event: WatchEvent) -> None:
         for name in topology_nomination.queues_after_topology_event(event, self.snapshot):
             self._set_active(name)
             if self.snapshot.topology.is_enabled:
                 self.queue_manager.mark_queue_for_retry(name)
 
-    def _on_node(self, event: WatchEvent) -> None:
-        for name in topology_nomination.queues_after_node_event(event, self.snapshot):
+    def _on_node_or_preemption_config(self, event: WatchEvent) -> None:
+        find_queues = queues_after_node_event if event.key.kind in NODE_KINDS else queues_after_config_event
+        for name in find_queues(event, self.snapshot):
             self.queue_manager.mark_queue_for_retry(name)
 
     def _on_namespace(self, event: WatchEvent) -> None:

@@ -190,6 +190,22 @@ class _SharedResourceGroups:
         return cluster_queue.FlavorGroup(group_number, group.flavors, ids)
 
 
+@dataclass(slots=True)
+class PreemptionState:
+    """What preemption considers besides quota: rules of PreemptionConfigs, and protection by minimal run times."""
+
+    #: The PreemptionConfigs by name; empty if the feature gate is off.
+    configs: dict[str, PreemptionConfigView] = field(default_factory=dict)
+    #: The labels of the ClusterQueues, which these PreemptionConfigs select.
+    queue_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    #: The time of the current cycle.
+    now: Instant = 0
+    #: Whether a ClusterQueue or Cohort may protect Workloads by minimal run times.
+    has_min_runtimes: bool = False
+    #: For each ClusterQueue of a preemptor: when the first of the protections ends that the cycle respected.
+    protection_ends: dict[str, Instant] = field(default_factory=dict)
+
+
 class Snapshot:
     """The queues, Cohorts, flavors and Workloads with quota that a cycle reads; call `rebuild_if_changed()` first."""
 
@@ -213,20 +229,10 @@ class Snapshot:
         self._changed_trees: dict[str, None] = {}
         self._changed_queues: dict[str, None] = {}
         self._changed_cohorts: dict[str, None] = {}
-        #: The number of rebuilds of the trees.
         self.rebuild_count = 0
         #: Returns the usage of a LocalQueue for the order of victims; None without admission fair sharing.
         self.usage_of: Callable[[str], float] | None = None
-        #: The PreemptionConfigs by name; empty if the feature gate is off.
-        self.preemption_configs: dict[str, PreemptionConfigView] = {}
-        #: The labels of the ClusterQueues, which these PreemptionConfigs select.
-        self.queue_labels: dict[str, Mapping[str, str]] = {}
-        #: The time of the current cycle.
-        self.now: Instant = 0
-        #: Whether a ClusterQueue or Cohort may protect Workloads by minimal run times.
-        self.has_min_runtimes = False
-        #: For each ClusterQueue of a preemptor: when the first of the protections ends that the cycle respected.
-        self.protection_ends: dict[str, Instant] = {}
+        self.preemption = PreemptionState()
 
     @property
     def cohorts(self) -> dict[str, QuotaNode]:
@@ -252,7 +258,7 @@ class Snapshot:
             self._changed_trees[queue.node.tree] = None
             self._changed_queues[view.name] = None
         queue.view, queue.coverage = view, coverage
-        self.has_min_runtimes |= view.preemption_settings is not None
+        self.preemption.has_min_runtimes |= view.preemption_settings is not None
         queue.set_topology_flavors(self.topology.flavors)
         self.forest.set_quotas(queue.node, view.groups)
         queue.node.weight = view.weight
@@ -274,7 +280,7 @@ class Snapshot:
     def put_cohort(self, view: CohortView) -> None:
         """Add a Cohort or replace its spec."""
         self._record_cohort_change(view.name)
-        self.has_min_runtimes |= view.preemption_settings is not None
+        self.preemption.has_min_runtimes |= view.preemption_settings is not None
         self.forest.put_cohort(view)
         self._is_outdated = True
 

@@ -314,9 +314,10 @@ def _level_labels(topology: Obj) -> list[str]:
 def queues_after_topology_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
     """Update a Topology, and return the ClusterQueues with flavors of it, if it is new, gone or changed."""
     name, topology = event.key.name, snapshot.topology
-    if event.type is EventType.DELETED:
+    levels = [] if event.type is EventType.DELETED else _level_labels(event.obj)
+    if not levels:  # a Topology without levels places no pods: it counts as missing
         topology.remove_topology(name)
-    elif not topology.put_topology(name, _level_labels(event.obj)):
+    elif not topology.put_topology(name, levels):
         return []
     flavors = {flavor.name for flavor in snapshot.flavors.values() if flavor.topology == name}
     return [queue.name for queue in snapshot.queues.values() if not flavors.isdisjoint(queue.view.flavors)]

@@ -37,7 +37,7 @@ def test_aggregated_discovery_returns_all_kinds_in_two_documents() -> None:
     (jobset,) = versions["jobset.x-k8s.io"][0]["resources"]
     assert jobset["responseKind"] == {"group": "jobset.x-k8s.io", "version": "v1alpha2", "kind": "JobSet"}
     assert jobset["subresources"][0]["subresource"] == "status"
-    assert [version["version"] for version in versions["kueue.x-k8s.io"]] == ["v1beta2", "v1beta1"]
+    assert [version["version"] for version in versions["kueue.x-k8s.io"]] == ["v1beta2", "v1beta1", "v1alpha1"]
 
 
 @pytest.mark.parametrize("accepted", ACCEPTED)

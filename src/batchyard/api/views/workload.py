@@ -237,6 +237,7 @@ def _cache_views(uid: str, cache_entry: tuple[Obj, WorkloadView, Obj, WorkloadVi
 def forget_workload_view(uid: str) -> None:
     """Remove the parsed views of a deleted Workload from the cache."""
     _views_by_uid.pop(uid, None)
+    _finished_uids.pop(uid, None)
 
 
 def _priority_boost(annotations: Mapping[str, str] | None) -> int:

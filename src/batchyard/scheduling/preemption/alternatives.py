@@ -139,9 +139,11 @@ def _ineligible_reason(context: PreemptionContext, holder: AdmittedWorkload, pol
     snapshot, priority = context.snapshot, context.workload.priority
     is_newer_equal = holder.priority == priority and context.workload.queued < holder.queued
     if policy == "Any" or holder.priority < priority or (policy != "LowerPriority" and is_newer_equal):
-        min_runtime = min_runtime_of(snapshot, holder.queue, context.queue) if snapshot.has_min_runtimes else 0
+        min_runtime = (
+            min_runtime_of(snapshot, holder.queue, context.queue) if snapshot.preemption.has_min_runtimes else 0
+        )
         end = protection_end(holder, min_runtime)
-        if end > snapshot.now:
+        if end > snapshot.preemption.now:
             annotation = PREEMPT_MIN_RUNTIME if holder.queue is context.queue else RECLAIM_MIN_RUNTIME
             text = f"protected until {format_second(end)} ({annotation}: {format_age(min_runtime)})"
             return ProtectionReason(MIN_RUNTIME_RULE, text)

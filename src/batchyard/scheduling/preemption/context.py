@@ -114,7 +114,7 @@ class PreemptionContext(NamedTuple):
             workloads = [candidate for candidate in workloads if fr in candidate.flavor_resources]
         else:
             workloads = [each for each in workloads if not each.flavor_resources.isdisjoint(contested_frs)]
-        return self.without_protected(queue, workloads) if self.snapshot.has_min_runtimes else workloads
+        return self.without_protected(queue, workloads) if self.snapshot.preemption.has_min_runtimes else workloads
 
     def without_protected(self, queue: ClusterQueue, workloads: list[AdmittedWorkload]) -> list[AdmittedWorkload]:
         """Return a queue's Workloads that no minimal run time protects; record when the first protection ends."""
@@ -125,11 +125,11 @@ class PreemptionContext(NamedTuple):
         unprotected: list[AdmittedWorkload] = []
         for workload in workloads:
             end = protection_end(workload, min_runtime)
-            if end <= snapshot.now:
+            if end <= snapshot.preemption.now:
                 unprotected.append(workload)
             else:
-                earliest_end = snapshot.protection_ends.get(preemptor_queue.name, end)
-                snapshot.protection_ends[preemptor_queue.name] = min(end, earliest_end)
+                earliest_end = snapshot.preemption.protection_ends.get(preemptor_queue.name, end)
+                snapshot.preemption.protection_ends[preemptor_queue.name] = min(end, earliest_end)
         return unprotected
 
     def fits_in_quota(self, *, may_borrow: bool = True) -> bool:
@@ -224,7 +224,7 @@ def restart_cost_of(workload: AdmittedWorkload, snapshot: Snapshot) -> RestartCo
     """
     lost_time: Duration = 0
     if workload.is_admitted:
-        lost_time = max(0, snapshot.now - admission_time(workload))
+        lost_time = max(0, snapshot.preemption.now - admission_time(workload))
         obj = workload.obj or _NO_WORKLOAD
         templates = [each.get("template") or {} for each in obj.get("spec", {}).get("podSets") or ()]
         sources = [source for source in (obj, *templates) if source.get("metadata")]
@@ -247,9 +247,9 @@ def restart_cost_of(workload: AdmittedWorkload, snapshot: Snapshot) -> RestartCo
 
 def config_of(snapshot: Snapshot, queue: ClusterQueue) -> PreemptionConfigView | None:
     """Return the PreemptionConfig that a ClusterQueue names; None without one, or with the feature gate off."""
-    if not snapshot.preemption_configs or queue.view.preemption_settings is None:
+    if not snapshot.preemption.configs or queue.view.preemption_settings is None:
         return None
-    return snapshot.preemption_configs.get(queue.view.preemption_settings.config_name)
+    return snapshot.preemption.configs.get(queue.view.preemption_settings.config_name)
 
 
 def queues_after_config_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
@@ -257,13 +257,13 @@ def queues_after_config_event(event: WatchEvent, snapshot: Snapshot) -> list[str
 
     To be called only with the feature gate on.
     """
-    name, configs = event.key.name, snapshot.preemption_configs
+    name, configs, queue_labels = event.key.name, snapshot.preemption.configs, snapshot.preemption.queue_labels
     if event.key.kind == scheme.CLUSTER_QUEUE:
         if event.type is EventType.DELETED:
-            snapshot.queue_labels.pop(name, None)
+            queue_labels.pop(name, None)
             return []
-        old_labels, snapshot.queue_labels[name] = snapshot.queue_labels.get(name), _labels(event.obj)
-        return [] if old_labels == snapshot.queue_labels[name] else [name]
+        old_labels, queue_labels[name] = queue_labels.get(name), _labels(event.obj)
+        return [] if old_labels == queue_labels[name] else [name]
     configs.pop(name, None)
     if event.type is not EventType.DELETED:
         configs[name] = preemption_config_view(event.obj)
@@ -320,7 +320,7 @@ def rule_candidates(
             continue
         workloads = [w for w in queue.workloads.values() if not w.flavor_resources.isdisjoint(context.contested_frs)]
         selected = [(workload, text) for workload in workloads if (text := _matching_rules(rules, context, workload))]
-        if selected and context.snapshot.has_min_runtimes:
+        if selected and context.snapshot.preemption.has_min_runtimes:
             unprotected = context.without_protected(queue, [workload for workload, _ in selected])
             selected = [(workload, text) for workload, text in selected if workload in unprotected]
         matches += [(workload, f"{config.name} rule {text}") for workload, text in selected]
@@ -347,7 +347,7 @@ def _matching_rules(
 
 def _is_selected(selector: CandidateSelector, context: PreemptionContext, candidate: AdmittedWorkload) -> bool:
     obj, preemptor = candidate.obj or _NO_WORKLOAD, context.workload
-    queue_labels = context.snapshot.queue_labels.get(candidate.queue.name, {})
+    queue_labels = context.snapshot.preemption.queue_labels.get(candidate.queue.name, {})
     if not _is_in_scope(selector.scope, context, candidate):
         return False
     if selector.queue_selector is not None and not selector.queue_selector.matches(queue_labels):

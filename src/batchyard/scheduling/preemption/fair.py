@@ -54,7 +54,7 @@ def find_targets(
     if usage_of is not None:
         candidates = order_victims(candidates, context.queue, usage_of)
     snapshot = context.snapshot
-    has_rules = bool(snapshot.preemption_configs) and config_of(snapshot, context.queue) is not None
+    has_rules = bool(snapshot.preemption.configs) and config_of(snapshot, context.queue) is not None
     if (not candidates or not context.could_ever_fit(candidates)) and not has_rules:
         return []
     with snapshot.what_if():

@@ -44,7 +44,7 @@ def find_targets(context: PreemptionContext) -> list[PreemptionTarget]:
     candidates = PreemptionCandidates(context)
     lists = [candidates.own_queue_candidates, candidates.priority_candidates, candidates.hierarchical_candidates]
     if not any(lists) or not context.could_ever_fit(*lists):
-        configs = context.snapshot.preemption_configs
+        configs = context.snapshot.preemption.configs
         if not configs or config_of(context.snapshot, context.queue) is None:
             return []
     ordered_candidates = candidates.ordered_candidates()

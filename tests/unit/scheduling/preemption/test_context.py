@@ -107,7 +107,7 @@ def protected_bench(seconds_after_admission: int, *, fair_sharing: bool = False,
     bench = SchedulerBench(*queues, fair_sharing=fair_sharing)
     bench.hold("b1", 1, "b", since=0)
     bench.hold("a1", 1, "a", since=0, priority=-1)
-    bench.snapshot.now = make.at(seconds_after_admission)
+    bench.snapshot.preemption.now = make.at(seconds_after_admission)
     return bench
 
 
@@ -139,7 +139,7 @@ def test_cohort_gives_minimal_run_time_to_queues_without_one() -> None:
     )
     bench.hold("b1", 1, "b", since=1)
     bench.hold("c1", 1, "c", since=0)
-    bench.snapshot.now = make.at(2)
+    bench.snapshot.preemption.now = make.at(2)
     assert bench.victims(workload(cpu=1, queue="a")) == ["c1"]
 
 
@@ -147,7 +147,7 @@ def test_cohort_gives_minimal_run_time_to_queues_without_one() -> None:
 def test_workload_that_does_not_run_is_not_protected(fields: dict[str, Any]) -> None:
     bench = SchedulerBench(with_annotations(queue("cq", 1, preemption=preemption("LowerPriority")), preempt="1h"))
     bench.hold("x", 1, priority=-1, **fields)
-    bench.snapshot.now = make.at(1)
+    bench.snapshot.preemption.now = make.at(1)
     assert bench.victims(workload(cpu=1)) == ["x"]
 
 
@@ -155,9 +155,9 @@ def test_protection_counts_from_the_admission_after_the_checks() -> None:
     bench = SchedulerBench(with_annotations(queue("cq", 1, preemption=preemption("LowerPriority")), preempt="1m"))
     admitted = make.condition("Admitted", lastTransitionTime=make.stamp(100))
     bench.hold("x", 1, priority=-1, since=0, obj=workload("x", conditions=[admitted]))
-    bench.snapshot.now = make.at(159)
+    bench.snapshot.preemption.now = make.at(159)
     assert bench.victims(workload(cpu=1)) == []
-    assert bench.snapshot.protection_ends == {"cq": make.at(160)}
+    assert bench.snapshot.preemption.protection_ends == {"cq": make.at(160)}
 
 
 def test_queue_that_cannot_reclaim_at_once_reserves_its_quota() -> None:
@@ -165,7 +165,7 @@ def test_queue_that_cannot_reclaim_at_once_reserves_its_quota() -> None:
     bench = SchedulerBench(*queues, with_annotations(queue("b", 0, cohort="all"), reclaim="1h"))
     bench.hold("b1", 2, "b")
     heads = workload("first", 2, queue="a"), workload("second", 1, queue="c")
-    bench.snapshot.now = make.at(1)
+    bench.snapshot.preemption.now = make.at(1)
     assert [each.split(" ")[1] for each in bench.decide(*heads)] == ["waits", "waits"]
     bench.put(with_annotations(queue("b", 0, cohort="all"), reclaim="0"))
     assert [each.split(" ")[1] for each in bench.decide(*heads)] == ["preempts", "main"]
@@ -205,7 +205,7 @@ def cheap_first_bench(fair_sharing: bool = False, groups: list[Obj] | None = Non
     owner = queue("a", 4, cohort="all", preemption=ANY, groups=groups)
     borrower = queue("b", 0, cohort="all", groups=groups)
     bench = SchedulerBench(with_annotations(owner, victims="cheapest"), borrower, fair_sharing=fair_sharing)
-    bench.snapshot.now = make.at(3600)
+    bench.snapshot.preemption.now = make.at(3600)
     return bench
 
 
@@ -283,7 +283,7 @@ def rules_bench(*rules: Obj, fair_sharing: bool = False, policy: Obj | None = No
     owner = with_annotations(queue("a", 2, cohort="left", preemption=policy or preemption()), config="rules")
     others = [queue("b", 2, cohort="left"), queue("c", 2, cohort="right"), queue("d", 2)]
     bench = SchedulerBench(*tree, owner, *others, fair_sharing=fair_sharing)
-    bench.snapshot.preemption_configs["rules"] = preemption_config_view(preemption_config(*rules))
+    bench.snapshot.preemption.configs["rules"] = preemption_config_view(preemption_config(*rules))
     return bench
 
 
@@ -337,7 +337,7 @@ LABELS = {"small": {"size": "1"}, "large": {"size": "8"}, "odd": {"size": "many"
 )
 def test_candidate_selector_compares_labels_and_priorities(selector: Obj, selected: set[str]) -> None:
     bench = rules_bench(rule({"scope": "AnyClusterQueue", **selector}))
-    bench.snapshot.queue_labels["a"] = {"tier": "low"}
+    bench.snapshot.preemption.queue_labels["a"] = {"tier": "low"}
     for name, labels in LABELS.items():
         obj = labeled(name, **labels)
         if name == "none":
@@ -346,7 +346,7 @@ def test_candidate_selector_compares_labels_and_priorities(selector: Obj, select
         held.boost = 4 if name == "small" else 0
     head_view = workload_view(with_metadata(workload("head", queue="a", priority=3), labels={"size": "5"}))
     context = PreemptionContext(head_view, bench.snapshot.queues["a"], bench.snapshot, (), (0,))
-    config = bench.snapshot.preemption_configs["rules"]
+    config = bench.snapshot.preemption.configs["rules"]
     assert {each.uid.removeprefix("uid-") for each, _ in rule_candidates(context, config, "Always")} == selected
 
 
@@ -393,7 +393,7 @@ def test_minimal_run_time_protects_from_rules_too() -> None:
     bench.put(with_annotations(queue("b", 2, cohort="left"), reclaim="1m"))
     bench.hold("b1", 6, "b", since=0)
     for seconds, victims in ((59, []), (60, ["b1"])):
-        bench.snapshot.now = make.at(seconds)
+        bench.snapshot.preemption.now = make.at(seconds)
         assert bench.victims(workload(cpu=1, queue="a")) == victims
 
 
