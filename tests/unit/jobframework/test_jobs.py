@@ -11,14 +11,14 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, parse_selector, with_metadata, with_path
 from batchyard.interfaces.client import Create, Update, WriteResult
 from batchyard.jobframework.reconciler import JobReconciler
-from batchyard.jobframework.workloads import workload_name
+from batchyard.jobframework.workloads import CopiedKeys, workload_name
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, condition_state
 
 
 def job_stage(*objects: Obj) -> Stage:
-    stage = Stage(JobReconciler(JobIntegration(), copied_labels=("team",)))
+    stage = Stage(JobReconciler(JobIntegration(), copied_keys=CopiedKeys(("team",), ("cost/center",))))
     stage.put(make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot", "operator": "Exists"}]), *objects)
     return stage
 
