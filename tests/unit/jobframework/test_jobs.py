@@ -91,6 +91,11 @@ def test_managed_job_gets_workload() -> None:
     assert [e.message for e in stage.events] == [f"Created Workload: team/{metadata['name']}"]
 
 
+def test_listed_annotations_of_job_are_copied_to_its_workload() -> None:
+    stage = job_stage(with_metadata(make.job(), annotations={"cost/center": "a", "other": "b"}))
+    assert stage.only_workload()["metadata"]["annotations"] == {"cost/center": "a"}
+
+
 def test_job_without_queue_is_ignored() -> None:
     stage = job_stage(make.job(queue=None, suspend=False))
     assert stage.workloads() == []
