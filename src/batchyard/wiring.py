@@ -32,6 +32,7 @@ from batchyard.housekeeping.controllers import (
 from batchyard.interfaces.client import ObjectClient
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobframework.workloads import CopiedKeys
 from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
@@ -226,7 +227,7 @@ def _admission_controllers(
         index.snapshot.topology.enable(kueue.topology_gates)
     job_reconciler = partial(
         JobReconciler,
-        copied_labels=kueue.copied_labels,
+        copied_keys=CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
         pods_ready=pods_ready_settings,
         managed_jobs=kueue.managed_jobs,
         rules=kueue.policy.rules,

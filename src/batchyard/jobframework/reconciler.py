@@ -175,7 +175,7 @@ class JobReconciler:
     def __init__(
         self,
         integration: GenericJob,
-        copied_labels: Sequence[str] = (),
+        copied_keys: workloads.CopiedKeys = workloads.NO_COPIED_KEYS,
         *,
         pods_ready: PodsReadyPolicy | None = None,
         managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
@@ -189,7 +189,7 @@ class JobReconciler:
         self._pods_ready = pods_ready
         #: Whether Workloads get the timeouts for ready pods from the annotation of their jobs.
         self._copies_timeouts = pods_ready is not None and pods_ready.timeout_on_workload_max is not None
-        self._copied_labels = tuple(copied_labels)
+        self._copied_keys = copied_keys
         self._relations = JobRelations(integration, managed_jobs)
         self._managed_jobs = managed_jobs
         #: How long jobs are kept after Kueue deactivated their Workload; None for ever.
@@ -327,7 +327,7 @@ class JobReconciler:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
             return _report_missing_class(job_pass, priority)
-        workload: meta.Obj = workloads.make_workload(job_pass.job, pod_sets, priority, self._copied_labels)
+        workload: meta.Obj = workloads.make_workload(job_pass.job, pod_sets, priority, self._copied_keys)
         if self._copies_timeouts:
             workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
         if complete is not None:

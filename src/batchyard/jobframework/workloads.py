@@ -327,13 +327,26 @@ def workload_name(kind: str, api_group: str, owner_name: str, uid: str, extra: s
 PodSets = Sequence[Mapping[str, Any]]
 
 
+class CopiedKeys(NamedTuple):
+    """The keys of the labels and annotations that a new Workload gets from its job.
+
+    Source: NewWorkload in pkg/controller/jobframework/utils.go.
+    """
+
+    labels: Sequence[str] = ()
+    annotations: Sequence[str] = ()
+
+
+NO_COPIED_KEYS: Final = CopiedKeys()
+
+
 def make_workload(
-    job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority, copied_labels: Sequence[str]
+    job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority, copied_keys: CopiedKeys
 ) -> dict[str, Any]:
     """Return the manifest of a new Workload for a job."""
     metadata, uid = job["metadata"], job["metadata"].get("uid", "")
     api_group, _, _ = job["apiVersion"].rpartition("/")
-    labels = {name: value for name in copied_labels if (value := meta.label(job, name)) is not None}
+    labels = {name: value for name in copied_keys.labels if (value := meta.label(job, name)) is not None}
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
@@ -341,7 +354,7 @@ def make_workload(
             "name": workload_name(job["kind"], api_group, metadata["name"], uid),
             "namespace": metadata.get("namespace", ""),
             "labels": {**labels, well_known.JOB_UID: uid},
-            **_copied_annotations(job),
+            **_copied_annotations(job, copied_keys.annotations),
             "finalizers": [well_known.RESOURCE_IN_USE],
             "ownerReferences": [meta.controller_reference(job)],
         },
@@ -425,13 +438,14 @@ def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj
 _RESTART_COST_ANNOTATIONS: Final = (well_known.CHECKPOINT_EVERY, well_known.RESTART_TIME)
 
 
-def _copied_annotations(job: meta.Obj) -> dict[str, Any]:
+def _copied_annotations(job: meta.Obj, keys: Sequence[str]) -> dict[str, Any]:
     annotations = job["metadata"].get("annotations") or {}
     copied_annotations = {
         name: value
         for name, value in annotations.items()
         if name.startswith(well_known.PROVISIONING_PREFIX)
         or name in _RESTART_COST_ANNOTATIONS
+        or name in keys
         or (name == well_known.ADMISSION_GATED_BY and value)
     }
     return {"annotations": copied_annotations} if copied_annotations else {}

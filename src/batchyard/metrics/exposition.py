@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import Reader
 from batchyard.metrics.definitions import GROUPS, metric
-from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels, format_labels
-from batchyard.scheduling.kueue_configuration import CustomMetricLabel, MetricsSettings
+from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels, Metric, format_labels
+from batchyard.scheduling.kueue_configuration import WORKLOAD_SOURCE, CustomMetricLabel, MetricsSettings
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: The path of the endpoint, and the query parameter that selects groups.
@@ -107,11 +107,34 @@ def _do_nothing() -> None:
     pass
 
 
+#: The metrics that also have the custom labels of Workloads. Source: InitMetricVectors in pkg/metrics/metrics.go.
+_METRICS_BY_WORKLOAD_LABELS: Final = frozenset(
+    {
+        "kueue_pending_workloads",
+        "kueue_admitted_active_workloads",
+        "kueue_local_queue_admitted_active_workloads",
+        "kueue_local_queue_admitted_workloads_total",
+        "kueue_local_queue_admission_wait_time_seconds",
+    }
+)
+
+
+def metric_by_workload_labels(name: str, workload_labels: Labels) -> Metric:
+    """Return the definition of a metric with this full name, with the custom labels of Workloads if it has them.
+
+    These labels come before the last label, `replica_role`. Raises KeyError if there is no such metric.
+    """
+    definition = metric(name)
+    if not workload_labels or name not in _METRICS_BY_WORKLOAD_LABELS:
+        return definition
+    return definition._replace(labels=(*definition.labels[:-1], *workload_labels, definition.labels[-1]))
+
+
 class MetricGroup:
     """The series of several counters, gauges and histograms; `constant_values` are fixed values of the last labels."""
 
-    def __init__(self, names: Iterable[str], *constant_values: str) -> None:
-        metrics = [metric(name) for name in names]
+    def __init__(self, names: Iterable[str], *constant_values: str, workload_labels: Labels = ()) -> None:
+        metrics = [metric_by_workload_labels(name, workload_labels) for name in names]
         self._histograms = {m.name: Histograms(m, *constant_values) for m in metrics if m.kind == HISTOGRAM}
         self._counters = {m.name: Counters(m, *constant_values) for m in metrics if m.kind != HISTOGRAM}
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
@@ -150,9 +173,10 @@ class MetricGroup:
 
 # Kueue's metrics as the section `metrics` of its Configuration and its feature gates select them.
 #
-# Custom labels are added at each scrape, with the current labels and annotations of a series' queue or Cohort. (Kueue
-# keeps the values that were current when a counter was incremented.) Sources: pkg/metrics/custom_labels.go and
-# localqueue.go of Kueue.
+# Custom labels of queues and Cohorts are added at each scrape, with the current labels and annotations of a series'
+# queue or Cohort. (Kueue keeps the values that were current when a counter was incremented.) Custom labels of Workloads
+# distinguish series, so the observers of Workloads add them. Sources: pkg/metrics/custom_labels.go and localqueue.go of
+# Kueue.
 
 
 UNTRACKED_VALUE: Final = "kueue.x-k8s.io/_UNTRACKED_VALUE_"
@@ -163,6 +187,23 @@ _CREATION_LATENCY: Final = "kueue_workload_creation_latency_seconds"
 _RESOURCE_METRICS: Final = tuple(
     f"kueue_cluster_queue_{name}" for name in ("nominal_quota", "borrowing_limit", "lending_limit", "resource_")
 )
+
+
+class CustomLabels:
+    """The custom labels of metrics whose values are labels or annotations of the objects of one kind.
+
+    Source: pkg/metrics/custom_labels.go of Kueue.
+    """
+
+    def __init__(self, labels: Iterable[CustomMetricLabel] = (), source_kind: str = WORKLOAD_SOURCE) -> None:
+        self._labels = tuple(label for label in labels if label.source_kind == source_kind)
+        #: The names of the labels, in the order of the Configuration.
+        self.names: Labels = tuple(label.name for label in self._labels)
+
+    def values_of(self, obj: Obj | None) -> Labels:
+        """Return the values of the labels for an object; '' for each missing one, also of an object that is gone."""
+        metadata = {} if obj is None else obj["metadata"]
+        return tuple([_label_value(label, metadata) for label in self._labels])
 
 
 class MetricSelection:
@@ -179,9 +220,9 @@ class MetricSelection:
             **dict.fromkeys(_RESOURCE_METRICS, settings.has_cluster_queue_resources),
         }
         self._omitted_prefixes = tuple(prefix for prefix, is_served in prefixes.items() if not is_served)
-        self._labels_by_kind: dict[str, list[CustomMetricLabel]] = {}
-        for label in settings.custom_labels:
-            self._labels_by_kind.setdefault(label.source_kind, []).append(label)
+        self._custom_labels = {
+            kind: CustomLabels(settings.custom_labels, kind_name) for kind, kind_name in _KIND_NAMES.items()
+        }
 
     def select(self, texts: Iterator[str]) -> Iterator[str]:
         """Yield exposition texts without the omitted metrics and LocalQueues, and with custom labels."""
@@ -203,11 +244,10 @@ class MetricSelection:
         metadata = {} if obj is None else obj["metadata"]
         if source.kind == scheme.LOCAL_QUEUE and not self._selects(metadata.get("labels") or {}):
             return ""
-        custom_labels = self._labels_by_kind.get(_KIND_NAMES[source.kind])
-        if not custom_labels:
+        custom_labels = self._custom_labels[source.kind]
+        if not custom_labels.names:
             return f"{line}\n"
-        values = [_label_value(label, metadata) for label in custom_labels]
-        label_text = format_labels([label.name for label in custom_labels], values)
+        label_text = format_labels(custom_labels.names, custom_labels.values_of(obj))
         return f"{_insert_labels(line, label_text[1:-1])}\n"
 
     def _selects(self, labels: Mapping[str, str]) -> bool:

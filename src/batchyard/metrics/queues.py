@@ -5,14 +5,14 @@ pkg/controller/core.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from batchyard.api import scheme
-from batchyard.api.meta import INT64_MAX, find_condition
+from batchyard.api.meta import INT64_MAX, Key, find_condition
 from batchyard.api.views.workload import LocalQueueView, Shape, WorkloadView
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.metrics.definitions import metric
+from batchyard.metrics.exposition import metric_by_workload_labels
 from batchyard.metrics.registry import Labels, gauge_text_chunks
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.cluster_queue import ClusterQueue
@@ -56,6 +56,25 @@ class _PendingWorkloads:
                 self.resources[resource] = self.resources.get(resource, 0) + amount
         #: The number of distinct shapes of active and of inadmissible Workloads.
         self.shape_counts = len(shapes[0]), len(shapes[1])
+        #: The number of Workloads by status and the values of their custom labels; empty without such labels.
+        self.label_counts: dict[Labels, int] = {}
+
+    def count_labels(
+        self, queue: PendingQueue, values_of: Callable[[WorkloadView], Labels], *, is_active: bool
+    ) -> None:
+        """Count the Workloads by the values of their custom labels; in an inactive queue, all are inadmissible."""
+        views_by_status: dict[str, list[WorkloadView]] = {
+            _ACTIVE_STATUS: [],
+            _INADMISSIBLE_STATUS: queue.held_workloads(),
+        }
+        for _, members in queue.classes():
+            in_line_status = _ACTIVE_STATUS if is_active else _INADMISSIBLE_STATUS
+            views_by_status[in_line_status].extend(member.view for member in members.in_line.members())
+            views_by_status[_INADMISSIBLE_STATUS].extend(member.view for member in members.parked.members())
+        for status, views in views_by_status.items():
+            for view in views:
+                labels = status, *values_of(view)
+                self.label_counts[labels] = self.label_counts.get(labels, 0) + 1
 
 
 class _RequestCache:
@@ -88,6 +107,7 @@ class QueueMetrics:
     ) -> None:
         self._cache = cache
         self._workloads = workloads
+        self._workload_labels = workloads.workload_labels
         self._objects = objects
         self._role = role
         self._fair_sharing = fair_sharing
@@ -122,6 +142,8 @@ class QueueMetrics:
                 pending_workloads[name] = _PendingWorkloads(
                     queue, is_active=is_active, request_cache=self._request_cache
                 )
+                if self._workload_labels.names:
+                    pending_workloads[name].count_labels(queue, self._label_values_of, is_active=is_active)
                 yield ""
         self._request_cache.drop_unused()
         yield from self._pending_texts(pending_workloads)
@@ -131,14 +153,31 @@ class QueueMetrics:
         yield from self._cohort_texts()
 
     def _gauge(self, name: str, samples: QueueSamples) -> Iterator[str]:
-        return gauge_text_chunks(metric(f"kueue_{name}"), (((*labels, self._role), value) for labels, value in samples))
+        definition = metric_by_workload_labels(f"kueue_{name}", self._workload_labels.names)
+        return gauge_text_chunks(definition, (((*labels, self._role), value) for labels, value in samples))
+
+    def _label_values_of(self, view: WorkloadView) -> Labels:
+        return self._workload_labels.values_of(self._objects.get(_namespaced_key(scheme.WORKLOAD, view.key)))
+
+    def _admitted_samples(self, queue: Key, count: int) -> QueueSamples:
+        """Yield the number of a queue's admitted Workloads, by the values of their custom labels if there are any."""
+        counts = self._workloads.admitted_counts
+        return iter([((), count)]) if counts is None else counts.samples(queue)
 
     def _pending_texts(self, pending_workloads: Mapping[str, _PendingWorkloads]) -> Iterator[str]:
         workload_counts = (
             (name, queue_pending.active_count, queue_pending.total_count - queue_pending.active_count)
             for name, queue_pending in pending_workloads.items()
         )
-        yield from self._gauge("pending_workloads", _active_and_inadmissible_samples(workload_counts))
+        pending_samples = _active_and_inadmissible_samples(workload_counts)
+        if self._workload_labels.names:
+            # As in Kueue, only label values of pending Workloads have series.
+            pending_samples = (
+                ((name, *labels), count)
+                for name, w in pending_workloads.items()
+                for labels, count in w.label_counts.items()
+            )
+        yield from self._gauge("pending_workloads", pending_samples)
         yield from self._gauge(
             "pending_scheduling_hashes",
             _active_and_inadmissible_samples((name, *w.shape_counts) for name, w in pending_workloads.items()),
@@ -178,7 +217,13 @@ class QueueMetrics:
         queues, counters = list(self._cache.snapshot.queues.values()), self._cache.workload_cache.cluster_queue_counters
         reserving_counts = (((q.name,), counters.get(q.name).reserving) for q in queues)
         yield from self._gauge("reserving_active_workloads", reserving_counts)
-        admitted_counts = (((q.name,), counters.get(q.name).admitted) for q in queues)
+        admitted_counts = (
+            ((q.name, *values), count)
+            for q in queues
+            for values, count in self._admitted_samples(
+                Key(scheme.CLUSTER_QUEUE, "", q.name), counters.get(q.name).admitted
+            )
+        )
         yield from self._gauge("admitted_active_workloads", admitted_counts)
         statuses = [(q.name, self._status(q)) for q in queues]
         samples = (((name, state), float(state == status)) for name, status in statuses for state in _QUEUE_STATUSES)
@@ -224,7 +269,11 @@ class QueueMetrics:
         rows = [(labels, view, counters.get(view.key)) for labels, view in queues]
         reserving_samples = ((labels, counts.reserving) for labels, _, counts in rows)
         yield from self._gauge("local_queue_reserving_active_workloads", reserving_samples)
-        admitted_samples = ((labels, counts.admitted) for labels, _, counts in rows)
+        admitted_samples = (
+            ((*labels, *values), count)
+            for labels, view, counts in rows
+            for values, count in self._admitted_samples(_namespaced_key(scheme.LOCAL_QUEUE, view.key), counts.admitted)
+        )
         yield from self._gauge("local_queue_admitted_active_workloads", admitted_samples)
         yield from self._gauge("local_queue_status", self._local_queue_statuses())
         reserved_usage = ((labels, view, counts.reserved_usage) for labels, view, counts in rows)
@@ -342,6 +391,11 @@ def _cohort_labels(node: QuotaNode) -> Labels:
     if not parent:
         return "", "" if node.tree.startswith("queue/") else node.name
     return parent, node.path[0].name
+
+
+def _namespaced_key(kind: str, namespaced_name: str) -> Key:
+    namespace, _, name = namespaced_name.partition("/")
+    return Key(kind, namespace, name)
 
 
 def _local_queue_labels(local_queue_key: str) -> Labels:

@@ -16,7 +16,7 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.api.well_known import ELASTIC_JOB, TOPOLOGY_GATE, WORKLOAD
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.metrics.exposition import MetricGroup
+from batchyard.metrics.exposition import CustomLabels, MetricGroup
 from batchyard.metrics.registry import Labels
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
@@ -46,10 +46,21 @@ _LQ_METRIC_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_METRIC_NAM
 _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_METRIC_NAMES, *_LQ_METRIC_NAMES, *_OTHER_METRIC_NAMES))
 
 
-class _LifecycleStage:
-    __slots__ = ("_counts", "_times")
+_NO_WORKLOAD_LABELS: Final = CustomLabels()
 
-    def __init__(self, group: MetricGroup, count_metric: str, duration_metric: str) -> None:
+
+class _LifecycleStage:
+    __slots__ = ("_counts", "_times", "_workload_labels")
+
+    def __init__(
+        self,
+        group: MetricGroup,
+        count_metric: str,
+        duration_metric: str,
+        workload_labels: CustomLabels = _NO_WORKLOAD_LABELS,
+    ) -> None:
+        #: The custom labels of Workloads that the metrics of LocalQueues have.
+        self._workload_labels = workload_labels
         metric_prefixes = ("kueue", "kueue_local_queue")
         self._counts = [group.counters(f"{prefix}_{count_metric}") for prefix in metric_prefixes if count_metric]
         self._times = [group.histograms(f"{prefix}_{duration_metric}") for prefix in metric_prefixes]
@@ -59,25 +70,85 @@ class _LifecycleStage:
         self.measure(obj, view, elapsed_microseconds)
 
     def count(self, obj: Obj, view: WorkloadView) -> None:
-        for family, labels in zip(self._counts, _queue_labels(obj, view), strict=False):
+        for family, labels in zip(self._counts, self._labels(obj, view), strict=False):
             family.add(labels)
 
     def measure(self, obj: Obj, view: WorkloadView, elapsed_microseconds: int) -> None:
         elapsed_seconds = max(0, elapsed_microseconds) / SECOND
-        for family, labels in zip(self._times, _queue_labels(obj, view), strict=True):
+        for family, labels in zip(self._times, self._labels(obj, view), strict=True):
             family.observe(labels, elapsed_seconds)
+
+    def _labels(self, obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
+        """Return the labels of the metrics of the ClusterQueue and of the LocalQueue."""
+        name = _priority_class(obj)
+        return (view.cluster_queue, name), (*_local_queue_labels(view), name, *self._workload_labels.values_of(obj))
+
+
+class AdmittedCounts:
+    """The numbers of admitted Workloads by queue and by the values of their custom labels.
+
+    As in Kueue, a number that falls to 0 remains until its queue is deleted.
+    """
+
+    def __init__(self) -> None:
+        #: The ClusterQueue, the LocalQueue and the label values of each admitted Workload.
+        self._admitted: dict[Key, tuple[Key, Key, Labels]] = {}
+        self._counts: dict[Key, dict[Labels, int]] = {}
+
+    def update(self, key: Key, view: WorkloadView | None, values: Labels = ()) -> None:
+        """Count a Workload with these label values if it is admitted; None means that it was deleted."""
+        admission = None
+        if view is not None and view.admitted and view.quota_reserved and not view.finished:
+            name, namespace = _local_queue_labels(view)
+            cluster_queue = Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue)
+            admission = cluster_queue, Key(scheme.LOCAL_QUEUE, namespace, name), values
+        previous_admission = self._admitted.pop(key, None)
+        if admission is not None:
+            self._admitted[key] = admission
+        if admission != previous_admission:
+            self._add(previous_admission, -1)
+            self._add(admission, 1)
+
+    def _add(self, admission: tuple[Key, Key, Labels] | None, amount: int) -> None:
+        if admission is not None:
+            cluster_queue, local_queue, values = admission
+            for queue in (cluster_queue, local_queue):
+                queue_counts = self._counts.setdefault(queue, {})
+                queue_counts[values] = queue_counts.get(values, 0) + amount
+
+    def forget_zeros(self, queue: Key) -> None:
+        """Delete the numbers of a deleted queue that are 0; the others are still needed if it is created again."""
+        counts = self._counts.pop(queue, {})
+        if any(counts.values()):
+            self._counts[queue] = {values: count for values, count in counts.items() if count}
+
+    def samples(self, queue: Key) -> Iterator[tuple[Labels, int]]:
+        """Yield the label values and the number of admitted Workloads with them in a ClusterQueue or LocalQueue."""
+        return iter(self._counts.get(queue, {}).items())
 
 
 class WorkloadMetrics:
     """Counters and durations of the Workload life cycle, and gauges of unadmitted and finished Workloads."""
 
-    def __init__(self, scheduler_cache: SchedulerCache, objects: Reader, now: Callable[[], Instant], role: str) -> None:
+    def __init__(
+        self,
+        scheduler_cache: SchedulerCache,
+        objects: Reader,
+        now: Callable[[], Instant],
+        role: str,
+        workload_labels: CustomLabels = _NO_WORKLOAD_LABELS,
+    ) -> None:
         self._cache = scheduler_cache
         self._objects = objects
         self._now = now
-        self._group = group = MetricGroup(_METRIC_NAMES, role)
+        #: The custom labels of Workloads; and, if there are any, the numbers of admitted Workloads by their values.
+        self.workload_labels = workload_labels
+        self.admitted_counts = AdmittedCounts() if workload_labels.names else None
+        self._group = group = MetricGroup(_METRIC_NAMES, role, workload_labels=workload_labels.names)
         self._quota = _LifecycleStage(group, "quota_reserved_workloads_total", "quota_reserved_wait_time_seconds")
-        self._admission = _LifecycleStage(group, "admitted_workloads_total", "admission_wait_time_seconds")
+        self._admission = _LifecycleStage(
+            group, "admitted_workloads_total", "admission_wait_time_seconds", workload_labels
+        )
         self._checks = _LifecycleStage(group, "", "admission_checks_wait_time_seconds")
         self._end = _LifecycleStage(group, "finished_workloads_total", "execution_time_seconds")
         self._readiness = _LifecycleStage(group, "", "ready_wait_time_seconds")
@@ -113,6 +184,8 @@ class WorkloadMetrics:
                 self._group.forget(name=event.key.name, namespace=event.key.namespace)
             elif kind == scheme.COHORT:
                 self._group.forget(cohort=event.key.name)
+            if self.admitted_counts is not None:
+                self.admitted_counts.forget_zeros(event.key)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all counters and histograms of Workloads."""
@@ -174,10 +247,14 @@ class WorkloadMetrics:
         if view.finished and key not in self._queues_of_finished:
             self._queues_of_finished[key] = view.queue
             _move_count(self.finished_counts, None, view.queue)
+        if self.admitted_counts is not None:
+            self.admitted_counts.update(key, view, self.workload_labels.values_of(obj))
 
     def _remove_from_gauges(self, key: Key) -> None:
         _move_count(self.unadmitted_counts, self._unadmitted_labels.pop(key, None), None)
         _move_count(self.finished_counts, self._queues_of_finished.pop(key, None), None)
+        if self.admitted_counts is not None:
+            self.admitted_counts.update(key, None)
 
     # --- transitions ---
 
@@ -295,11 +372,6 @@ def _priority_class(obj: Obj) -> str:
 def _local_queue_labels(view: WorkloadView) -> Labels:
     namespace, _, name = view.queue.partition("/")
     return name, namespace
-
-
-def _queue_labels(obj: Obj, view: WorkloadView) -> tuple[Labels, Labels]:
-    name = _priority_class(obj)
-    return (view.cluster_queue, name), (*_local_queue_labels(view), name)
 
 
 def _move_count(count_by_key: dict[_CountedKey, int], old_key: _CountedKey | None, new_key: _CountedKey | None) -> None:

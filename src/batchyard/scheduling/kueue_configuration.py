@@ -65,6 +65,8 @@ _SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "job
 _UNCOPIED_LABELS: Final = frozenset(
     {"kueue.x-k8s.io/concurrent-admission-parent", "kueue.x-k8s.io/job-uid", "kueue.x-k8s.io/multikueue-origin"}
 )
+#: The source of custom labels whose values are labels or annotations of Workloads.
+WORKLOAD_SOURCE: Final = "Workload"
 #: The default of `waitForPodsReady.maxTimeoutOnWorkload`.
 _TIMEOUT_ON_WORKLOAD_MAX: Final = 2 * HOUR
 
@@ -79,7 +81,7 @@ def managed_namespaces(
 
 @dataclass(frozen=True, slots=True)
 class CustomMetricLabel:
-    """A label of metrics whose value is that of a label or annotation of a queue or Cohort."""
+    """A label of metrics whose value is that of a label or annotation of a queue, Cohort or Workload."""
 
     #: The name of the label: `custom_NAME`.
     name: str
@@ -149,6 +151,8 @@ class KueueSettings:
     pods_ready: PodsReadyPolicy | None = field(default_factory=PodsReadyPolicy)
     #: The keys of job labels that are copied to Workloads.
     copied_labels: tuple[str, ...] = ()
+    #: The keys of job annotations that are copied to Workloads because metrics have labels with their values.
+    copied_annotations: tuple[str, ...] = ()
     #: The jobs that are managed.
     managed_jobs: ManagedJobs = field(default_factory=lambda: ManagedJobs(managed_namespaces()))
     #: The resources that quota is charged for.
@@ -231,16 +235,20 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
     if not gates[DISABLE_WAIT_FOR_PODS_READY]:
         pods_ready = pods_ready_policy(configuration["waitForPodsReady"], gates)
     label_keys = (configuration.get("integrations") or {}).get("labelKeysToCopy") or ()
+    metrics = parse_metrics_settings(configuration)
+    workload_labels = [label for label in metrics.custom_labels if label.source_kind == WORKLOAD_SOURCE]
+    label_keys = dict.fromkeys([*label_keys, *(label.key for label in workload_labels if not label.is_annotation)])
     settings = KueueSettings(
         policy,
         pods_ready,
         copied_labels=tuple(key for key in label_keys if key not in _UNCOPIED_LABELS),
+        copied_annotations=tuple(label.key for label in workload_labels if label.is_annotation),
         managed_jobs=_managed_jobs(configuration),
         resources=parse_resource_rules(
             configuration.get("resources") or {}, is_strategy_enabled=gates[QUOTA_CHECK_STRATEGY]
         ),
         retention=parse_retention_policy(configuration.get("objectRetentionPolicies") or {}),
-        metrics=parse_metrics_settings(configuration),
+        metrics=metrics,
         admission_fair_sharing=parse_admission_fair_sharing(configuration.get("admissionFairSharing"), gates),
     )
     return settings.with_gates(set_gates)
@@ -305,11 +313,20 @@ def pods_ready_policy(wait_for_pods_ready: Mapping[str, Any], gates: Mapping[str
 
 
 def decision_fields(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Kueue Configuration reduced to `_DECISION_FIELDS` and the relevant fields of `integrations`."""
-    decision_relevant_fields = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
+    """Return a Kueue Configuration reduced to the fields that affect decisions or the metadata of Workloads.
+
+    These are `_DECISION_FIELDS`, some fields of `integrations`, and the custom labels that metrics get from Workloads.
+    """
+    fields = {name: configuration[name] for name in _DECISION_FIELDS if name in configuration}
     integrations = configuration.get("integrations") or {}
     relevant_integrations = {name: integrations[name] for name in _DECISION_INTEGRATIONS if integrations.get(name)}
-    return {**decision_relevant_fields, **({"integrations": relevant_integrations} if relevant_integrations else {})}
+    custom_labels = (configuration.get("metrics") or {}).get("customLabels") or ()
+    workload_labels = [label for label in custom_labels if label.get("sourceKind") == WORKLOAD_SOURCE]
+    if relevant_integrations:
+        fields["integrations"] = relevant_integrations
+    if workload_labels:
+        fields["metrics"] = {"customLabels": workload_labels}
+    return fields
 
 
 def deployment_fields(configuration: Mapping[str, Any]) -> Sequence[str]:
@@ -325,10 +342,6 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
         yield "resources.deviceClassMappings", "quota is not charged for the devices of ResourceClaims"
     if configuration.get("multiKueue") and is_gate_enabled(configuration, MULTI_KUEUE):
         yield "multiKueue", "Workloads are not dispatched to other clusters"
-    for i, label in enumerate((configuration.get("metrics") or {}).get("customLabels") or ()):
-        if label.get("sourceKind") == "Workload" and is_gate_enabled(configuration, "CustomMetricLabels"):
-            actual_behavior = "metrics have labels of queues and Cohorts only"
-            yield f"metrics.customLabels[{i}].sourceKind", actual_behavior
     for name in changed_gates(configuration, GateEffect.REFUSED):
         yield f"featureGates.{name}", GATE_RULES[name].reason
 

@@ -16,7 +16,7 @@ from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import MetricSelection, TextSource
+from batchyard.metrics.exposition import CustomLabels, MetricSelection, TextSource
 from batchyard.metrics.objects import CostMetrics, MachineMetrics, ObjectMetrics
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.registry import gauge_text
@@ -108,7 +108,9 @@ class ServerMetrics:
         index, objects = observed_platform.platform.index, observed_platform.client
         self._observed = observed_platform
         self._selection = MetricSelection(observed_platform.selection, objects)
-        self._workloads = workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role)
+        workload_labels = CustomLabels(observed_platform.selection.custom_labels)
+        workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role, workload_labels)
+        self._workloads = workloads
         self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed_platform.fair_sharing)
         self._runner = observed_platform.platform.runner
         for event in existing_events:

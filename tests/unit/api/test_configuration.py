@@ -91,6 +91,7 @@ def test_v1beta1_fair_sharing_switch_sets_strategies(stated: str, strategies: li
             'resources.transformations[0].strategy: Unsupported value: "Drop": supported values: "Retain", "Replace"',
         ),
         ("metrics: {customLabels: [{name: 1a}]}", "metrics.customLabels[0].name: Invalid value: "),
+        ("metrics: {customLabels: [{name: a_}]}", "metrics.customLabels[0].name: Invalid value: "),
         ("metrics: {customLabels: [{name: a}, {name: a}]}", "metrics.customLabels[1].name: Duplicate value: "),
         (
             "metrics: {customLabels: [{name: a, sourceKind: Workload}]}",

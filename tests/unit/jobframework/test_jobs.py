@@ -11,14 +11,14 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj, parse_selector, with_metadata, with_path
 from batchyard.interfaces.client import Create, Update, WriteResult
 from batchyard.jobframework.reconciler import JobReconciler
-from batchyard.jobframework.workloads import workload_name
+from batchyard.jobframework.workloads import CopiedKeys, workload_name
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, condition_state
 
 
 def job_stage(*objects: Obj) -> Stage:
-    stage = Stage(JobReconciler(JobIntegration(), copied_labels=("team",)))
+    stage = Stage(JobReconciler(JobIntegration(), copied_keys=CopiedKeys(("team",), ("cost/center",))))
     stage.put(make.flavor(labels={"zone": "a"}, tolerations=[{"key": "spot", "operator": "Exists"}]), *objects)
     return stage
 
@@ -89,6 +89,11 @@ def test_managed_job_gets_workload() -> None:
     )
     assert (spec["queueName"], spec["priority"], spec["maximumExecutionTimeSeconds"]) == ("lq", 0, 30)
     assert [e.message for e in stage.events] == [f"Created Workload: team/{metadata['name']}"]
+
+
+def test_listed_annotations_of_job_are_copied_to_its_workload() -> None:
+    stage = job_stage(with_metadata(make.job(), annotations={"cost/center": "a", "other": "b"}))
+    assert stage.only_workload()["metadata"]["annotations"] == {"cost/center": "a"}
 
 
 def test_job_without_queue_is_ignored() -> None:

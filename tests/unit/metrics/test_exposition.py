@@ -6,7 +6,14 @@ import pytest
 
 import make
 from batchyard.api.kueue_configuration import read_configuration
-from batchyard.metrics.exposition import UNTRACKED_VALUE, Exposition, MetricSelection, Scrape, selected_groups
+from batchyard.metrics.exposition import (
+    UNTRACKED_VALUE,
+    Exposition,
+    MetricGroup,
+    MetricSelection,
+    Scrape,
+    selected_groups,
+)
 from batchyard.scheduling.kueue_configuration import parse_kueue_settings
 from stage import Stage
 
@@ -71,8 +78,8 @@ kueue_cluster_queue_info{cluster_queue="cq",parent_cohort="",root_cohort="",repl
 """
 
 
-def selected(*lines: str) -> list[str]:
-    """Return the lines of `SCRAPE` after selection by a Configuration with these lines."""
+def selected(*lines: str, scrape: str = SCRAPE) -> list[str]:
+    """Return the lines of a scrape after selection by a Configuration with these lines."""
     head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
     settings = parse_kueue_settings(read_configuration("k", head + "\n".join(lines))).metrics
     stage = Stage()
@@ -81,7 +88,7 @@ def selected(*lines: str) -> list[str]:
     cluster_queue = make.cluster_queue("cq")
     cluster_queue["metadata"]["annotations"] = {"cost/center": 'a"b'}
     stage.put(queue, make.local_queue("other"), cluster_queue)
-    return "".join(MetricSelection(settings, stage.client).select(iter(["", SCRAPE]))).splitlines()
+    return "".join(MetricSelection(settings, stage.client).select(iter(["", scrape]))).splitlines()
 
 
 def names(lines: list[str]) -> set[str]:
@@ -129,3 +136,13 @@ def test_custom_labels_come_from_objects_of_series() -> None:
     assert bucket.endswith(r'replica_role="r",custom_center="a\"b",le="1"} 0')
     assert next(line for line in lines if 'name="other"' in line).count('custom_team=""') == 1
     assert selected(configured) == SCRAPE.splitlines()
+
+
+def test_custom_labels_of_queue_follow_those_of_workloads() -> None:
+    gate = "featureGates: {CustomMetricLabels: true}"
+    labels = "[{name: a, sourceKind: Workload, trackedValues: [x]}, {name: team, sourceKind: LocalQueue}]"
+    group = MetricGroup(["kueue_local_queue_admitted_workloads_total"], "r", workload_labels=("custom_a",))
+    group.add("kueue_local_queue_admitted_workloads_total", ("lq", "team", "", "x"))
+    lines = selected(f"metrics: {{customLabels: {labels}}}", gate, scrape="".join(group.texts()))
+    expected = 'name="lq",namespace="team",priority_class="",custom_a="x",replica_role="r",custom_team="blue"'
+    assert lines[-1] == f"kueue_local_queue_admitted_workloads_total{{{expected}}} 1"

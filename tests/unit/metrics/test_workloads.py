@@ -11,15 +11,17 @@ import make
 import yard
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, key_of
+from batchyard.api.meta import Key, key_of, with_metadata, with_path
 from batchyard.base.instant import parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.metrics.exposition import UNTRACKED_VALUE, CustomLabels
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy
+from batchyard.scheduling.kueue_configuration import CustomMetricLabel
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload import evictions
+from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.sim.event_log import Record
 from batchyard.sim.scenario import make_scenario
@@ -241,3 +243,113 @@ def test_removal_of_a_scheduling_gate_is_measured_from_the_admission() -> None:
     assert samples(figures.texts())[f"{name}_sum"] == {(names[0], "cq", "false", "standalone"): 4}
     stage.put({**pod, "spec": {}})
     assert set(samples(figures.texts())[f"{name}_sum"]) == {(each, "cq", "false", "standalone") for each in names[:2]}
+
+
+# Custom labels of Workloads. Source: kueue/pkg/metrics/custom_labels.go and its users in pkg/cache.
+
+CUSTOM_LABELS = CustomLabels(
+    [
+        CustomMetricLabel("custom_team", "Workload", "team", tracked_values=("blue", "red")),
+        CustomMetricLabel("custom_center", "Workload", "cost/center", is_annotation=True, tracked_values=("c", "")),
+        CustomMetricLabel("custom_queue", "ClusterQueue", "team"),
+    ]
+)
+UNTRACKED, ROLE = UNTRACKED_VALUE, "standalone"
+ADMITTED, PENDING = "kueue_admitted_active_workloads", "kueue_pending_workloads"
+LOCAL = "kueue_local_queue_"
+
+
+class LabeledMetrics:
+    """The metrics of a stage with a ClusterQueue of two CPUs, with custom labels of Workloads."""
+
+    def __init__(self) -> None:
+        index = SchedulerCache()
+        self.stage = stage = Stage(Scheduler(index, SchedulingPolicy()), WorkloadLifecycle())
+        self.workloads = WorkloadMetrics(index, stage.client, stage.kernel.now, ROLE, CUSTOM_LABELS)
+        self.queues = QueueMetrics(index, self.workloads, stage.client, ROLE, fair_sharing=False)
+        stage.client.subscribe(self.observe)
+        stage.put(make.namespace(), make.flavor("spot"), yard.queue("cq", 2), make.local_queue("lq"))
+
+    def observe(self, events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            self.workloads.observe(event)
+
+    def submit(self, name: str, team: str | None = None, center: str | None = None) -> None:
+        obj = make.workload(name, annotations={"cost/center": center} if center is not None else None)
+        self.stage.put(with_metadata(obj, labels={"team": team}) if team is not None else obj)
+
+    def finish(self, name: str) -> None:
+        obj = self.stage.workload(name)
+        self.stage.put(lifecycle.finish(obj, "Succeeded", "done", self.stage.kernel.now()))
+
+    def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
+        return samples([*self.workloads.texts(), *self.queues.texts()])
+
+
+def test_custom_labels_of_workloads_split_five_metrics() -> None:
+    labeled = LabeledMetrics()
+    assert PENDING not in labeled.samples()
+    labeled.submit("a", "blue", "c")
+    labeled.submit("b", "green", "d")
+    labeled.submit("c", "red")
+    reported = labeled.samples()
+    blue, untracked = ("blue", "c", ROLE), (UNTRACKED, UNTRACKED, ROLE)
+    assert reported[PENDING] == {("cq", "inadmissible", "red", "", ROLE): 1}
+    assert reported[ADMITTED] == {("cq", *blue): 1, ("cq", *untracked): 1}
+    for name in ("admitted_active_workloads", "admitted_workloads_total", "admission_wait_time_seconds_count"):
+        queue = ("lq", "team") if "active" in name else ("lq", "team", "")
+        assert reported[LOCAL + name] == {(*queue, *blue): 1, (*queue, *untracked): 1}, name
+    assert reported["kueue_admitted_workloads_total"] == {("cq", "", ROLE): 2}
+    assert set(reported[f"{LOCAL}pending_workloads"]) == {("lq", "team", s, ROLE) for s in ("active", "inadmissible")}
+
+
+def test_missing_labels_of_workloads_are_empty_or_untracked() -> None:
+    labeled = LabeledMetrics()
+    labeled.submit("a")
+    assert labeled.samples()[ADMITTED] == {("cq", UNTRACKED, "", ROLE): 1}
+
+
+def test_count_of_admitted_workloads_stays_at_zero_until_queue_is_deleted() -> None:
+    labeled = LabeledMetrics()
+    labeled.submit("a", "blue", "c")
+    labeled.submit("b", "red", "c")
+    labeled.finish("a")
+    blue, red = (("cq", team, "c", ROLE) for team in ("blue", "red"))
+    assert labeled.samples()[ADMITTED] == {blue: 0, red: 1}
+    labeled.observe([WatchEvent(EventType.DELETED, Key(scheme.CLUSTER_QUEUE, "", "cq"), {}, {}, 1)])
+    assert labeled.samples()[ADMITTED] == {red: 1}
+    assert len(labeled.samples()[f"{LOCAL}admitted_active_workloads"]) == 2
+    labeled.observe([WatchEvent(EventType.DELETED, Key(scheme.LOCAL_QUEUE, "team", "lq"), {}, {}, 1)])
+    reported = labeled.samples()
+    assert len(reported[f"{LOCAL}admitted_active_workloads"]) == 1
+    assert f"{LOCAL}admitted_workloads_total" not in reported
+
+
+def test_changed_label_moves_admitted_workload_to_another_series() -> None:
+    labeled = LabeledMetrics()
+    labeled.submit("a", "blue", "c")
+    labeled.stage.put(with_metadata(labeled.stage.workload("a"), labels={"team": "red"}))
+    assert labeled.samples()[ADMITTED] == {("cq", "blue", "c", ROLE): 0, ("cq", "red", "c", ROLE): 1}
+    labeled.stage.delete(scheme.WORKLOAD, "a")
+    assert set(labeled.samples()[ADMITTED].values()) == {0}
+
+
+def test_pending_series_without_workloads_are_removed() -> None:
+    labeled = LabeledMetrics()
+    for name in ("a", "b", "c"):
+        labeled.submit(name, "blue", "c")
+    assert labeled.samples()[PENDING] == {("cq", "inadmissible", "blue", "c", ROLE): 1}
+    labeled.finish("a")
+    labeled.stage.run(2)
+    assert PENDING not in labeled.samples()
+
+
+def test_workloads_in_line_are_inadmissible_while_their_queue_is_stopped() -> None:
+    labeled = LabeledMetrics()
+    queue = with_path(yard.queue("cq", 2), ("spec", "queueingStrategy"), "StrictFIFO")
+    labeled.stage.put(queue)
+    for name in ("a", "b", "c"):
+        labeled.submit(name, "red", "c")
+    assert labeled.samples()[PENDING] == {("cq", "active", "red", "c", ROLE): 1}
+    labeled.stage.put(with_path(queue, ("spec", "stopPolicy"), "Hold"))
+    assert labeled.samples()[PENDING] == {("cq", "inadmissible", "red", "c", ROLE): 1}

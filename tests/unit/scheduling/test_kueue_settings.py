@@ -175,6 +175,29 @@ def test_labels_of_kueue_are_not_copied_from_jobs() -> None:
     assert parse_kueue_settings(configuration(line)).copied_labels == ("team",)
 
 
+WORKLOAD_LABELS = (
+    "metrics: {customLabels: [{name: tier}, {name: team, sourceKind: Workload, trackedValues: [a]}, "
+    "{name: center, sourceKind: Workload, sourceAnnotationKey: cost/center, trackedValues: [b]}]}"
+)
+
+
+@pytest.mark.parametrize(
+    ("is_enabled", "copied"), [("true", (("zone", "team"), ("cost/center",))), ("false", (("zone",), ()))]
+)
+def test_sources_of_custom_labels_of_workloads_are_copied_from_jobs(is_enabled: str, copied: object) -> None:
+    gate = f"featureGates: {{CustomMetricLabels: {is_enabled}}}"
+    result = configuration(gate, WORKLOAD_LABELS, "integrations: {labelKeysToCopy: [zone]}")
+    settings = parse_kueue_settings(result)
+    assert (settings.copied_labels, settings.copied_annotations) == copied
+    assert list(unsupported_fields(result)) == []
+
+
+def test_custom_labels_of_workloads_are_part_of_recorded_configuration() -> None:
+    recorded = decision_fields(configuration(WORKLOAD_LABELS))
+    assert [label["name"] for label in recorded["metrics"]["customLabels"]] == ["team", "center"]
+    assert "metrics" not in decision_fields(configuration("metrics: {customLabels: [{name: tier}]}"))
+
+
 def test_managed_jobs_are_parsed() -> None:
     external = "integrations: {externalFrameworks: [AppWrapper.v1beta2.workload.codeflare.dev]}"
     result = parse_kueue_settings(configuration("manageJobsWithoutQueueName: true", external)).managed_jobs

@@ -509,6 +509,8 @@ def _custom_label_errors(label: Mapping[str, Any], path: str, other_names: Seque
         yield from rules.label_key_errors(label_key, f"{path}.sourceLabelKey")
     elif annotation_key:
         yield from rules.label_key_errors(annotation_key, f"{path}.sourceAnnotationKey")
+    else:
+        yield from rules.label_key_errors(name, f"{path}.name")
     values, values_path = label.get("trackedValues") or [], f"{path}.trackedValues"
     if label.get("sourceKind") == _WORKLOAD_KIND:
         if not values:
