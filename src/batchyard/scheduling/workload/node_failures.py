@@ -241,7 +241,11 @@ def _tolerations_of_pod_set(workload: Obj, name: str) -> list[Toleration]:
     for pod_set in workload["spec"].get("podSets") or ():
         if pod_set["name"] == name:
             spec = (pod_set.get("template") or {}).get("spec") or {}
-            return _permanent_tolerations(spec.get("tolerations") or ())
+            tolerations = [*(spec.get("tolerations") or ())]
+            for check in lifecycle.checks_of(workload):
+                updates = [each for each in check.get("podSetUpdates") or () if each["name"] == name]
+                tolerations += updates[0].get("tolerations") or () if updates else ()
+            return _permanent_tolerations(tolerations)
     return []
 
 
@@ -259,22 +263,6 @@ def needs_delayed_domains(workload: Obj) -> bool:
         return False
     checks = lifecycle.checks_of(workload)
     return bool(checks) and lifecycle.are_checks_ready(checks) and lifecycle.awaits_topology(workload["status"])
-
-
-def _with_check_updates(workload: Obj) -> Obj:
-    """Return the Workload with the node selectors and tolerations that its AdmissionChecks add to its pod templates."""
-    updates = [each for check in lifecycle.checks_of(workload) for each in check.get("podSetUpdates") or ()]
-    pod_sets = []
-    for pod_set in workload["spec"]["podSets"]:
-        for update in updates:
-            if update["name"] == pod_set["name"]:
-                spec = (pod_set.get("template") or {}).get("spec") or {}
-                node_selector = {**(spec.get("nodeSelector") or {}), **(update.get("nodeSelector") or {})}
-                tolerations = [*(spec.get("tolerations") or ()), *(update.get("tolerations") or ())]
-                pod_set = with_path(pod_set, ("template", "spec", "nodeSelector"), node_selector)  # noqa: PLW2901
-                pod_set = with_path(pod_set, ("template", "spec", "tolerations"), tolerations)  # noqa: PLW2901
-        pod_sets.append(pod_set)
-    return with_path(workload, ("spec", "podSets"), pod_sets)
 
 
 _BACKOFF_MIN: Final = SECOND
@@ -305,7 +293,7 @@ class SecondPassQueue:
         if event.type is not _DELETED and needs_replacement(view):
             return self._schedule(view, 1, now)
         if event.type is not _DELETED and not view.admitted and needs_delayed_domains(event.obj):
-            return self._schedule(workload_view(_with_check_updates(event.obj)), 1, now)
+            return self._schedule(view, 1, now)
         if view.key in self._retries and (event.type is _DELETED or view.finished or view.evicted or not view.admitted):
             del self._retries[view.key]
         return False

@@ -281,7 +281,7 @@ def delayed_stage(*, ready: bool) -> Stage:
     cache = SchedulerCache()
     cache.snapshot.topology.enable({})
     scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(watches_nodes=True))
-    stage = Stage(scheduler, WorkloadLifecycle())
+    stage = Stage(scheduler, WorkloadLifecycle(), NodeFailures())
     checks = {"admissionChecks": [{"name": "machines"}]}
     queue = make.cluster_queue(resourceGroups=[yard.group(tas={"cpu": 9})], admissionChecksStrategy=checks)
     check = {
@@ -351,3 +351,23 @@ def test_delayed_search_ends_with_an_eviction() -> None:
     stage.run(60)
     assert assigned(stage) == ("Pending", False, [])
     assert "SecondPassFailed" not in stage.reasons()
+
+
+def test_replacement_follows_the_selector_of_the_check() -> None:
+    stage = delayed_stage(ready=True)
+    stage.put(new_node("n1a"))
+    stage.run(1)
+    stage.put(node("n1b"), new_node("n1c"))
+    stage.delete(scheme.NODE, "n1a", "")
+    stage.run(3)
+    assert assigned(stage) == ("Ready", True, ["n1c"])
+
+
+def test_taint_that_a_check_tolerates_is_no_failure() -> None:
+    stage = stage_with_pod()
+    taint = {"key": "gone", "effect": "NoSchedule"}
+    update = {"name": "main", "tolerations": [{"key": "gone", "operator": "Exists"}]}
+    check = {"name": "machines", "state": "Ready", "podSetUpdates": [update]}
+    stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [check]))
+    stage.put(node("n1", taints=[taint]))
+    assert phase(stage) == "Pending"
