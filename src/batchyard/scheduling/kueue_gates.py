@@ -16,6 +16,7 @@ from batchyard.api.well_known import (
     ELASTIC_TOPOLOGY_GATE,
     GATES,
     TAS_BALANCED_PLACEMENT,
+    TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
     TOPOLOGY_AWARE_SCHEDULING,
     UNSCHEDULED_TIMEOUT,
@@ -99,6 +100,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, pods without required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
     ),
     **_obeyed("enabled, pods with a preferred level are spread evenly over domains", TAS_BALANCED_PLACEMENT),
+    **_obeyed("enabled, preferred node affinity orders the domains of pods on hosts", TAS_PREFERRED_AFFINITY),
     **_obeyed("enabled, a Job that is scaled keeps the topology domains of its pods", ELASTIC_TOPOLOGY_GATE),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     **_obeyed(
@@ -162,8 +164,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         *("TASReplaceNodeOnPodTermination", "TASValidateWorkloadSliceSize"),
     ),
     **_refused(
-        "topology-aware scheduling does not have the rule of this gate",
-        *("TASReplaceNodeDueToNotReadyOverFixedTime", "TASRespectNodeAffinityPreferred"),
+        "topology-aware scheduling does not have the rule of this gate", "TASReplaceNodeDueToNotReadyOverFixedTime"
     ),
     **_without_effect(
         "it decides nothing; it concerns how Kueue computes or stores topology assignments",

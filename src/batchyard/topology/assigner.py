@@ -262,7 +262,7 @@ class _FlavorAssigner:
         parameters: PlacementParameters,
         leaves: range | None,
     ) -> list[PlacedPods] | str:
-        is_ranked = leaves is None and key.leader is None
+        is_ranked = leaves is None and key.leader is None and not counts.scores
         search = DomainSearch(flavor.tree, counts, parameters, cache.ranking if is_ranked else None)
         if self.state.is_balanced and not parameters.required and not parameters.unconstrained:
             balanced = BalancedSearch(replace(search, ranking=None), partial(cache.sum_up, with_inner=False)).run()

@@ -19,6 +19,7 @@ from batchyard.api.well_known import (
     SLICE_LAYERS,
     SLICE_TOPOLOGY,
     TAS_BALANCED_PLACEMENT,
+    TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
     TOPOLOGY_AWARE_SCHEDULING,
     UNCONSTRAINED_TOPOLOGY,
@@ -72,10 +73,17 @@ _TEMPLATES_MAX: Final = 4096
 class FlavorTopology:
     """The topology of one flavor: its capacity, and the counts of pods that earlier searches computed."""
 
-    __slots__ = ("_constraints", "_count_caches", "_exclusions", "_templates", "capacity", "flavor", "topology", "tree")
+    __slots__ = (
+        *("_constraints", "_count_caches", "_exclusions", "_obeys_preferences", "_templates"),
+        *("capacity", "flavor", "topology", "tree"),
+    )
 
-    def __init__(self, flavor: FlavorView, levels: Sequence[str], nodes: Iterable[NodeView]) -> None:
+    def __init__(
+        self, flavor: FlavorView, levels: Sequence[str], nodes: Iterable[NodeView], *, obeys_preferences: bool = False
+    ) -> None:
+        """Build the tree; with `obeys_preferences`, preferred node affinity orders the domains."""
         self.flavor = flavor
+        self._obeys_preferences = obeys_preferences
         self.topology = flavor.topology
         self.tree = TopologyTree(levels, nodes)
         self.capacity = FlavorCapacity(self.tree)
@@ -92,7 +100,10 @@ class FlavorTopology:
         if known is not None and known[0] is template:
             return known[1]
         constraints = NodeConstraints(
-            template.node_selector, template.affinity, (*template.tolerations, *self.flavor.tolerations)
+            template.node_selector,
+            template.affinity,
+            (*template.tolerations, *self.flavor.tolerations),
+            template.preferred_affinity if self._obeys_preferences else (),
         )
         if constraints in self._constraints:
             number = self._constraints.index(constraints)
@@ -163,6 +174,8 @@ class TopologyState:
         self.assumed: list[tuple[int, TopologyUsage, int]] = []
         #: Enables balanced placement.
         self.is_balanced = False
+        #: Enables the order of domains by preferred node affinity.
+        self.obeys_preferences = False
         #: Keeps the pods of a replaced slice of an elastic job in their domains.
         self.keeps_slices = False
         #: The node and usage of each pod outside topologies, by namespace and name.
@@ -181,6 +194,7 @@ class TopologyState:
         self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
         self.is_profile_mixed = gates.get(TAS_PROFILE_MIXED, True)
         self.is_balanced = gates.get(TAS_BALANCED_PLACEMENT, False)
+        self.obeys_preferences = gates.get(TAS_PREFERRED_AFFINITY, False)
         self.keeps_slices = gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True)
 
     # Topologies and flavors.
@@ -230,7 +244,8 @@ class TopologyState:
 
     def _build(self, flavor: FlavorView, levels: Sequence[str]) -> FlavorTopology:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
-        built = FlavorTopology(flavor, levels, [n for n in nodes if has_labels(n.labels, flavor.labels, levels)])
+        nodes = (node for node in nodes if has_labels(node.labels, flavor.labels, levels))
+        built = FlavorTopology(flavor, levels, nodes, obeys_preferences=self.obeys_preferences)
         tree, capacity = built.tree, built.capacity
         for node_name, pods in self._pods_by_node.items():
             leaf = tree.leaf_by_node.get(node_name)
@@ -323,6 +338,7 @@ class TopologyState:
         result.is_enabled, result.topologies, result.flavors = self.is_enabled, {**self.topologies}, {**self.flavors}
         result.nodes, result.is_profile_mixed = {**self.nodes}, self.is_profile_mixed
         result.is_balanced, result.keeps_slices = self.is_balanced, self.keeps_slices
+        result.obeys_preferences = self.obeys_preferences
         result._pods = {**self._pods}
         result._pods_by_node = {node: {**pod_counts} for node, pod_counts in self._pods_by_node.items()}
         result._usage = {domain: {**pod_counts} for domain, pod_counts in self._usage.items()}
