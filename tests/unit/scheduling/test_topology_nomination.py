@@ -12,7 +12,7 @@ from batchyard.api.views.workload import workload_view
 from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import holder_from_admission
-from batchyard.scheduling.decisions import Admit, Preempt
+from batchyard.scheduling.decisions import Admit, Preempt, StayPending
 from batchyard.topology.state import usage_of
 from racks import LEVELS, node, racks, template
 from yard import SchedulerBench, group, preemption, queue, workload
@@ -84,6 +84,16 @@ def test_workloads_of_one_cycle_get_different_domains() -> None:
     heads = [workload(name, queue=name, pod_sets=[pods(2, **ONE_RACK)]) for name in "ab"]
     assert [hosts_of(each) for each in bench.cycle(*heads)] == ["b1r1h1:2", "b1r2h1:2"]
     assert [hosts_of(each) for each in bench.cycle(heads[1])] == ["b1r1h1:2"]
+
+
+def test_workload_without_its_domains_waits_if_it_cannot_search_again_in_the_cycle() -> None:
+    bench = bench_of(tas_queue("a"), tas_queue("b"), hosts={"b1r1h1": 2, "b1r2h1": 2})
+    bench.snapshot.topology.enable({"TASRecomputeAssignmentWithinSchedulingCycle": False})
+    heads = [workload(name, queue=name, pod_sets=[pods(2, **ONE_RACK)]) for name in "ab"]
+    first, second = bench.cycle(*heads)
+    assert hosts_of(first) == "b1r1h1:2"
+    assert isinstance(second, StayPending)
+    assert second.why.message == "Workload no longer fits after processing another workload"
 
 
 def test_workload_of_lower_priority_is_preempted_for_its_domain() -> None:

@@ -131,11 +131,7 @@ def tiers(**hosts: tuple[int, str]) -> TopologyState:
 
 @pytest.mark.parametrize(
     ("fields", "hosts"),
-    [
-        ({"unconstrained": True}, "r2h1:2"),
-        ({"required": "rack"}, "r2h1:2"),
-        ({"preferred": HOSTNAME}, "r2h1:2"),
-    ],
+    [({"unconstrained": True}, "r2h1:2"), ({"required": "rack"}, "r2h1:2"), ({"preferred": HOSTNAME}, "r2h1:2")],
 )
 def test_score_comes_before_the_fit(fields: Any, hosts: str) -> None:
     topology = tiers(r1h1=(2, "slow"), r2h1=(4, "fast"), r3h1=(9, "fast"))
