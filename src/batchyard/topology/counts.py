@@ -161,13 +161,8 @@ class DomainCounts:
 
     def copy(self) -> "DomainCounts":
         """Return a deep copy, which may be changed."""
-        return DomainCounts(
-            *(
-                [list(counts) for counts in levels]
-                for levels in (self.pods, self.slices, self.leaders, self.pods_with_leader, self.slices_with_leader)
-            ),
-            self.scores,
-        )
+        tables = (self.pods, self.slices, self.leaders, self.pods_with_leader, self.slices_with_leader, self.scores)
+        return DomainCounts(*([list(counts) for counts in levels] for levels in tables))
 
 
 #: The slices and pods that fit in a domain, and its number.
