@@ -7,12 +7,12 @@ import pytest
 import make
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.node import Taint
-from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
 from batchyard.api.views.workload import workload_view
 from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.cycle import holder_from_admission
-from batchyard.scheduling.decisions import Admit, Preempt, StayPending
+from batchyard.scheduling.cycle import Cycle, holder_from_admission
+from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
 from batchyard.topology.state import usage_of
 from racks import LEVELS, node, racks, template
 from yard import SchedulerBench, group, preemption, queue, workload
@@ -256,3 +256,24 @@ def test_conflicting_update_prevents_the_placement(update: Any, later: Any, text
     waiting = checked_bench().wait(checked("Ready", {"name": "main", **later}, **update))
     reason = f"invalid podSetUpdate for PodSet main, error: invalid admission check PodSetUpdate: conflict for {text}"
     assert waiting.why.message == f"couldn't assign flavors to pod set main: {reason}"
+
+
+def failed_heads(*names: str) -> list[Head]:
+    """Admitted Workloads of one pod on a failed host."""
+    domains = format_topology_assignment(TopologyAssignment((HOSTNAME,), (TopologyDomain(("gone",), 1),)))
+    held = {"name": "main", "count": 1, "flavors": {"cpu": "tas"}, "topologyAssignment": domains}
+    status = {
+        "admission": {"clusterQueue": "cq", "podSetAssignments": [held]},
+        "unhealthyNodes": [{"name": "gone"}],
+        "conditions": [make.condition("QuotaReserved"), make.condition("Admitted")],
+    }
+    return [Head(workload_view(workload(name, pod_sets=[pods(1)], status=status)), "cq") for name in names]
+
+
+@pytest.mark.parametrize("recomputes", [True, False])
+def test_replacement_is_searched_again_in_the_cycle_unless_the_gate_is_off(recomputes: bool) -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 1, "b1r1h2": 1})
+    bench.snapshot.topology.recomputes = recomputes
+    cycle = Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
+    cycle.run([], failed_heads("a", "b"))
+    assert [each.is_skipped for each in cycle.replacements] == [False, not recomputes]
