@@ -241,7 +241,11 @@ def _admission_controllers(
         PriorityClassValues(),
         *(() if after_finished is None else (FinishedWorkloadRetention(after_finished),)),
         *((UnscheduledPodsTracker(),) if kueue.tracks_scheduling else ()),
-        *((NodeFailures(), TopologyUngater(settings.requeue_batch_period)) if settings.with_topology else ()),
+        *(
+            (NodeFailures(kueue.topology_gates), TopologyUngater(settings.requeue_batch_period))
+            if settings.with_topology
+            else ()
+        ),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 

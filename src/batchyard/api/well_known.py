@@ -224,11 +224,18 @@ ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 CONFIGURABLE_PREEMPTIONS: Final = "ConfigurablePreemptions"
 #: The feature gates of topology-aware scheduling that batchyard obeys.
 TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
+TAS_PREFERRED_AFFINITY: Final = "TASRespectNodeAffinityPreferred"
+TAS_OVERLAPPING_FLAVORS: Final = "TASHandleOverlappingFlavors"
+TAS_POD_TERMINATION: Final = "TASReplaceNodeOnPodTermination"
+TAS_RECOMPUTATION: Final = "TASRecomputeAssignmentWithinSchedulingCycle"
+TAS_TAINTED_NODES: Final = "TASReplaceNodeOnNodeTaints"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
 TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
 ELASTIC_TOPOLOGY_GATE: Final = "ElasticJobsViaWorkloadSlicesWithTAS"
 TOPOLOGY_GATES: Final = (
-    *(ELASTIC_TOPOLOGY_GATE, TAS_BALANCED_PLACEMENT, TAS_PROFILE_MIXED, TOPOLOGY_AWARE_SCHEDULING),
+    *(ELASTIC_TOPOLOGY_GATE, TAS_BALANCED_PLACEMENT, TAS_PREFERRED_AFFINITY, TAS_PROFILE_MIXED),
+    *(TAS_OVERLAPPING_FLAVORS, TAS_POD_TERMINATION, TAS_RECOMPUTATION, TAS_TAINTED_NODES),
+    TOPOLOGY_AWARE_SCHEDULING,
 )
 
 #: The preemption strategies of fair sharing.

@@ -252,7 +252,8 @@ def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
             counts: dict[int, int] = {}
             for usage in holder.topology_usage:
                 leaf = tree.leaf_by_values.get(usage.values)
-                is_same = tree.has_hosts if usage.is_host else usage.flavor == fit.flavor.flavor.name
+                is_shared = usage.is_host and state.shares_hosts
+                is_same = tree.has_hosts if is_shared else usage.flavor == fit.flavor.flavor.name
                 if is_same and leaf is not None and leaf in leaves:
                     counts[leaf] = counts.get(leaf, 0) + usage.pod_count
             if not counts:

@@ -255,7 +255,11 @@ class Cycle:
         """Return the decision for an entry after the earlier ones of the cycle; add its usage to the snapshot."""
         if entry.targets and claimed_victims.has_claimed_target(entry):
             self._nominate_again(entry, claimed_victims)
-        elif entry.assignment.topology_usage and claimed_victims.leaves_too_few_domains(entry):
+        elif (
+            entry.assignment.topology_usage
+            and self.snapshot.topology.recomputes
+            and claimed_victims.leaves_too_few_domains(entry)
+        ):
             self._place_again(entry)
         assignment, head = entry.assignment, entry.head
         if assignment.mode is _MODE_NO_FIT:
@@ -309,9 +313,10 @@ class Cycle:
         if replacement.is_skipped:
             return replacement
         if replacement.added_usage and not topology.fits(replacement.added_usage):
-            replacement = topology_nomination.nominate_replacement(
-                replacement.workload, replacement.queue, self.snapshot
-            )
+            if topology.recomputes:
+                replacement = topology_nomination.nominate_replacement(
+                    replacement.workload, replacement.queue, self.snapshot
+                )
             replacement.is_skipped = not replacement.reason and not topology.fits(replacement.added_usage)
         if not replacement.is_skipped and not replacement.reason:
             self.snapshot.add_usage(replacement.queue, ())

@@ -16,7 +16,12 @@ from batchyard.api.well_known import (
     ELASTIC_TOPOLOGY_GATE,
     GATES,
     TAS_BALANCED_PLACEMENT,
+    TAS_OVERLAPPING_FLAVORS,
+    TAS_POD_TERMINATION,
+    TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
+    TAS_RECOMPUTATION,
+    TAS_TAINTED_NODES,
     TOPOLOGY_AWARE_SCHEDULING,
     UNSCHEDULED_TIMEOUT,
     WORKLOAD_LEVEL_TIMEOUTS,
@@ -99,6 +104,17 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, pods without required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
     ),
     **_obeyed("enabled, pods with a preferred level are spread evenly over domains", TAS_BALANCED_PLACEMENT),
+    **_obeyed("enabled, preferred node affinity orders the domains of pods on hosts", TAS_PREFERRED_AFFINITY),
+    **_obeyed(
+        "disabled, Workloads in another flavor with the same hosts do not reduce the free capacity",
+        TAS_OVERLAPPING_FLAVORS,
+    ),
+    **_obeyed("disabled, a Workload whose domains an earlier one took waits for the next cycle", TAS_RECOMPUTATION),
+    **_obeyed("disabled, taints of nodes are no failures of nodes", TAS_TAINTED_NODES),
+    **_obeyed(
+        "disabled, nodes that are not ready for 30 seconds or have untolerated taints fail while pods run on them",
+        TAS_POD_TERMINATION,
+    ),
     **_obeyed("enabled, a Job that is scaled keeps the topology domains of its pods", ELASTIC_TOPOLOGY_GATE),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     **_obeyed(
@@ -157,13 +173,13 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     ),
     **_refused(
         "topology-aware scheduling always follows the rule of this gate",
-        *("TASFailedNodeReplacement", "TASFailedNodeReplacementFailFast", "TASHandleOverlappingFlavors"),
-        *("TASMultiLayerTopology", "TASRecomputeAssignmentWithinSchedulingCycle", "TASReplaceNodeOnNodeTaints"),
-        *("TASReplaceNodeOnPodTermination", "TASValidateWorkloadSliceSize"),
+        *("TASFailedNodeReplacement", "TASMultiLayerTopology", "TASValidateWorkloadSliceSize"),
     ),
     **_refused(
-        "topology-aware scheduling does not have the rule of this gate",
-        *("TASReplaceNodeDueToNotReadyOverFixedTime", "TASRespectNodeAffinityPreferred"),
+        "a Workload without a replacement for a failed node is always evicted", "TASFailedNodeReplacementFailFast"
+    ),
+    **_refused(
+        "topology-aware scheduling does not have the rule of this gate", "TASReplaceNodeDueToNotReadyOverFixedTime"
     ),
     **_without_effect(
         "it decides nothing; it concerns how Kueue computes or stores topology assignments",

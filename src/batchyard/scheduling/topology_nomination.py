@@ -6,11 +6,12 @@ Kueue's pkg/scheduler/flavorassigner/tas_flavorassigner.go and pkg/scheduler/sch
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
+from batchyard.api.views.node import PodTemplate, parse_toleration
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, ClusterQueueView, PodSet, WorkloadView
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -31,6 +32,11 @@ _PREEMPT: Final = FlavorAssignmentMode.PREEMPT
 _NO_FIT: Final = FlavorAssignmentMode.NO_FIT
 
 _ELASTIC_LEVEL: Final = "{} topology is not supported with ElasticJobsViaWorkloadSlices"
+
+_UPDATE_CONFLICT: Final = (
+    "invalid podSetUpdate for PodSet {}, error: invalid admission check PodSetUpdate: conflict for {}: "
+    "conflict for key={}, value1={}, value2={}"
+)
 
 #: A flavor assignment, and the Workloads to preempt for it.
 Nomination: TypeAlias = tuple[Assignment, list[PreemptionTarget]]
@@ -256,16 +262,61 @@ def topology_requests(
         elif len(flavors) == 1:
             request = pod_set.topology_request
             is_implied = request is None or not request.is_explicit
-            requests.append(
-                PodSetTopologyRequest(
-                    pod_set.name, flavors.pop(), assigned.count, pod_set.template, request, is_implied, pod_set.group
-                )
+            topology_request = PodSetTopologyRequest(
+                pod_set.name, flavors.pop(), assigned.count, pod_set.template, request, is_implied, pod_set.group
             )
+            updates = _ready_updates(workload.obj, pod_set.name)
+            requests.append(_with_updates(topology_request, workload.obj, updates) if updates else topology_request)
         elif flavors:
             errors[pod_set.name] = f"more than one TAS flavor assigned: {', '.join(sorted(flavors))}"
         else:
             errors[pod_set.name] = "no TAS flavor assigned"
     return requests, errors
+
+
+def _ready_updates(workload: Obj, pod_set: str) -> list[Mapping[str, Any]]:
+    """Return the updates of a pod set by the ready AdmissionChecks of a Workload."""
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    return [
+        update
+        for check in checks
+        if check["state"] == "Ready"
+        for update in check.get("podSetUpdates") or ()
+        if update["name"] == pod_set
+    ]
+
+
+def _with_updates(
+    request: PodSetTopologyRequest, workload: Obj, updates: Sequence[Mapping[str, Any]]
+) -> PodSetTopologyRequest:
+    """Return a request with the node selectors and tolerations that AdmissionChecks add to the pods.
+
+    If an update conflicts with the pod template or an earlier update, the request cannot be placed. Source: Merge in
+    Kueue's pkg/podset/podset.go.
+    """
+    template = next(each for each in workload["spec"]["podSets"] if each["name"] == request.name).get("template") or {}
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    merged: dict[str, dict[str, str]] = {
+        "annotations": {**(metadata.get("annotations") or {})},
+        "labels": {**(metadata.get("labels") or {})},
+        "nodeSelector": {**(spec.get("nodeSelector") or {})},
+    }
+    tolerations: list[Mapping[str, Any]] = list(spec.get("tolerations") or ())
+    for update in updates:
+        for name, values in merged.items():
+            added: Mapping[str, str] = update.get(name) or {}
+            for key, value in values.items():
+                if added.get(key, value) != value:
+                    text = _UPDATE_CONFLICT.format(request.name, name, key, value, added[key])
+                    return request._replace(invalid_update=text)
+            values.update(added)
+        tolerations += [each for each in update.get("tolerations") or () if each not in tolerations]
+    new_template: PodTemplate = replace(
+        request.template,
+        node_selector=tuple(sorted(merged["nodeSelector"].items())),
+        tolerations=tuple([parse_toleration(each) for each in tolerations]),
+    )
+    return request._replace(template=new_template)
 
 
 def set_domains(assignment: Assignment, domains: Mapping[str, TopologyAssignment], workload: WorkloadView) -> None:

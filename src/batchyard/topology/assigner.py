@@ -41,6 +41,8 @@ class PodSetTopologyRequest(NamedTuple):
     #: The existing assignment: with a failed node to replace, or of the slice that the Workload replaces; None for a
     #: new assignment.
     existing: TopologyAssignment | None = None
+    #: Why the updates of AdmissionChecks do not suit the pod template; '' if they do.
+    invalid_update: str = ""
 
 
 class TopologyFailure(NamedTuple):
@@ -227,6 +229,8 @@ class _FlavorAssigner:
         flavor = self.flavor
         if flavor is None:
             return f'Flavor "{workers.flavor}" information missing in TAS cache'
+        if workers.invalid_update:
+            return workers.invalid_update
         levels = flavor.tree.levels
         parameters = resolve_parameters(
             workers.request,
@@ -258,7 +262,7 @@ class _FlavorAssigner:
         parameters: PlacementParameters,
         leaves: range | None,
     ) -> list[PlacedPods] | str:
-        is_ranked = leaves is None and key.leader is None
+        is_ranked = leaves is None and key.leader is None and not counts.scores
         search = DomainSearch(flavor.tree, counts, parameters, cache.ranking if is_ranked else None)
         if self.state.is_balanced and not parameters.required and not parameters.unconstrained:
             balanced = BalancedSearch(replace(search, ranking=None), partial(cache.sum_up, with_inner=False)).run()

@@ -9,10 +9,11 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Requirement
-from batchyard.api.views.node import NodeView, PodTemplate, Taint, Toleration
+from batchyard.api.views.node import NodeView, PodTemplate, Taint, Toleration, WeightedNodeTerm
 from batchyard.topology.tree import MAX_COUNT, PODS, FlavorCapacity, LeafClasses, PodAmounts, lowest_of, mask_of
 
 _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
@@ -24,6 +25,8 @@ class NodeConstraints(NamedTuple):
     node_selector: tuple[tuple[str, str], ...]
     affinity: tuple[tuple[Requirement, ...], ...] | None
     tolerations: tuple[Toleration, ...]
+    #: Preferred node affinity; empty unless the feature gate TASRespectNodeAffinityPreferred is enabled.
+    preferred_affinity: tuple[WeightedNodeTerm, ...] = ()
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -53,7 +56,7 @@ class NodeExclusions:
     If several nodes have the same host name, the first one decides. A host without nodes is excluded for no reason.
     """
 
-    __slots__ = ("_constraints", "_reasons", "counts", "eligible", "excluded_count", "mask")
+    __slots__ = ("_constraints", "_reasons", "counts", "eligible", "excluded_count", "mask", "scores")
 
     def __init__(self, nodes: Sequence[Sequence[NodeView]], constraints: NodeConstraints) -> None:
         self._constraints = constraints
@@ -64,6 +67,8 @@ class NodeExclusions:
         self.excluded_count = self.eligible.count(False)
         #: The number of excluded hosts by reason: a node selector, node affinity, or an untolerated taint.
         self.counts = Counter(self._reasons)
+        #: The sum of the weights of the preferred terms that each host matches; empty without preferred terms.
+        self.scores = [self._score_of(each) for each in nodes] if constraints.preferred_affinity else []
 
     def update(self, leaf: int, nodes: Sequence[NodeView]) -> None:
         """Check a host whose nodes changed again."""
@@ -71,6 +76,8 @@ class NodeExclusions:
         self._reasons[leaf] = reason
         self.counts[old_reason] -= 1
         self.counts[reason] += 1
+        if self.scores:
+            self.scores[leaf] = self._score_of(nodes)
         if bool(old_reason) != bool(reason):
             self.eligible[leaf] = not reason
             self.mask ^= 1 << leaf
@@ -84,7 +91,7 @@ class NodeExclusions:
         if not nodes:
             return _ABSENT
         node = nodes[0]
-        node_selector, affinity, tolerations = self._constraints
+        node_selector, affinity, tolerations, _ = self._constraints
         taint = untolerated_taint(node, tolerations) if node.taints else None
         if taint is not None:
             return f'taint "{_format_taint(taint)}"'
@@ -93,6 +100,16 @@ class NodeExclusions:
         if affinity is not None and not _matches_affinity(node, affinity):
             return "affinity"
         return ""
+
+    def _score_of(self, nodes: Sequence[NodeView]) -> int:
+        if self._reason_of(nodes):
+            return 0
+        labels, fields = nodes[0].labels, {"metadata.name": nodes[0].name}
+        return sum(
+            term.weight
+            for term in self._constraints.preferred_affinity
+            if all(each.matches(labels) for each in term.labels) and all(each.matches(fields) for each in term.fields)
+        )
 
 
 _ABSENT: Final = "absent"
@@ -139,15 +156,13 @@ class DomainCounts:
     #: The counts if the leader is in the domain too.
     pods_with_leader: list[list[int]]
     slices_with_leader: list[list[int]]
+    #: The sum of the scores of the hosts in each domain by preferred node affinity; empty without scores.
+    scores: list[list[int]]
 
     def copy(self) -> "DomainCounts":
         """Return a deep copy, which may be changed."""
-        return DomainCounts(
-            *(
-                [list(counts) for counts in levels]
-                for levels in (self.pods, self.slices, self.leaders, self.pods_with_leader, self.slices_with_leader)
-            )
-        )
+        tables = (self.pods, self.slices, self.leaders, self.pods_with_leader, self.slices_with_leader, self.scores)
+        return DomainCounts(*([list(counts) for counts in levels] for levels in tables))
 
 
 #: The slices and pods that fit in a domain, and its number.
@@ -411,16 +426,27 @@ class CountCache:
         pods_with_leader, slices_with_leader = pods, slices
         if self._key.leader is not None:
             pods_with_leader, slices_with_leader = [[0] * size for size in sizes], [[0] * size for size in sizes]
-        counts = DomainCounts(pods, slices, leaders, pods_with_leader, slices_with_leader)
+        counts = DomainCounts(pods, slices, leaders, pods_with_leader, slices_with_leader, self._scores())
         self._fill_leaves(counts, leaves)
         for level in range(len(sizes) - 2, -1, -1):
             self.sum_up(counts, level, range(sizes[level]))
         return counts
 
+    def _scores(self) -> list[list[int]]:
+        """Return the scores of the domains of each level; empty without preferred node affinity."""
+        if self._exclusions is None or not self._exclusions.scores:
+            return []
+        scores = [list(self._exclusions.scores)]
+        for first_child in reversed(self._capacity.tree.first_child):
+            scores.insert(0, [sum(scores[0][start:end]) for start, end in pairwise(first_child)])
+        return scores
+
     def _update(self, leaves: Sequence[int]) -> None:
         """Count changed domains of the lowest level and those above them again."""
         self._version = self._table.version
         self.results = {}
+        if self.counts.scores:
+            self.counts.scores = self._scores()
         tree, lowest = self._capacity.tree, len(self._capacity.tree.levels) - 1
         self._fill_leaves(self.counts, leaves)
         self._ranked[lowest] = None

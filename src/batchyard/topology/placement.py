@@ -9,7 +9,7 @@ acceptable (`smallest_first`). Source: Kueue's pkg/cache/scheduler/tas_flavor_sn
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from batchyard.api.validation.topology import SliceLayer
@@ -210,6 +210,9 @@ class DomainSearch:
         """Return domains of a level in the order in which pods without a leader are placed."""
         pods, slices = self.counts.pods[level], self.counts.slices[level]
         sign = 1 if self.parameters.smallest_first else -1
+        if self.counts.scores:
+            scores = self.counts.scores[level]
+            return sorted(domains, key=lambda d: (-scores[d], sign * slices[d], pods[d], d))
         return sorted(domains, key=lambda d: (sign * slices[d], pods[d], d))
 
     def ranked_with_leader(self, level: int, domains: Sequence[int]) -> list[int]:
@@ -218,6 +221,9 @@ class DomainSearch:
         pods, slices = counts.pods_with_leader[level], counts.slices_with_leader[level]
         leaders = counts.leaders[level]
         sign = 1 if self.parameters.smallest_first else -1
+        if counts.scores:
+            scores = counts.scores[level]
+            return sorted(domains, key=lambda d: (-leaders[d], -scores[d], sign * slices[d], pods[d], d))
         return sorted(domains, key=lambda d: (-leaders[d], sign * slices[d], pods[d], d))
 
     def _fitting_domain(self, level: int) -> int | None:
@@ -228,6 +234,8 @@ class DomainSearch:
         if self.ranking is not None:
             fitting_domain = self.ranking(level).smallest_fit(slice_count)
             return None if fitting_domain is None else fitting_domain[2]
+        if counts.scores:
+            return self._preferred_domain(level)
         best, best_slices, best_pods = -1, 0, 0
         for domain, fitting in enumerate(slices):
             if fitting < slice_count or leaders[domain] < leader_count:
@@ -235,6 +243,33 @@ class DomainSearch:
             if best < 0 or fitting < best_slices or (fitting == best_slices and pods[domain] < best_pods):
                 best, best_slices, best_pods = domain, fitting, pods[domain]
         return None if best < 0 else best
+
+    def _preferred_domain(self, level: int) -> int | None:
+        """Return the domain of a level that holds all pods, by preferred node affinity; None if there is none.
+
+        As in Kueue, the next level is tried, unless this one is required, if the most preferred domain is too small.
+        """
+        parameters, counts = self.parameters, self.counts
+        slices, leaders = counts.slices_with_leader[level], counts.leaders[level]
+        needed, leader_count = parameters.slice_count, parameters.leader_count
+        ranked = self.ranked_with_leader(level, range(len(slices)))
+        for position, domain in enumerate(ranked):
+            if slices[domain] >= needed and leaders[domain] >= leader_count:
+                if parameters.smallest_first:
+                    return domain
+                return self._best_fit(
+                    self._best_scored(level, ranked[position:]), slices, needed, leaders, leader_count
+                )
+            if not parameters.smallest_first and not parameters.required:
+                break
+        return None
+
+    def _best_scored(self, level: int, domains: Sequence[int]) -> Sequence[int]:
+        """Return the first domains of a list with equal scores: the score is more important than the best fit."""
+        if not self.counts.scores:
+            return domains
+        scores = self.counts.scores[level]
+        return list(takewhile(lambda domain: scores[domain] == scores[domains[0]], domains))
 
     # The choice of the level and its domains.
 
@@ -278,7 +313,8 @@ class DomainSearch:
             while remaining_leaders > 0 and position < len(ranked) and leaders[ranked[position]] > 0:
                 domain = ranked[position]
                 if not parameters.smallest_first and slices_l[domain] >= remaining:
-                    domain = self._best_fit(ranked[position:], slices_l, remaining, leaders, remaining_leaders)
+                    candidates = self._best_scored(level, ranked[position:])
+                    domain = self._best_fit(candidates, slices_l, remaining, leaders, remaining_leaders)
                 result.append(domain)
                 remaining_leaders -= leaders[domain]
                 remaining -= slices_l[domain]
@@ -292,7 +328,7 @@ class DomainSearch:
                 break
             domain = each
             if not parameters.smallest_first and slices[domain] >= remaining:
-                domain = self._best_fit(ranked[position:], slices, remaining, leaders, 0)
+                domain = self._best_fit(self._best_scored(level, ranked[position:]), slices, remaining, leaders, 0)
             result.append(domain)
             remaining -= slices[domain]
         if remaining > 0:
@@ -374,7 +410,8 @@ class DomainSearch:
             domain = each
             if leader_count > 0:
                 if not smallest_first and with_leader[domain] >= remaining and leaders[domain] >= leader_count:
-                    domain = self._best_fit(domains[position:], with_leader, remaining, leaders, leader_count)
+                    candidates = self._best_scored(level, domains[position:])
+                    domain = self._best_fit(candidates, with_leader, remaining, leaders, leader_count)
                 taken = with_leader[domain]
                 if taken >= remaining and leaders[domain] >= leader_count:
                     return [*result, PlacedPods(domain, remaining * unit, leader_count)]
@@ -384,7 +421,7 @@ class DomainSearch:
                 remaining -= taken
                 continue
             if not smallest_first and fitting[domain] >= remaining:
-                domain = self._best_fit(domains[position:], fitting, remaining, leaders, 0)
+                domain = self._best_fit(self._best_scored(level, domains[position:]), fitting, remaining, leaders, 0)
             taken = fitting[domain]
             if taken >= remaining:
                 return [*result, PlacedPods(domain, remaining * unit, 0)]

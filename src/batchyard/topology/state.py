@@ -19,7 +19,10 @@ from batchyard.api.well_known import (
     SLICE_LAYERS,
     SLICE_TOPOLOGY,
     TAS_BALANCED_PLACEMENT,
+    TAS_OVERLAPPING_FLAVORS,
+    TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
+    TAS_RECOMPUTATION,
     TOPOLOGY_AWARE_SCHEDULING,
     UNCONSTRAINED_TOPOLOGY,
 )
@@ -72,10 +75,17 @@ _TEMPLATES_MAX: Final = 4096
 class FlavorTopology:
     """The topology of one flavor: its capacity, and the counts of pods that earlier searches computed."""
 
-    __slots__ = ("_constraints", "_count_caches", "_exclusions", "_templates", "capacity", "flavor", "topology", "tree")
+    __slots__ = (
+        *("_constraints", "_count_caches", "_exclusions", "_obeys_preferences", "_templates"),
+        *("capacity", "flavor", "topology", "tree"),
+    )
 
-    def __init__(self, flavor: FlavorView, levels: Sequence[str], nodes: Iterable[NodeView]) -> None:
+    def __init__(
+        self, flavor: FlavorView, levels: Sequence[str], nodes: Iterable[NodeView], *, obeys_preferences: bool = False
+    ) -> None:
+        """Build the tree; with `obeys_preferences`, preferred node affinity orders the domains."""
         self.flavor = flavor
+        self._obeys_preferences = obeys_preferences
         self.topology = flavor.topology
         self.tree = TopologyTree(levels, nodes)
         self.capacity = FlavorCapacity(self.tree)
@@ -92,7 +102,10 @@ class FlavorTopology:
         if known is not None and known[0] is template:
             return known[1]
         constraints = NodeConstraints(
-            template.node_selector, template.affinity, (*template.tolerations, *self.flavor.tolerations)
+            template.node_selector,
+            template.affinity,
+            (*template.tolerations, *self.flavor.tolerations),
+            template.preferred_affinity if self._obeys_preferences else (),
         )
         if constraints in self._constraints:
             number = self._constraints.index(constraints)
@@ -163,13 +176,19 @@ class TopologyState:
         self.assumed: list[tuple[int, TopologyUsage, int]] = []
         #: Enables balanced placement.
         self.is_balanced = False
+        #: Enables the order of domains by preferred node affinity.
+        self.obeys_preferences = False
+        #: Lets flavors with the same hosts share the usage of hosts.
+        self.shares_hosts = True
+        #: Lets a Workload search other domains in the same cycle if an earlier one took its domains.
+        self.recomputes = True
         #: Keeps the pods of a replaced slice of an elastic job in their domains.
         self.keeps_slices = False
         #: The node and usage of each pod outside topologies, by namespace and name.
         self._pods: dict[str, tuple[str, PodAmounts]] = {}
         #: The number of such pods by node, and by what they use.
         self._pods_by_node: dict[str, dict[PodAmounts, int]] = {}
-        #: The usage of Workloads by flavor ('' for all flavors with hosts) and domain, and the amounts of one pod.
+        #: The usage of Workloads by flavor ('' if flavors with hosts share it) and domain, and the amounts of one pod.
         self._usage: dict[tuple[str, tuple[str, ...]], dict[PodAmounts, int]] = {}
         self._built: dict[str, FlavorTopology] = {}
 
@@ -181,6 +200,9 @@ class TopologyState:
         self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
         self.is_profile_mixed = gates.get(TAS_PROFILE_MIXED, True)
         self.is_balanced = gates.get(TAS_BALANCED_PLACEMENT, False)
+        self.obeys_preferences = gates.get(TAS_PREFERRED_AFFINITY, False)
+        self.shares_hosts = gates.get(TAS_OVERLAPPING_FLAVORS, True)
+        self.recomputes = gates.get(TAS_RECOMPUTATION, True)
         self.keeps_slices = gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True)
 
     # Topologies and flavors.
@@ -230,14 +252,15 @@ class TopologyState:
 
     def _build(self, flavor: FlavorView, levels: Sequence[str]) -> FlavorTopology:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
-        built = FlavorTopology(flavor, levels, [n for n in nodes if has_labels(n.labels, flavor.labels, levels)])
+        nodes = (node for node in nodes if has_labels(node.labels, flavor.labels, levels))
+        built = FlavorTopology(flavor, levels, nodes, obeys_preferences=self.obeys_preferences)
         tree, capacity = built.tree, built.capacity
         for node_name, pods in self._pods_by_node.items():
             leaf = tree.leaf_by_node.get(node_name)
             if leaf is not None:
                 for amounts, count in pods.items():
                     capacity.occupy(leaf, amounts, count)
-        owner = "" if tree.has_hosts else flavor.name
+        owner = "" if tree.has_hosts and self.shares_hosts else flavor.name
         for (usage_owner, values), pod_counts in self._usage.items():
             leaf = tree.leaf_by_values.get(values) if usage_owner == owner else None
             if leaf is not None:
@@ -301,7 +324,8 @@ class TopologyState:
         sign = tree.present_count - old_present_count
         if sign:
             values = tree.assignment_values(tree.paths[-1][leaf])
-            for amounts, count in self._usage.get(("" if tree.has_hosts else flavor, values), {}).items():
+            owner = "" if tree.has_hosts and self.shares_hosts else flavor
+            for amounts, count in self._usage.get((owner, values), {}).items():
                 built.capacity.use(leaf, amounts, sign * count)
         return True
 
@@ -323,6 +347,8 @@ class TopologyState:
         result.is_enabled, result.topologies, result.flavors = self.is_enabled, {**self.topologies}, {**self.flavors}
         result.nodes, result.is_profile_mixed = {**self.nodes}, self.is_profile_mixed
         result.is_balanced, result.keeps_slices = self.is_balanced, self.keeps_slices
+        result.obeys_preferences, result.recomputes = self.obeys_preferences, self.recomputes
+        result.shares_hosts = self.shares_hosts
         result._pods = {**self._pods}
         result._pods_by_node = {node: {**pod_counts} for node, pod_counts in self._pods_by_node.items()}
         result._usage = {domain: {**pod_counts} for domain, pod_counts in self._usage.items()}
@@ -370,7 +396,7 @@ class TopologyState:
     def add_usage(self, usage: TopologyUsage, sign: int = 1) -> None:
         """Count the usage of a Workload (sign 1), or stop counting it (-1)."""
         for flavor, is_host, values, amounts, count in usage:
-            owner = "" if is_host else flavor
+            owner = "" if is_host and self.shares_hosts else flavor
             _add_count(self._usage, (owner, values), amounts, sign * count)
         self.assume(usage, sign)
 
@@ -407,10 +433,10 @@ class TopologyState:
                     built.capacity.occupy(leaf, amounts, sign * count)
 
     def _affected(self, flavor: str, *, is_host: bool) -> list[FlavorTopology]:
-        if is_host:
+        if is_host and self.shares_hosts:
             return [built for built in self._built.values() if built.tree.has_hosts]
         own = self._built.get(flavor)
-        return [] if own is None or own.tree.has_hosts else [own]
+        return [] if own is None or own.tree.has_hosts is not is_host else [own]
 
     def fits(self, usage: TopologyUsage) -> bool:
         """Return whether each domain has room for its pods; the resource `pods` is not compared, as in Kueue."""

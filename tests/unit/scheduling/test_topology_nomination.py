@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api.meta import Obj, with_metadata
-from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
+from batchyard.api.meta import Obj, with_metadata, with_path
+from batchyard.api.views.node import Taint
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
 from batchyard.api.views.workload import workload_view
 from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.cycle import holder_from_admission
-from batchyard.scheduling.decisions import Admit, Preempt
+from batchyard.scheduling.cycle import Cycle, holder_from_admission
+from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
 from batchyard.topology.state import usage_of
-from racks import LEVELS, racks, template
+from racks import LEVELS, node, racks, template
 from yard import SchedulerBench, group, preemption, queue, workload
 
 ONE_RACK: dict[str, Any] = {"required": "rack"}
@@ -83,6 +84,16 @@ def test_workloads_of_one_cycle_get_different_domains() -> None:
     heads = [workload(name, queue=name, pod_sets=[pods(2, **ONE_RACK)]) for name in "ab"]
     assert [hosts_of(each) for each in bench.cycle(*heads)] == ["b1r1h1:2", "b1r2h1:2"]
     assert [hosts_of(each) for each in bench.cycle(heads[1])] == ["b1r1h1:2"]
+
+
+def test_workload_without_its_domains_waits_if_it_cannot_search_again_in_the_cycle() -> None:
+    bench = bench_of(tas_queue("a"), tas_queue("b"), hosts={"b1r1h1": 2, "b1r2h1": 2})
+    bench.snapshot.topology.enable({"TASRecomputeAssignmentWithinSchedulingCycle": False})
+    heads = [workload(name, queue=name, pod_sets=[pods(2, **ONE_RACK)]) for name in "ab"]
+    first, second = bench.cycle(*heads)
+    assert hosts_of(first) == "b1r1h1:2"
+    assert isinstance(second, StayPending)
+    assert second.why.message == "Workload no longer fits after processing another workload"
 
 
 def test_workload_of_lower_priority_is_preempted_for_its_domain() -> None:
@@ -195,3 +206,74 @@ def test_slice_cannot_constrain_its_level_if_it_keeps_its_domains(field: str) ->
     waiting = bench.wait(elastic("new", 3, replaces="old", **{field: "rack"}))
     message = f"{field} topology is not supported with ElasticJobsViaWorkloadSlices"
     assert waiting.why.message.endswith(message)
+
+
+# Updates of pod sets by AdmissionChecks.
+
+
+def checked(state: str = "Ready", *more: Obj, **update: Any) -> Obj:
+    """A Workload of two pods that select hosts of the pool `a`, and an AdmissionCheck that updates them."""
+    pod_set = pods(2, **ONE_RACK)
+    pod_set["template"]["spec"]["nodeSelector"] = {"pool": "a"}
+    updates = [{"name": "main", **update}, *more]
+    check = {"name": "machines", "state": state, "podSetUpdates": updates}
+    return with_path(workload(pod_sets=[pod_set]), ("status", "admissionChecks"), [check])
+
+
+def checked_bench() -> SchedulerBench:
+    """A bench with hosts of the pool `a`, each in its own rack and zone; the second one has a taint."""
+    bench = bench_of(tas_queue(), hosts={})
+    taint = Taint("new", "", "NoSchedule")
+    hosts = [
+        node("b1/b1r1/h1", pool="a", zone="x"),
+        node("b1/b1r2/h2", 2, pool="a", zone="x", taints=[taint]),
+        node("b1/b1r3/h3", 3, pool="a", zone="y"),
+    ]
+    bench.snapshot.topology.replace_nodes((), hosts)
+    return bench
+
+
+def test_updates_of_ready_checks_restrict_and_extend_the_domains() -> None:
+    bench = checked_bench()
+    tolerated = {"key": "new", "operator": "Exists"}
+    assert hosts_of(bench.admission(checked())) == "h3:2"
+    assert hosts_of(bench.admission(checked(nodeSelector={"zone": "x"}))) == "h1:2"
+    assert hosts_of(bench.admission(checked(nodeSelector={"zone": "x"}, tolerations=[tolerated]))) == "h2:2"
+    assert hosts_of(bench.admission(checked("Pending", nodeSelector={"zone": "x"}))) == "h3:2"
+    other = {"name": "other", "nodeSelector": {"zone": "x"}}
+    assert hosts_of(bench.admission(checked("Ready", other))) == "h3:2"
+
+
+@pytest.mark.parametrize(
+    ("update", "later", "text"),
+    [
+        ({"nodeSelector": {"pool": "b"}}, {}, "nodeSelector: conflict for key=pool, value1=a, value2=b"),
+        ({"labels": {"l": "1"}}, {"labels": {"l": "2"}}, "labels: conflict for key=l, value1=1, value2=2"),
+    ],
+    ids=["template", "earlier update"],
+)
+def test_conflicting_update_prevents_the_placement(update: Any, later: Any, text: str) -> None:
+    waiting = checked_bench().wait(checked("Ready", {"name": "main", **later}, **update))
+    reason = f"invalid podSetUpdate for PodSet main, error: invalid admission check PodSetUpdate: conflict for {text}"
+    assert waiting.why.message == f"couldn't assign flavors to pod set main: {reason}"
+
+
+def failed_heads(*names: str) -> list[Head]:
+    """Admitted Workloads of one pod on a failed host."""
+    domains = format_topology_assignment(TopologyAssignment((HOSTNAME,), (TopologyDomain(("gone",), 1),)))
+    held = {"name": "main", "count": 1, "flavors": {"cpu": "tas"}, "topologyAssignment": domains}
+    status = {
+        "admission": {"clusterQueue": "cq", "podSetAssignments": [held]},
+        "unhealthyNodes": [{"name": "gone"}],
+        "conditions": [make.condition("QuotaReserved"), make.condition("Admitted")],
+    }
+    return [Head(workload_view(workload(name, pod_sets=[pods(1)], status=status)), "cq") for name in names]
+
+
+@pytest.mark.parametrize("recomputes", [True, False])
+def test_replacement_is_searched_again_in_the_cycle_unless_the_gate_is_off(recomputes: bool) -> None:
+    bench = bench_of(tas_queue(), hosts={"b1r1h1": 1, "b1r1h2": 1})
+    bench.snapshot.topology.recomputes = recomputes
+    cycle = Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
+    cycle.run([], failed_heads("a", "b"))
+    assert [each.is_skipped for each in cycle.replacements] == [False, not recomputes]

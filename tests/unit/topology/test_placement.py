@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
-from racks import place, racks, request, state
+from batchyard.api.well_known import HOSTNAME
+from batchyard.topology.assigner import PodSetTopologyRequest
+from batchyard.topology.state import TopologyState
+from racks import node, place, racks, request, state, template
 
 RACK: dict[str, Any] = {"podSetSliceRequiredTopology": "rack"}
 
@@ -105,3 +108,82 @@ def test_balanced_placement_spreads_evenly_over_fewest_domains() -> None:
     assert place(state(*racks(**hosts)), request(6, preferred="rack")) == "b1r1h1:4 b1r3h1:2"
     balanced = state(*racks(**hosts), TASBalancedPlacement=True)
     assert place(balanced, request(6, preferred="rack")) == "b1r1h1:3 b1r3h1:3"
+
+
+# Preferred node affinity, with the gate TASRespectNodeAffinityPreferred.
+
+
+def preferring(count: int, *terms: tuple[int, str], **fields: Any) -> PodSetTopologyRequest:
+    """Pods that prefer hosts: each term is a weight and the value of the label `tier`."""
+    preferences = [
+        {"weight": weight, "preference": {"matchExpressions": [{"key": "tier", "operator": "In", "values": [tier]}]}}
+        for weight, tier in terms
+    ]
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferences}}
+    return request(count, **fields)._replace(template=template(affinity=affinity))
+
+
+def tiers(**hosts: tuple[int, str]) -> TopologyState:
+    """Hosts with cpus and a tier each, and the gate."""
+    nodes = [node(f"b1/{name[:2]}/{name}", cpu, tier=tier) for name, (cpu, tier) in hosts.items()]
+    return state(*nodes, TASRespectNodeAffinityPreferred=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hosts"),
+    [({"unconstrained": True}, "r2h1:2"), ({"required": "rack"}, "r2h1:2"), ({"preferred": HOSTNAME}, "r2h1:2")],
+)
+def test_score_comes_before_the_fit(fields: Any, hosts: str) -> None:
+    topology = tiers(r1h1=(2, "slow"), r2h1=(4, "fast"), r3h1=(9, "fast"))
+    pods = preferring(2, (10, "fast"), **fields)
+    assert place(topology, pods) == hosts
+    assert place(state(*topology.nodes.values()), pods) == "r1h1:2"
+
+
+def test_scores_of_all_hosts_and_terms_add_up() -> None:
+    topology = tiers(r1h1=(4, "a"), r2h1=(2, "b"), r2h2=(2, "b"))
+    assert place(topology, preferring(2, (50, "a"), (20, "b"), required="rack")) == "r1h1:2"
+    assert place(topology, preferring(2, (50, "a"), (20, "b"), (10, "b"), required="rack")) == "r2h1:2"
+
+
+def test_required_level_falls_back_to_a_less_preferred_domain_but_preferred_level_climbs() -> None:
+    topology = tiers(r1h1=(2, "fast"), r2h1=(3, "slow"), r3h1=(4, "slow"))
+    assert place(topology, preferring(3, (1, "fast"), required="rack")) == "r2h1:3"
+    assert place(topology, preferring(3, (1, "fast"), preferred="rack")) == "r1h1:2 r2h1:1"
+    assert place(topology, preferring(5, (1, "fast"), unconstrained=True)) == "r1h1:2 r2h1:3"
+
+
+def test_fields_are_matched_and_empty_or_weightless_terms_are_ignored() -> None:
+    topology = tiers(r1h1=(2, "a"), r2h1=(2, "a"))
+    field = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["r2h1"]}]}
+    others = [{"weight": 99, "preference": {}}, {"weight": 0, "preference": field}]
+    for terms, host in (([*others, {"weight": 1, "preference": field}], "r2h1:1"), (others, "r1h1:1")):
+        affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
+        pods = request(1, required="rack")._replace(template=template(affinity=affinity))
+        assert place(topology, pods) == host
+
+
+def test_scores_follow_changes_of_nodes() -> None:
+    topology = tiers(r1h1=(2, "slow"), r2h1=(2, "fast"))
+    pods = preferring(1, (1, "fast"), required="rack")
+    assert place(topology, pods) == "r2h1:1"
+    tiers_by_host = {"r1h1": "fast", "r2h1": "slow"}
+    for name, tier in tiers_by_host.items():
+        topology.observe_node(node_object(name, tier), None, is_deleted=False)
+    assert place(topology, pods) == "r1h1:1"
+
+
+def test_leader_is_placed_by_score_too() -> None:
+    topology = tiers(r1h1=(3, "slow"), r2h1=(4, "fast"))
+    workers = preferring(2, (1, "fast"), required="rack", group="g")
+    assert place(topology, workers, request(1, "leader", required="rack", group="g")) == {
+        "main": "r2h1:2",
+        "leader": "r2h1:1",
+    }
+
+
+def node_object(name: str, tier: str) -> Any:
+    """A ready Node of a tier with room for two pods."""
+    labels = {"block": "b1", "rack": name[:2], HOSTNAME: name, "tier": tier}
+    status = {"allocatable": {"cpu": "2", "pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}

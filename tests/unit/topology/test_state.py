@@ -222,3 +222,16 @@ def test_nodes_with_one_host_name_form_one_domain() -> None:
 
 def test_tree_without_nodes_has_no_domains() -> None:
     assert TopologyTree(LEVELS, []).paths == [[], [], []]
+
+
+def test_flavors_do_not_share_usage_without_the_gate() -> None:
+    topology = state(*racks(b1r1h1=4), TASHandleOverlappingFlavors=False)
+    topology.put_flavor(flavor("other"))
+    topology.build()
+    topology.add_usage(usage("b1r1h1", 3))
+    assert (free_pods(topology), free_pods(topology, "other")) == (1, 4)
+    topology.put_flavor(flavor("other"))
+    copy = topology.copy()
+    assert (free_pods(copy), free_pods(copy, "other")) == (1, 4)
+    assert topology.observe_node(node_object("b1r1h2"), None, is_deleted=False)
+    assert (free_pods(topology), free_pods(topology, "other")) == (5, 8)

@@ -58,6 +58,14 @@ class Toleration(NamedTuple):
         return self.operator in {"", "Equal"} and self.value == taint.value
 
 
+class WeightedNodeTerm(NamedTuple):
+    """A preferred term of node affinity: its weight, and its requirements on the labels and fields of a node."""
+
+    weight: int
+    labels: tuple[Requirement, ...]
+    fields: tuple[Requirement, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
     """The parsed requests and scheduling constraints of a pod template."""
@@ -70,6 +78,8 @@ class PodTemplate:
     tolerations: tuple[Toleration, ...]
     #: The containers whose requests exceed their limits: pairs of the path in the pod spec and the resources.
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
+    #: Preferred node affinity; terms without weight or requirements are omitted.
+    preferred_affinity: tuple[WeightedNodeTerm, ...] = ()
 
 
 @memoized_if_short(maxsize=65536)
@@ -99,6 +109,7 @@ def parse_pod_template(spec: Mapping[str, Any]) -> PodTemplate:
         affinity=_required_affinity(spec),
         tolerations=tuple(map(parse_toleration, spec.get("tolerations") or ())),
         over_limit=tuple(_requests_over_limit(spec)),
+        preferred_affinity=_preferred_affinity(spec) if spec.get("affinity") else (),
     )
 
 
@@ -182,12 +193,23 @@ def _required_affinity(spec: Mapping[str, Any]) -> tuple[tuple[Requirement, ...]
     if not required_affinity:
         return None
     selector_terms: Sequence[Mapping[str, Any]] = required_affinity.get("nodeSelectorTerms") or ()
-    return tuple(
-        tuple(
-            Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in t.get("matchExpressions") or ()
-        )
-        for t in selector_terms
-    )
+    return tuple(_parse_requirements(t.get("matchExpressions") or ()) for t in selector_terms)
+
+
+def _parse_requirements(expressions: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+    return tuple([Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in expressions])
+
+
+def _preferred_affinity(spec: Mapping[str, Any]) -> tuple[WeightedNodeTerm, ...]:
+    node_affinity: Mapping[str, Any] = spec["affinity"].get("nodeAffinity") or {}
+    terms: list[WeightedNodeTerm] = []
+    for preferred in node_affinity.get(well_known.PREFERRED) or ():
+        preference: Mapping[str, Any] = preferred.get("preference") or {}
+        labels = _parse_requirements(preference.get("matchExpressions") or ())
+        fields = _parse_requirements(preference.get("matchFields") or ())
+        if preferred["weight"] and (labels or fields):
+            terms.append(WeightedNodeTerm(preferred["weight"], labels, fields))
+    return tuple(terms)
 
 
 def _requests_over_limit(spec: Mapping[str, Any]) -> Iterable[tuple[str, tuple[str, ...]]]:

@@ -6,11 +6,13 @@ pkg/cache/queue/second_pass_queue.go.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, StatusDraft, annotation, find_condition, is_true, key_of, with_path
-from batchyard.api.views.node import Taint, Toleration, parse_taint, parse_toleration
+from batchyard.api.times import parse_time
+from batchyard.api.views.node import Taint, parse_taint, parse_toleration
 from batchyard.api.views.topology import format_topology_assignment
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Duration, Instant, exponential_backoff
@@ -26,6 +28,9 @@ from batchyard.topology.ungater import has_ended, has_topology_gate, pod_owner_n
 _DELETED: Final = EventType.DELETED
 _NO_KEYS: Final[dict[Key, None]] = {}
 _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+_NO_GATES: Final[Mapping[str, bool]] = {}
+#: How long a node may be unready while pods run on it, without the gate TASReplaceNodeOnPodTermination.
+_NODE_FAILURE_DELAY: Final = 30 * SECOND
 _TERMINATED_MESSAGE: Final = "Pod terminated by Kueue NodeController due to node taint"
 
 
@@ -42,12 +47,23 @@ def assigned_nodes(view: WorkloadView) -> list[str]:
     return [domain.values[-1] for each in topologies if each.is_by_host for domain in each.domains]
 
 
+class _NodeHealth(Enum):
+    """Whether pods can use a node; a draining node fails once no pod runs on it, and pods cannot start there."""
+
+    USABLE = "usable"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
 class NodeFailures:
     """Controller that records failed nodes in `status.unhealthyNodes`, and evicts Workloads with several of them.
 
     A node fails at once if it is deleted or has no Ready condition. If it is not ready, or has a taint that the pods do
     not tolerate for ever, it has failed once the Workload has no running pods on it. The taint of a cordon counts only
     for Workloads of jobs. Pods that wait for a node where they cannot start fail, so that their job replaces them.
+
+    With the feature gate TASReplaceNodeOnPodTermination disabled, a node that is not ready for 30 seconds, or has a
+    taint that the pods do not tolerate, fails at once. With TASReplaceNodeOnNodeTaints disabled, taints do not count.
     """
 
     name = "node-failures"
@@ -55,7 +71,10 @@ class NodeFailures:
     rank = 2
     kinds = (scheme.NODE, scheme.WORKLOAD, scheme.POD)
 
-    def __init__(self) -> None:
+    def __init__(self, gates: Mapping[str, bool] = _NO_GATES) -> None:
+        """Create the controller; `gates` are the feature gates of topology-aware scheduling that are set."""
+        self._waits_for_pods = gates.get(well_known.TAS_POD_TERMINATION, True)
+        self._checks_taints = gates.get(well_known.TAS_TAINTED_NODES, True)
         self._workloads_by_node: dict[str, dict[Key, None]] = {}
         self._nodes_by_workload: dict[Key, list[str]] = {}
         #: The pods that must run on a node, by its name, and have not been scheduled yet; and those that have been.
@@ -71,9 +90,14 @@ class NodeFailures:
         if event.key.kind == scheme.POD:
             return self._observe_pod(event)
         is_relevant = (
-            event.old is None or event.type is _DELETED or _health_fields(event.old) != _health_fields(event.obj)
+            event.old is None
+            or event.type is _DELETED
+            or is_true(event.old, "Ready") is not is_true(event.obj, "Ready")
+            or (self._checks_taints and _taints_of(event.old) != _taints_of(event.obj))
         )
         is_used = event.key.name in self._workloads_by_node or event.key.name in self._waiting_pods
+        # A node that has been unready for a while may have Workloads by then.
+        is_used = is_used or not self._waits_for_pods
         return (event.key,) if is_relevant and is_used else ()
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -82,12 +106,17 @@ class NodeFailures:
         node = reader.get(key)
         if node is None and not reader.list(scheme.NODE):
             return outcome  # Nodes are not watched
+        if node is not None and not self._waits_for_pods:
+            failed_at = _failed_at(node)
+            if failed_at > now:
+                return ReconcileResult(requeue_at=failed_at)
         owners = self._owners_of_running_pods(key.name, reader)
         for workload_key in self._workloads_by_node.get(key.name, _NO_KEYS):
             workload = reader.get(workload_key)
             if workload is not None:
                 has_pods = (workload_key.namespace, slice_name(workload)) in owners
-                has_failed = _has_failed(key.name, node, workload, reader, has_pods=has_pods)
+                health = self._health_of(key.name, node, workload, reader)
+                has_failed = health is _NodeHealth.FAILED or (health is _NodeHealth.DRAINING and not has_pods)
                 _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
         if key.name in self._waiting_pods and node is not None and find_condition(node, "Ready") is not None:
             self._end_waiting_pods(key.name, node, reader, now, outcome)
@@ -132,9 +161,23 @@ class NodeFailures:
             workload = new_workloads.get(workload_key) or reader.get(workload_key)
             if workload is None or is_true(workload, "Finished") or is_true(workload, "Evicted"):
                 continue
-            if workload_key not in assigned or not _may_start_pods(name, node, workload, reader):
+            is_draining = self._health_of(name, node, workload, reader) is _NodeHealth.DRAINING
+            if workload_key not in assigned or is_draining:
                 event = EventRecord(pod_key, "Normal", "PodTerminatedByKueue", _TERMINATED_MESSAGE)
                 outcome.add(UpdateStatus(_failed_pod(pod, now)), [event])
+
+    def _health_of(self, name: str, node: Obj | None, workload: Obj, reader: Reader) -> _NodeHealth:
+        """Return the health of a node for the pods of a Workload that are assigned to it."""
+        if node is None or find_condition(node, "Ready") is None:
+            return _NodeHealth.FAILED
+        is_ready = is_true(node, "Ready")
+        taints = [] if not is_ready or not self._checks_taints else _scheduling_taints(node, workload)
+        if is_ready and (not taints or _tolerates_all(workload, name, taints, reader, permanently=True)):
+            return _NodeHealth.USABLE
+        if self._waits_for_pods:
+            return _NodeHealth.DRAINING
+        is_tolerated = is_ready and _tolerates_all(workload, name, taints, reader, permanently=False)
+        return _NodeHealth.DRAINING if is_tolerated else _NodeHealth.FAILED
 
     def _index_workload(self, event: WatchEvent) -> Sequence[str]:
         """Index the nodes of a Workload while it is admitted; return them."""
@@ -163,8 +206,17 @@ def _index_pod(index: dict[str, dict[Key, None]], node: str, pod: Key, *, is_mem
             del index[node]
 
 
-def _health_fields(node: Obj) -> tuple[bool, object]:
-    return is_true(node, "Ready"), (node.get("spec") or {}).get("taints") or []
+def _taints_of(node: Obj) -> Sequence[Mapping[str, Any]]:
+    taints: Sequence[Mapping[str, Any]] = (node.get("spec") or {}).get("taints") or ()
+    return taints
+
+
+def _failed_at(node: Obj) -> Instant:
+    """Return when a node that is not ready has failed, although pods may run on it; 0 for other nodes."""
+    condition = find_condition(node, "Ready")
+    if condition is None or condition["status"] == "True" or "lastTransitionTime" not in condition:
+        return 0
+    return parse_time(condition["lastTransitionTime"]) + _NODE_FAILURE_DELAY
 
 
 def _record_health(
@@ -206,47 +258,42 @@ def _failed_pod(pod: Obj, now: Instant) -> Obj:
     return draft.result()
 
 
-def _has_failed(name: str, node: Obj | None, workload: Obj, reader: Reader, *, has_pods: bool) -> bool:
-    if node is None or find_condition(node, "Ready") is None:
-        return True
-    return not has_pods and not _may_start_pods(name, node, workload, reader)
-
-
-def _may_start_pods(name: str, node: Obj, workload: Obj, reader: Reader) -> bool:
-    """Return whether the node of a topology assignment is ready and has no taints that the pods do not tolerate."""
-    if not is_true(node, "Ready"):
-        return False
-    taints = [parse_taint(taint) for taint in (node.get("spec") or {}).get("taints") or ()]
+def _scheduling_taints(node: Obj, workload: Obj) -> list[Taint]:
     # A Workload without a job has no pods whose end would tell that a cordoned node is drained.
     ignored_key = "" if workload["metadata"].get("ownerReferences") else well_known.UNSCHEDULABLE
-    taints = [t for t in taints if t.effect in _SCHEDULING_EFFECTS and t.key != ignored_key]
-    return not taints or _tolerates_all(workload, name, taints, reader)
+    taints = [parse_taint(taint) for taint in _taints_of(node)]
+    return [taint for taint in taints if taint.effect in _SCHEDULING_EFFECTS and taint.key != ignored_key]
 
 
-def _tolerates_all(workload: Obj, node: str, taints: Sequence[Taint], reader: Reader) -> bool:
-    """Return whether all pods of a Workload that are assigned to a node tolerate its taints without a time limit."""
+def _tolerates_all(workload: Obj, node: str, taints: Sequence[Taint], reader: Reader, *, permanently: bool) -> bool:
+    """Return whether all pods of a Workload that are assigned to a node tolerate its taints.
+
+    With `permanently`, tolerations with a time limit do not count.
+    """
     for held in workload_view(workload).admitted_pod_sets:
         if held.topology is None or all(domain.values[-1] != node for domain in held.topology.domains):
             continue
-        tolerations = _tolerations_of_pod_set(workload, held.name)
+        objs = _tolerations_of_pod_set(workload, held.name)
         for flavor in dict.fromkeys(held.flavors.values()):
             flavor_obj = reader.get(Key(scheme.RESOURCE_FLAVOR, "", flavor)) or {}
-            tolerations += _permanent_tolerations((flavor_obj.get("spec") or {}).get("tolerations") or ())
+            objs += (flavor_obj.get("spec") or {}).get("tolerations") or ()
+        tolerations = [parse_toleration(o) for o in objs if not permanently or o.get("tolerationSeconds") is None]
         if any(not any(toleration.tolerates(taint) for toleration in tolerations) for taint in taints):
             return False
     return True
 
 
-def _tolerations_of_pod_set(workload: Obj, name: str) -> list[Toleration]:
+def _tolerations_of_pod_set(workload: Obj, name: str) -> list[Mapping[str, Any]]:
+    """Return the tolerations of a pod set, with those that AdmissionChecks add."""
     for pod_set in workload["spec"].get("podSets") or ():
         if pod_set["name"] == name:
             spec = (pod_set.get("template") or {}).get("spec") or {}
-            return _permanent_tolerations(spec.get("tolerations") or ())
+            tolerations: list[Mapping[str, Any]] = [*(spec.get("tolerations") or ())]
+            for check in lifecycle.checks_of(workload):
+                updates = [each for each in check.get("podSetUpdates") or () if each["name"] == name]
+                tolerations += updates[0].get("tolerations") or () if updates else ()
+            return tolerations
     return []
-
-
-def _permanent_tolerations(objs: Iterable[Mapping[str, Any]]) -> list[Toleration]:
-    return [parse_toleration(obj) for obj in objs if obj.get("tolerationSeconds") is None]
 
 
 # The queue of the Workloads with quota for which the scheduler must replace a failed node, or search delayed domains.
@@ -259,22 +306,6 @@ def needs_delayed_domains(workload: Obj) -> bool:
         return False
     checks = lifecycle.checks_of(workload)
     return bool(checks) and lifecycle.are_checks_ready(checks) and lifecycle.awaits_topology(workload["status"])
-
-
-def _with_check_updates(workload: Obj) -> Obj:
-    """Return the Workload with the node selectors and tolerations that its AdmissionChecks add to its pod templates."""
-    updates = [each for check in lifecycle.checks_of(workload) for each in check.get("podSetUpdates") or ()]
-    pod_sets = []
-    for pod_set in workload["spec"]["podSets"]:
-        for update in updates:
-            if update["name"] == pod_set["name"]:
-                spec = (pod_set.get("template") or {}).get("spec") or {}
-                node_selector = {**(spec.get("nodeSelector") or {}), **(update.get("nodeSelector") or {})}
-                tolerations = [*(spec.get("tolerations") or ()), *(update.get("tolerations") or ())]
-                pod_set = with_path(pod_set, ("template", "spec", "nodeSelector"), node_selector)  # noqa: PLW2901
-                pod_set = with_path(pod_set, ("template", "spec", "tolerations"), tolerations)  # noqa: PLW2901
-        pod_sets.append(pod_set)
-    return with_path(workload, ("spec", "podSets"), pod_sets)
 
 
 _BACKOFF_MIN: Final = SECOND
@@ -305,7 +336,7 @@ class SecondPassQueue:
         if event.type is not _DELETED and needs_replacement(view):
             return self._schedule(view, 1, now)
         if event.type is not _DELETED and not view.admitted and needs_delayed_domains(event.obj):
-            return self._schedule(workload_view(_with_check_updates(event.obj)), 1, now)
+            return self._schedule(view, 1, now)
         if view.key in self._retries and (event.type is _DELETED or view.finished or view.evicted or not view.admitted):
             del self._retries[view.key]
         return False

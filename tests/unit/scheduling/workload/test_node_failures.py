@@ -1,5 +1,6 @@
 """Replacement of failed nodes in topology assignments, in whole runs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import make
@@ -23,6 +24,8 @@ from batchyard.sim.event_log import Event, Evicted, OtherEvent, QuotaReserved, R
 from stage import Stage, condition_state
 
 HOSTNAME = "kubernetes.io/hostname"
+NO_GATES: Mapping[str, bool] = {}
+TERMINATION_OFF = {"TASReplaceNodeOnPodTermination": False}
 SCENARIO = {
     "apiVersion": "sim.batchyard.dev/v1alpha1",
     "kind": "Scenario",
@@ -179,9 +182,9 @@ def test_static_pod_uses_capacity_until_it_is_deleted() -> None:
     assert run(node("n1a"), pod, workload(2, required="rack")) == ["30 QuotaReserved n1a:2"]
 
 
-def stage_with_pod(**spec: Any) -> Stage:
+def stage_with_pod(gates: Mapping[str, bool] = NO_GATES, **spec: Any) -> Stage:
     """A Workload of a Job on nodes n1 and n2, and one of its pods, ungated for n1."""
-    stage = Stage(NodeFailures())
+    stage = Stage(NodeFailures(gates))
     domains = (TopologyDomain(("n1",), 1), TopologyDomain(("n2",), 1))
     admission = make.admission(main=2)
     assignment = format_topology_assignment(TopologyAssignment((HOSTNAME,), domains))
@@ -281,7 +284,7 @@ def delayed_stage(*, ready: bool) -> Stage:
     cache = SchedulerCache()
     cache.snapshot.topology.enable({})
     scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(watches_nodes=True))
-    stage = Stage(scheduler, WorkloadLifecycle())
+    stage = Stage(scheduler, WorkloadLifecycle(), NodeFailures())
     checks = {"admissionChecks": [{"name": "machines"}]}
     queue = make.cluster_queue(resourceGroups=[yard.group(tas={"cpu": 9})], admissionChecksStrategy=checks)
     check = {
@@ -351,3 +354,83 @@ def test_delayed_search_ends_with_an_eviction() -> None:
     stage.run(60)
     assert assigned(stage) == ("Pending", False, [])
     assert "SecondPassFailed" not in stage.reasons()
+
+
+def test_replacement_follows_the_selector_of_the_check() -> None:
+    stage = delayed_stage(ready=True)
+    stage.put(new_node("n1a"))
+    stage.run(1)
+    stage.put(node("n1b"), new_node("n1c"))
+    stage.delete(scheme.NODE, "n1a", "")
+    stage.run(3)
+    assert assigned(stage) == ("Ready", True, ["n1c"])
+
+
+def test_taint_that_a_check_tolerates_is_no_failure() -> None:
+    stage = stage_with_pod()
+    taint = {"key": "gone", "effect": "NoSchedule"}
+    update = {"name": "main", "tolerations": [{"key": "gone", "operator": "Exists"}]}
+    check = {"name": "machines", "state": "Ready", "podSetUpdates": [update]}
+    stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [check]))
+    stage.put(node("n1", taints=[taint]))
+    assert phase(stage) == "Pending"
+
+
+# Feature gates of node failures.
+
+
+def unready_node(name: str) -> Obj:
+    """A node that has not been ready since ten seconds after the start."""
+    return with_path(node(name), ("status", "conditions"), [make.condition("Ready", False, since=10)])
+
+
+def test_taints_are_no_failures_without_their_gate() -> None:
+    stage = stage_with_pod({"TASReplaceNodeOnNodeTaints": False})
+    stage.put(node("n1", taints=[{"key": "gone", "effect": "NoExecute"}]))
+    assert phase(stage) == "Pending"
+    stage.put(node("n1", ready=False))
+    assert phase(stage) == "Failed n1"
+
+
+def test_unready_node_fails_after_a_delay_while_pods_run_on_it() -> None:
+    for gates, failed in ((TERMINATION_OFF, " n1"), (NO_GATES, "")):
+        stage = stage_with_pod(gates, nodeName="n1")
+        stage.run(10)
+        stage.put(unready_node("n1"))
+        stage.run(39.9)
+        assert phase(stage) == "Pending"
+        stage.run(40)
+        assert phase(stage) == f"Pending{failed}"
+
+
+def test_node_that_recovers_before_the_delay_does_not_fail() -> None:
+    stage = stage_with_pod(TERMINATION_OFF, nodeName="n1")
+    stage.run(10)
+    stage.put(unready_node("n1"))
+    stage.run(30)
+    stage.put(node("n1"))
+    stage.run(60)
+    assert phase(stage) == "Pending"
+
+
+def test_waiting_pod_stays_until_the_delay_is_over_and_the_node_is_replaced() -> None:
+    stage = stage_with_pod(TERMINATION_OFF)
+    stage.put(unready_node("n1"))
+    stage.run(60)
+    assert phase(stage) == "Pending n1"
+
+
+def test_untolerated_taint_fails_at_once_but_one_tolerated_for_a_time_when_the_pods_are_gone() -> None:
+    taint = {"key": "gone", "effect": "NoExecute"}
+    stage = stage_with_pod(TERMINATION_OFF, nodeName="n1")
+    stage.put(node("n1", taints=[taint]))
+    assert phase(stage) == "Pending n1"
+    stage = stage_with_pod(TERMINATION_OFF, nodeName="n1")
+    toleration = {"key": "gone", "operator": "Exists", "tolerationSeconds": 9}
+    pod_set = make.pod_set("main", 2)
+    pod_set["template"]["spec"]["tolerations"] = [toleration]
+    stage.put(with_path(stage.workload(), ("spec", "podSets"), [pod_set]))
+    stage.put(node("n1", taints=[taint]))
+    assert phase(stage) == "Pending"
+    stage.put({**stage.get(scheme.POD, "p"), "status": {"phase": "Failed"}})
+    assert phase(stage) == "Failed n1"
