@@ -158,8 +158,8 @@ def watches_nodes_for_topologies(groups: Sequence[str]) -> bool:
 def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Return the verbs with which the controllers of `groups` write objects, by kind.
 
-    `groups` must be a subset of REMOTE_GROUPS. STATUS, FINALIZERS and BINDING stand for writes to
-    these subresources.
+    `groups` must be a subset of REMOTE_GROUPS. STATUS, FINALIZERS and BINDING stand for writes to these
+    subresources.
     """
     verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:

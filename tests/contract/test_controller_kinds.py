@@ -140,6 +140,6 @@ def test_scenes_cover_kinds_of_main_controllers(accesses: ControllerAccesses) ->
     assert scheme.JOB in seen["jobset-controller"]
     assert scheme.WORKLOAD in seen["placement"]
     assert scheme.NODE in seen["scheduler"]
-    assert (scheme.POD, BINDING) in accesses.written["scheduler"]
+    assert (scheme.POD, BINDING) in accesses.written["placement"]
     assert (scheme.POD, "patch") in accesses.written["topology-ungater"]
     assert (scheme.WORKLOAD, "status") in accesses.written["node-failures"]

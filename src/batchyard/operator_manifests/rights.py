@@ -58,7 +58,7 @@ _READ_VERBS: Final = ("list", "watch")
 _EXTENSIONS_GROUP: Final = "apiextensions.k8s.io"
 _REGISTRATION_GROUP: Final = "admissionregistration.k8s.io"
 _UPDATE_VERBS: Final = ("get", "update")
-#: The RBAC verb for each subresource of which every kind with this right has the same name.
+#: The RBAC verb of writes to a subresource, by the name of the subresource.
 _SUBRESOURCE_VERBS: Final = {controller_groups.FINALIZERS: "update", controller_groups.BINDING: "create"}
 
 
