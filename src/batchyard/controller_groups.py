@@ -77,6 +77,8 @@ CREATE, PATCH, DELETE, STATUS = "create", "patch", "delete", "status"
 #: Sets blockOwnerDeletion in owner references to the object. Source: the admission plugin
 #: OwnerReferencesPermissionEnforcement, which requires the right to update the owner's `finalizers`.
 FINALIZERS: Final = "finalizers"
+#: Assigns pods to nodes by the subresource `binding`, because Kubernetes rejects updates of `spec.nodeName`.
+BINDING: Final = "binding"
 _CREATE_DELETE: Final = (CREATE, DELETE)
 _ALL_VERBS: Final = (CREATE, PATCH, STATUS, DELETE)
 #: The verbs that each group uses on each kind, besides Events. The list is complete.
@@ -104,7 +106,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
     HOTSWAP: {scheme.POD: (STATUS, DELETE)},
     JOBS: {scheme.JOB: (STATUS, DELETE, FINALIZERS), scheme.POD: (CREATE, PATCH, DELETE)},
-    PLACEMENT: {scheme.POD: (PATCH, STATUS, DELETE), scheme.WORKLOAD: (STATUS,)},
+    PLACEMENT: {scheme.POD: (PATCH, STATUS, DELETE, BINDING), scheme.WORKLOAD: (STATUS,)},
     NODES: {scheme.NODE: (PATCH, STATUS), scheme.POD: (STATUS, DELETE)},
     AUTOSCALER: {
         **dict.fromkeys((scheme.NODE_POOL, scheme.INSTANCE, scheme.RESIZE_REQUEST), _CREATE_DELETE),
@@ -156,7 +158,8 @@ def watches_nodes_for_topologies(groups: Sequence[str]) -> bool:
 def verbs_by_written_kind(groups: Sequence[str]) -> Mapping[str, Sequence[str]]:
     """Return the verbs with which the controllers of `groups` write objects, by kind.
 
-    `groups` must be a subset of REMOTE_GROUPS. STATUS and FINALIZERS stand for writes to these subresources.
+    `groups` must be a subset of REMOTE_GROUPS. STATUS, FINALIZERS and BINDING stand for writes to these
+    subresources.
     """
     verbs_by_kind: dict[str, dict[str, None]] = {}
     for group in groups:

@@ -8,10 +8,11 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, group_kind, key_of
+from batchyard.api.views.pods import bound_node
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.client.transport import kind_of
-from batchyard.controller_groups import FINALIZERS, REMOTE_GROUPS, kinds_read, verbs_by_written_kind
+from batchyard.controller_groups import BINDING, FINALIZERS, REMOTE_GROUPS, kinds_read, verbs_by_written_kind
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write
 from batchyard.interfaces.controller import Controller, ReconcileResult
@@ -77,6 +78,8 @@ def write_accesses(write: Write, reader: Reader) -> Iterator[tuple[str, str]]:
     yield kind_of(write), _VERBS[type(write)]
     if not isinstance(write, Delete):
         old = None if isinstance(write, Create) else reader.get(key_of(write.obj))
+        if old is not None and kind_of(write) == scheme.POD and bound_node(write.obj) != bound_node(old):
+            yield scheme.POD, BINDING
         before = {} if old is None else blocked_owners(old)
         for uid, kind in blocked_owners(write.obj).items():
             if uid not in before:
@@ -137,5 +140,6 @@ def test_scenes_cover_kinds_of_main_controllers(accesses: ControllerAccesses) ->
     assert scheme.JOB in seen["jobset-controller"]
     assert scheme.WORKLOAD in seen["placement"]
     assert scheme.NODE in seen["scheduler"]
+    assert (scheme.POD, BINDING) in accesses.written["placement"]
     assert (scheme.POD, "patch") in accesses.written["topology-ungater"]
     assert (scheme.WORKLOAD, "status") in accesses.written["node-failures"]

@@ -48,16 +48,19 @@ class ClientDependencies:
 class _ConfirmationCondition(NamedTuple):
     """What confirms a write: the informer has reached a revision, or the object with a uid is gone from its cache.
 
-    A Conflict is confirmed by another version of the object than the version on which the write was based. A list that
-    starts after the response confirms any write, even if the server was restored from a backup since.
+    A Conflict is confirmed by another version of the object than the version on which the write was based. A binding is
+    confirmed by the pod with a node, or by the absence of the pod with this uid. A list that starts after the response
+    confirms any write, even if the server was restored from a backup since.
     """
 
     key: Key
     revision: int
+    #: The uid of a deleted object or of a bound pod; '' for other writes.
     deleted_object_uid: str
     #: The number of lists of the kind that were started before the response.
     list_count_at_write: int
     outdated_version: str = ""
+    is_binding: bool = False
 
 
 class _PendingResult:
@@ -256,14 +259,15 @@ class RestClient:
         is_marked_deleted = "deletionTimestamp" in metadata
         is_deletion_delayed = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
         list_count_at_write = self.informers[key.kind].lists
-        if is_deletion_delayed or not (is_marked_deleted or isinstance(write, Delete)):
+        is_deletion = not is_deletion_delayed and (is_marked_deleted or isinstance(write, Delete))
+        if not is_deletion and not response.is_binding:
             return _ConfirmationCondition(key, revision_of(response_body), "", list_count_at_write)
         cached_object = self._cache.get(key)
         uid = metadata.get("uid") or (response_body.get("details") or {}).get("uid")
-        deleted_object_uid = uid or ("" if cached_object is None else cached_object["metadata"]["uid"])
-        return (
-            None if cached_object is None else _ConfirmationCondition(key, 0, deleted_object_uid, list_count_at_write)
-        )
+        if cached_object is None:
+            return None
+        awaited_uid = uid or cached_object["metadata"]["uid"]
+        return _ConfirmationCondition(key, 0, awaited_uid, list_count_at_write, is_binding=response.is_binding)
 
     def _is_confirmed(self, confirmation: _ConfirmationCondition) -> bool:
         informer = self.informers[confirmation.key.kind]
@@ -274,6 +278,8 @@ class RestClient:
         cached_object = self._cache.get(confirmation.key)
         if confirmation.outdated_version and cached_object is not None:
             return bool(cached_object["metadata"]["resourceVersion"] != confirmation.outdated_version)
+        if confirmation.is_binding and cached_object is not None and cached_object["spec"].get("nodeName"):
+            return True
         return cached_object is None or cached_object["metadata"]["uid"] != confirmation.deleted_object_uid
 
     def _count_confirmed_write(self, pending_result: _PendingResult) -> None:
@@ -284,7 +290,7 @@ class RestClient:
 
     def _store_unwatched_object(self, response: WriteResponse) -> None:
         write = response.write
-        if isinstance(response.error, NotFound) and not isinstance(write, Create):
+        if response.is_binding or (isinstance(response.error, NotFound) and not isinstance(write, Create)):
             self._unwatched_objects.pop(write.key if isinstance(write, Delete) else key_of(write.obj), None)
         elif response.error is None and not isinstance(write, Delete):
             self._unwatched_objects[key_of(response.body)] = response.body

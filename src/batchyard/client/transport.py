@@ -274,15 +274,15 @@ def may_have_succeeded(response: HttpResponse) -> bool:
     return response.code in _LOST_RESPONSE_CODES and response.was_sent
 
 
-def error_of(response: HttpResponse, write: Write, response_body: Mapping[str, Any]) -> errors.ApiError | None:
+def error_of(
+    response: HttpResponse, write: Write, response_body: Mapping[str, Any], *, may_be_status: bool
+) -> errors.ApiError | None:
     """Return the API error of a response to a write; None if the write succeeded.
 
     `response_body` is the decoded body. The code 200 alone is no success, because a proxy may have sent it: the body
-    must be an API object or, for a Delete, a Status.
+    must be an API object or, with `may_be_status` (a Delete, or the binding of a pod), a Status.
     """
-    if 200 <= response.code < 300 and (
-        is_object(response_body) or (isinstance(write, Delete) and "kind" in response_body)
-    ):
+    if 200 <= response.code < 300 and (is_object(response_body) or (may_be_status and "kind" in response_body)):
         return None
     message = str(response_body.get("message") or response.trouble or failure_reason(response))
     if response.code == 404:

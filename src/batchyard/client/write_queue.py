@@ -61,6 +61,7 @@ PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 #: The field managers above, which both Kueue and this client use.
 SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
 _RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"
+_BINDING_SUBRESOURCE: Final = "binding"
 #: The conditions that Kueue applies as `kueue-admission`.
 _ADMISSION_CONDITIONS: Final = frozenset(
     {
@@ -97,9 +98,10 @@ def write_requests(write: Write, base_object: Obj | None, served_kind: ServedKin
 def _binding_request(
     write: Write, merge_request: HttpRequest, served_kind: ServedKind, version: str
 ) -> HttpRequest | None:
-    """Return the request that binds a pod, if this is all that a write changes; else None.
+    """Return the request that binds a pod, if a write changes only its node and sets annotations; else None.
 
-    Kubernetes rejects updates of `spec.nodeName`. Source: pkg/registry/core/pod/storage (BindingREST).
+    Kubernetes rejects updates of `spec.nodeName`. It adds the annotations of a Binding to the pod. A Binding cannot
+    remove annotations. Source: pkg/registry/core/pod/storage (BindingREST).
     """
     if not isinstance(write, Update) or kind_of(write) != scheme.POD:
         return None
@@ -107,13 +109,22 @@ def _binding_request(
     node = patch.get("spec", {}).get("nodeName")
     if not node or {**patch, "metadata": None, "spec": None} != {"metadata": None, "spec": None}:
         return None
-    if len(patch["spec"]) > 1 or patch.get("metadata", {}).keys() - {"resourceVersion"}:
+    changed_metadata = patch.get("metadata", {})
+    if len(patch["spec"]) > 1 or changed_metadata.keys() - {"resourceVersion", "annotations"}:
         return None
-    metadata = {"name": name_of(write), "uid": write.obj["metadata"].get("uid", "")}
+    metadata: dict[str, Any] = {"name": name_of(write), "uid": write.obj["metadata"].get("uid", "")}
+    if "annotations" in changed_metadata:
+        metadata["annotations"] = annotations = changed_metadata["annotations"]
+        if annotations is None or None in annotations.values():
+            return None
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    path = object_path(served_kind, version, namespace_of(write), name_of(write), "binding")
+    path = object_path(served_kind, version, namespace_of(write), name_of(write), _BINDING_SUBRESOURCE)
     return HttpRequest("POST", path, _encode(binding))
+
+
+def _is_binding_request(request: HttpRequest | None) -> bool:
+    return request is not None and request.method == "POST" and request.path.endswith(f"/{_BINDING_SUBRESOURCE}")
 
 
 def merge_patch(old_object: Mapping[str, Any], new_object: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,9 +261,11 @@ class WriteResponse(NamedTuple):
     """A write, and the object or error with which the server responded."""
 
     write: Write
-    #: The object in the response, or a Status.
+    #: The object in the response, or a Status; after a binding, the written pod with its old resourceVersion.
     body: Obj
     error: ApiError | None
+    #: Whether the write has bound a pod. The server's response to a binding does not contain the pod.
+    is_binding: bool = False
 
 
 class Submission:
@@ -376,7 +389,8 @@ class WriteQueue:
             self._timers.call_at(self._timers.now() + retry_delay, lambda: self._send_when_allowed(submission))
             return
         response_body = decode_object(http_response.body)
-        error = error_of(http_response, write, response_body)
+        is_binding = _is_binding_request(submission.request)
+        error = error_of(http_response, write, response_body, may_be_status=is_binding or isinstance(write, Delete))
         self._report_rejection(write, http_response.code, error)
         if error is not None and submission.is_repeat and self._accept_repeat_error(submission, write, error):
             return
@@ -386,7 +400,10 @@ class WriteQueue:
                 submission.tries, submission.is_repeat = 0, False
                 self._send_when_allowed(submission)
                 return
-        self._complete_write(submission, self._response_from_body(write, response_body, error))
+        if is_binding and error is None and isinstance(write, Update):
+            self._complete_write(submission, WriteResponse(write, write.obj, None, is_binding=True))
+        else:
+            self._complete_write(submission, self._response_from_body(write, response_body, error))
 
     def _report_rejection(self, write: Write, status_code: int, error: ApiError | None) -> None:
         """Pass the message about a rejected write to `on_refused`; after a success (`error` is None), reset its counts.

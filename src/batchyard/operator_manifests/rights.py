@@ -58,6 +58,8 @@ _READ_VERBS: Final = ("list", "watch")
 _EXTENSIONS_GROUP: Final = "apiextensions.k8s.io"
 _REGISTRATION_GROUP: Final = "admissionregistration.k8s.io"
 _UPDATE_VERBS: Final = ("get", "update")
+#: The RBAC verb of writes to a subresource, by the name of the subresource.
+_SUBRESOURCE_VERBS: Final = {controller_groups.FINALIZERS: "update", controller_groups.BINDING: "create"}
 
 
 def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
@@ -94,13 +96,14 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         object_verbs = [
             verb
             for verb in written_verbs
-            if verb != controller_groups.FINALIZERS and (verb != controller_groups.STATUS or not info.has_status)
+            if verb not in _SUBRESOURCE_VERBS and (verb != controller_groups.STATUS or not info.has_status)
         ]
         verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(object_verbs))
         if controller_groups.STATUS in written_verbs and info.has_status:
             verbs_by_resource[info.group, f"{info.plural}/status"] = {controller_groups.PATCH: None}
-        if controller_groups.FINALIZERS in written_verbs:
-            verbs_by_resource[info.group, f"{info.plural}/finalizers"] = {"update": None}
+        for subresource, verb in _SUBRESOURCE_VERBS.items():
+            if subresource in written_verbs:
+                verbs_by_resource[info.group, f"{info.plural}/{subresource}"] = {verb: None}
     resources_by_verbs: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (group, resource), needed_verbs in verbs_by_resource.items():
         resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import Conflict
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.api.scheme import kind_info
 from batchyard.apiserver.patch import apply_merge_patch
-from batchyard.client.transport import HttpRequest
+from batchyard.client.transport import HttpRequest, HttpResponse
 from batchyard.client.write_queue import (
     ADMISSION_MANAGER,
+    MERGE_PATCH,
     PODS_READY_MANAGER,
     RECLAIMABLE_PODS_MANAGER,
     merge_patch,
@@ -30,6 +31,8 @@ KUEUE = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads"
 JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
 ASSIGNED = {"name": "main", "flavors": {"cpu": "all"}, "resourceUsage": {"cpu": "1"}, "count": 1}
 GIVEN = {"clusterQueue": "all", "podSetAssignments": [ASSIGNED]}
+POD_PATH = "/api/v1/namespaces/team/pods/p"
+BINDING = f"{POD_PATH}/binding"
 TIME = "2026-01-01T00:00:00Z"
 
 
@@ -192,17 +195,101 @@ POD: Obj = {
 }
 
 
-def request_for(pod: Obj) -> HttpRequest:
-    return next(write_requests(Update(pod), POD, kind_info(scheme.POD), "v1"))
+def request_for(pod: Obj, base: Obj = POD) -> HttpRequest:
+    return next(write_requests(Update(pod), base, kind_info(scheme.POD), "v1"))
+
+
+def bound(pod: Obj) -> Obj:
+    return with_path(pod, ("spec", "nodeName"), "n")
 
 
 def test_pod_gets_its_node_by_a_binding_because_kubernetes_rejects_an_update() -> None:
-    request = request_for(with_path(POD, ("spec", "nodeName"), "n"))
-    assert (request.method, request.path) == ("POST", "/api/v1/namespaces/team/pods/p/binding")
+    request = request_for(bound(POD))
+    assert (request.method, request.path) == ("POST", BINDING)
     binding = msgspec.json.decode(request.body)
     assert (binding["kind"], binding["metadata"]["uid"], binding["target"]["name"]) == ("Binding", "u", "n")
 
 
-def test_node_is_part_of_a_patch_that_changes_other_fields_too() -> None:
-    pod = with_path(with_path(POD, ("spec", "nodeName"), "n"), ("metadata", "annotations"), {"a": "b"})
-    assert request_for(pod).method == "PATCH"
+def test_binding_sets_the_changed_annotations() -> None:
+    base = with_path(POD, ("metadata", "annotations"), {"a": "1", "b": "1"})
+    pod = with_path(bound(base), ("metadata", "annotations"), {"a": "1", "b": "2", "c": "3"})
+    request = request_for(pod, base)
+    assert (request.method, request.path) == ("POST", BINDING)
+    assert msgspec.json.decode(request.body)["metadata"]["annotations"] == {"b": "2", "c": "3"}
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"labels": {"a": "b"}}, {"annotations": {}}, {"annotations": None}], ids=["label", "removed", "all"]
+)
+def test_node_is_part_of_a_patch_if_a_binding_cannot_make_the_other_changes(metadata: Obj) -> None:
+    base = with_path(POD, ("metadata", "annotations"), {"a": "1"})
+    pod = bound(base)
+    kept = {field: value for field, value in {**pod["metadata"], **metadata}.items() if value is not None}
+    assert request_for({**pod, "metadata": kept}, base).method == "PATCH"
+
+
+def binding_client(*names: str) -> ClientAndServer:
+    """A client of a server with unbound pods."""
+    served = ClientAndServer()
+    for name in names:
+        metadata = {"name": name, "namespace": "team", "labels": {"x": "1"}}
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        served.api.post("/api/v1/namespaces/team/pods", {**POD, "metadata": metadata, "spec": spec})
+    return served.start()
+
+
+def cached(served: ClientAndServer, name: str = "p") -> Obj:
+    result = served.client.get(Key(scheme.POD, "team", name))
+    assert result is not None
+    return result
+
+
+def nodes(served: ClientAndServer) -> list[str]:
+    return [pod["spec"].get("nodeName", "") for pod in served.client.list(scheme.POD)]
+
+
+def test_binding_succeeds_and_later_writes_of_its_submission_are_sent() -> None:
+    served, results = binding_client("p", "q"), list[tuple[object, list[str]]]()
+    writes = [Update(bound(cached(served, name))) for name in "pq"]
+    served.client.submit(writes, lambda result: results.append((result.error, nodes(served))))
+    served.run()
+    assert results == [(None, ["n", "n"])]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_result_of_binding_waits_for_the_pod_with_its_node_or_its_deletion(is_deleted: bool) -> None:
+    served, results = binding_client("p"), list[tuple[object, list[str]]]()
+
+    def interrupt_watches(request: HttpRequest) -> HttpResponse | None:
+        if request.path == BINDING:
+            served.line.cut()
+        return HttpResponse(503) if "watch=1" in request.path else None
+
+    served.line.trouble = interrupt_watches
+    pod = bound(cached(served))
+    served.api.answer("PATCH", POD_PATH, b'{"metadata": {"labels": {"x": "2"}}}', MERGE_PATCH)
+    served.client.submit([Update(pod)], lambda result: results.append((result.error, nodes(served))))
+    served.run(1)
+    assert (cached(served)["metadata"]["labels"], results) == ({"x": "2"}, [])
+    if is_deleted:
+        served.api.ask("DELETE", f"{POD_PATH}?gracePeriodSeconds=0")
+    served.line.trouble = lambda _request: None
+    served.run()
+    assert results == [(None, [] if is_deleted else ["n"])]
+
+
+def test_html_response_to_a_binding_is_an_error() -> None:
+    served, results = binding_client("p"), list[WriteResult]()
+    served.line.trouble = lambda _request: HttpResponse(200, b"<html>Log in</html>")
+    served.client.submit([Update(bound(cached(served)))], results.append)
+    served.run()
+    assert "not from the Kubernetes API" in str(results[0].error)
+
+
+def test_binding_with_gpu_indices_is_accepted_by_the_server() -> None:
+    served, results = binding_client("p"), list[WriteResult]()
+    pod = with_path(bound(cached(served)), ("metadata", "annotations"), {well_known.GPU_INDEX: "0,1"})
+    served.client.submit([Update(pod)], results.append)
+    served.run()
+    assert [result.error for result in results] == [None]
+    assert cached(served)["metadata"]["annotations"] == {well_known.GPU_INDEX: "0,1"}

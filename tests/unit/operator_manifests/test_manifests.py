@@ -63,6 +63,12 @@ def test_role_rules_depend_on_enabled_controllers() -> None:
     assert admission | jobset <= role(InstallSettings())
 
 
+def test_group_that_places_pods_may_bind_them() -> None:
+    pod_rules = {rule for rule in role(InstallSettings(controllers=("placement",))) if rule[1].startswith("pods")}
+    assert ("", "pods/binding", "create", "") in pod_rules
+    assert {rule[2] for rule in pod_rules if rule[1] == "pods"} == {"delete", "list", "patch", "watch"}
+
+
 @pytest.mark.parametrize("settings", [InstallSettings(webhooks=False), InstallSettings(controllers=("provisioning",))])
 def test_definitions_without_webhooks_have_one_version_and_no_conversion(settings: InstallSettings) -> None:
     result = by_name(manifests(settings))
