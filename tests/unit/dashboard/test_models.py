@@ -230,10 +230,11 @@ def topology_flavor(manifests: str, writes: Sequence[Write] = ()) -> Model:
 def test_topology_model_shows_the_present_nodes_after_changes() -> None:
     gone = Delete(Key(scheme.NODE, "", "b1r1h1"))
     (grown,) = read_manifests([("node.yaml", rack_nodes("b1r2h1", cpu=8))]).objects
-    flavor = topology_flavor(rack_queues() + rack_nodes("b1r1h1", "b1r2h1"), [gone, UpdateStatus(grown.obj)])
+    nodes = rack_nodes("b1r1h1") + rack_nodes("b1r2h1", cpu=3)
+    flavor = topology_flavor(rack_queues() + nodes + rack_workload("one", 3), [gone, UpdateStatus(grown.obj)])
     (block,) = flavor["tree"]
     assert [(rack["name"], rack["usage"][0]["used"], rack["usage"][0]["capacity"]) for rack in block["children"]] == [
-        ("r2", "0", "8")
+        ("r2", "3", "8")
     ]
     assert ([row["domains"] for row in flavor["levels"]], flavor["hidden"]) == ([1, 1, 1], 0)
 

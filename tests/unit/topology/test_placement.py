@@ -76,10 +76,10 @@ def test_leader_sits_where_the_workers_still_fit() -> None:
 
 
 def test_domain_without_nodes_does_not_count_beside_a_leader_without_room() -> None:
-    topology = state(*racks(b1r1h1=4, b2r1h1=4))
+    nodes = racks(b1r1h1=4, b2r1h1=4)
+    topology = state(*nodes)
     topology.build()
-    gone = {"metadata": {"name": "b1r1h1"}}
-    topology.observe_node(gone, None, is_deleted=True)
+    topology.observe_node({"metadata": {"name": "b1r1h1", "labels": nodes[0].labels}}, None, is_deleted=True)
     workers, leader = request(6, "workers", required="block", group="g"), request(1, "leader", 5, "g", required="block")
     assert str(place(topology, workers, leader)).startswith('topology "racks" allows to fit only 4 out of 6 pod(s)')
 
