@@ -117,8 +117,9 @@ def fit_of(capacity: GroupCapacity) -> GroupFit:
         return GroupFit(capacity, None, 0)
     level, needed = capacity.parameters.level, capacity.parameters.pod_count
     free, idle = (pods_by_domain(capacity, level, is_idle=is_idle) for is_idle in (False, True))
-    domain = max(range(len(free)), key=lambda d: (idle[d] >= needed, free[d], idle[d], -d), default=0)
-    return GroupFit(capacity, level if free else None, domain)
+    present = capacity.flavor.tree.present_domains(level)
+    domain = max(present, key=lambda d: (idle[d] >= needed, free[d], idle[d], -d), default=0)
+    return GroupFit(capacity, level if present else None, domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,11 +323,12 @@ def _request_mode(capacity: GroupCapacity) -> str:
 def _level_part(fit: GroupFit, level: int) -> DocumentPart:
     tree, needed = fit.flavor.tree, fit.needed_count
     free, idle = (pods_by_domain(fit.capacity, level, is_idle=is_idle) for is_idle in (False, True))
-    best = max(range(len(free)), key=lambda d: (free[d], -d), default=None)
+    present = tree.present_domains(level)
+    best = max(present, key=lambda d: (free[d], -d), default=None)
     return nonempty_fields(
         level=tree.levels[level],
         binds=True if level == fit.level else None,
-        domains=len(free),
+        domains=len(present),
         fitting=sum(count >= needed for count in free),
         fittingIdle=sum(count >= needed for count in idle),
         largest="" if best is None else "/".join(tree.paths[level][best]),

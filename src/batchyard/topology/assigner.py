@@ -458,8 +458,7 @@ class _FailureText:
 
     def _layers_text(self, level: int) -> str:
         tree, slices = self.flavor.tree, self.counts.slices[level]
-        present = [domain for domain in range(len(slices)) if tree.is_present(level, domain)]
-        best = max(present, key=lambda d: (slices[d], -d))
+        best = max(tree.present_domains(level), key=lambda d: (slices[d], -d))
         texts = [f'topology "{self.flavor.topology}" doesn\'t allow to fit']
         for layer in self.parameters.layers:
             layer_level = tree.levels.index(layer.topology)

@@ -291,7 +291,7 @@ class DomainSearch:
         if self.ranking is not None:
             largest_slices, largest_pods, _ = self.ranking(level).largest()
             return largest_pods if self.parameters.smallest_first else largest_slices
-        ranked = self.ranked_with_leader(level, range(len(self.tree.paths[level])))
+        ranked = self.ranked_with_leader(level, self.tree.present_domains(level))
         if self.parameters.smallest_first:
             return self.counts.pods[level][ranked[-1]]
         return self.counts.slices[level][ranked[0]]

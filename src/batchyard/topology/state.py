@@ -67,8 +67,9 @@ _TOPOLOGY_ANNOTATIONS: Final = (
     SLICE_LAYERS,
 )
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
-#: The maximum numbers of cached counts per flavor, and of templates whose constraints are known.
+#: The maximum numbers of cached counts per flavor, of known constraints, and of templates whose constraints are known.
 _COUNT_CACHES_MAX: Final = 512
+_CONSTRAINTS_MAX: Final = 256
 _TEMPLATES_MAX: Final = 4096
 
 
@@ -97,7 +98,7 @@ class FlavorTopology:
         self._templates: dict[int, tuple[PodTemplate, int]] = {}
 
     def constraints_of(self, template: PodTemplate) -> int:
-        """Return the number of a pod template's constraints on the nodes of this flavor."""
+        """Return the number of a pod template's constraints on the nodes of this flavor, until the next call."""
         known = self._templates.get(id(template))
         if known is not None and known[0] is template:
             return known[1]
@@ -110,12 +111,21 @@ class FlavorTopology:
         if constraints in self._constraints:
             number = self._constraints.index(constraints)
         else:
+            if len(self._constraints) >= _CONSTRAINTS_MAX:
+                self._forget_constraints()
             number = len(self._constraints)
             self._constraints.append(constraints)
         if len(self._templates) >= _TEMPLATES_MAX:
             self._templates.clear()
         self._templates[id(template)] = template, number
         return number
+
+    def _forget_constraints(self) -> None:
+        """Forget all numbers of constraints, and what was computed for them; node changes keep the tree and these."""
+        self._constraints.clear()
+        self._exclusions.clear()
+        self._templates.clear()
+        self._count_caches.clear()
 
     def exclusions_for(self, constraints: int) -> NodeExclusions | None:
         """Return which hosts pods cannot use; None if the topology does not end at the host name."""
@@ -140,6 +150,7 @@ class FlavorTopology:
         if leaf >= 0:
             for each, sign in ((old_node, -1), (node, 1)):
                 if each is not None:
+                    tree.add_capacity(leaf, each, sign)
                     self.capacity.occupy(leaf, tuple(each.allocatable.items()), -sign)
             for exclusions in self._exclusions.values():
                 exclusions.update(leaf, tree.nodes[leaf])
@@ -293,7 +304,9 @@ class TopologyState:
         old_view = self.nodes.pop(view.name, None)
         if not is_deleted and view.ready and not view.unschedulable:
             self.nodes[view.name] = view
+        # Without `old`, the flavors that have the known node lose it.
         views = [view] if old is None else [node_view(old), view]
+        views += [] if old_view is None else [old_view]
         matching = [
             name for name, flavor in self.flavors.items() if any(self._has_node(flavor, each) for each in views)
         ]
@@ -365,7 +378,7 @@ class TopologyState:
         old_use = self._pods.pop(key, None)
         node = (obj.get("spec") or {}).get("nodeName") or ""
         new_use = None
-        if not is_deleted and node and _is_outside_topologies(obj):
+        if not is_deleted and node and is_outside_topologies(obj):
             new_use = node, pod_amounts(parse_pod_template(obj["spec"]))
             self._pods[key] = new_use
         if new_use == old_use:
@@ -482,7 +495,8 @@ def is_topology_pod(pod: Obj) -> bool:
     return any(name in annotations for name in _TOPOLOGY_ANNOTATIONS)
 
 
-def _is_outside_topologies(pod: Obj) -> bool:
+def is_outside_topologies(pod: Obj) -> bool:
+    """Return whether a pod on a node uses capacity of its own: it is not placed by topologies, and has not ended."""
     return not is_topology_pod(pod) and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES
 
 

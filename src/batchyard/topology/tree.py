@@ -65,16 +65,20 @@ class TopologyTree:
         self.capacity: dict[str, list[int]] = {}
         for leaf, leaf_nodes in enumerate(self.nodes):
             for node in leaf_nodes:
-                for resource, amount in node.allocatable.items():
-                    amounts = self.capacity.get(resource)
-                    if amounts is None:
-                        amounts = self.capacity[resource] = [0] * self.leaf_count
-                    amounts[leaf] += amount
+                self.add_capacity(leaf, node, 1)
 
     @property
     def present_count(self) -> int:
         """The number of domains of the lowest level that have nodes."""
         return self.leaf_count - len(self.absent)
+
+    def add_capacity(self, leaf: int, node: NodeView, sign: int) -> None:
+        """Add the resources of a node (sign 1) to a domain of the lowest level, or remove them (-1)."""
+        for resource, amount in node.allocatable.items():
+            amounts = self.capacity.get(resource)
+            if amounts is None:
+                amounts = self.capacity[resource] = [0] * self.leaf_count
+            amounts[leaf] += sign * amount
 
     def path_of(self, node: NodeView) -> Path:
         """Return the values of a node's labels, from the highest level to the lowest."""
@@ -122,6 +126,11 @@ class TopologyTree:
     def is_present(self, level: int, domain: int) -> bool:
         """Return whether a domain of a level has nodes."""
         return not self.absent or any(self.nodes[leaf] for leaf in self.leaves_below(level, domain))
+
+    def present_domains(self, level: int) -> Sequence[int]:
+        """Return the domains of a level that have nodes, in ascending order."""
+        domains = range(len(self.paths[level]))
+        return [domain for domain in domains if self.is_present(level, domain)] if self.absent else domains
 
     @property
     def assignment_levels(self) -> tuple[str, ...]:

@@ -1,17 +1,20 @@
 """Dashboard models agree with the objects and the scheduler."""
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.dashboard.data_source import FullAccess
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.models.queues import past_usage
 from batchyard.dashboard.static_report import VIEWS, DashboardViews, PlatformTime
+from batchyard.interfaces.client import Delete, UpdateStatus, Write
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from racks import rack_nodes, rack_queues, rack_workload
@@ -158,12 +161,15 @@ def test_local_queue_row_has_past_usage() -> None:
     assert past_usage({}) == {}
 
 
-def rack_dashboard(manifests: str) -> DashboardViews:
-    """The pages of a simulated cluster with topologies, after 20 seconds."""
+def rack_dashboard(manifests: str, writes: Sequence[Write] = ()) -> DashboardViews:
+    """The pages of a simulated cluster with topologies, after 20 seconds and then some writes."""
     world = World(make_scenario(read_manifests([("objects.yaml", manifests)])))
     history = PlatformHistory(world.kernel.now, world.platform.index.cluster_queue_of)
     world.client.subscribe(history.observe)
     world.run_until(20 * SECOND)
+    for write in writes:
+        world.client.submit([write], lambda _: None)
+    world.run_until(21 * SECOND)
     return DashboardViews(world.client, world.platform.index, history, PlatformTime(world.kernel.now, 0))
 
 
@@ -212,13 +218,25 @@ def test_topology_model_hides_workloads_of_other_teams() -> None:
     assert pages.model("topologies", {}, Team("team")) == {"forbidden": "nodes"}
 
 
-def topology_flavor(manifests: str) -> Model:
+def topology_flavor(manifests: str, writes: Sequence[Write] = ()) -> Model:
     """The only flavor in the topology model."""
-    model = rack_dashboard(manifests).model("topologies", {}, FullAccess())
+    model = rack_dashboard(manifests, writes).model("topologies", {}, FullAccess())
     assert model is not None
     (flavor,) = model["flavors"]
     found: Model = flavor
     return found
+
+
+def test_topology_model_shows_the_present_nodes_after_changes() -> None:
+    gone = Delete(Key(scheme.NODE, "", "b1r1h1"))
+    (grown,) = read_manifests([("node.yaml", rack_nodes("b1r2h1", cpu=8))]).objects
+    nodes = rack_nodes("b1r1h1") + rack_nodes("b1r2h1", cpu=3)
+    flavor = topology_flavor(rack_queues() + nodes + rack_workload("one", 3), [gone, UpdateStatus(grown.obj)])
+    (block,) = flavor["tree"]
+    assert [(rack["name"], rack["usage"][0]["used"], rack["usage"][0]["capacity"]) for rack in block["children"]] == [
+        ("r2", "3", "8")
+    ]
+    assert ([row["domains"] for row in flavor["levels"]], flavor["hidden"]) == ([1, 1, 1], 0)
 
 
 def test_topology_model_reports_missing_topology_and_no_nodes() -> None:

@@ -10,6 +10,7 @@ from batchyard.api.meta import Key
 from batchyard.apiserver.json_patch import apply_json_patch
 from batchyard.apiserver.patch import apply_merge_patch
 from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import Delete
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 from racks import rack_nodes, rack_queues, rack_workload
@@ -20,12 +21,15 @@ FULL_RACKS = FOUR_RACKS + "".join(
 )
 
 
-def explain(manifests: str, name: str = "asked", may_read: Any = None) -> dict[str, Any]:
-    """The answer about a Workload, 20 seconds after the start."""
+def explain(manifests: str, name: str = "asked", may_read: Any = None, gone: str = "") -> dict[str, Any]:
+    """The answer about a Workload, 20 seconds after the start, perhaps without a node that is gone by then."""
     read = read_manifests([("objects.yaml", manifests)])
     assert [*map(str, read.faults)] == []
     world = World(make_scenario(read))
     world.run_until(20 * SECOND)
+    if gone:
+        world.client.submit([Delete(Key(scheme.NODE, "", gone))], lambda _: None)
+        world.run_until(21 * SECOND)
     key = Key(scheme.WORKLOAD, "team", name)
     now = world.kernel.now()
     document = (
@@ -57,6 +61,18 @@ def test_free_pods_are_counted_at_each_level() -> None:
         [8, 0, 0, 3, 4, 10],
     ]
     assert [level.get("binds") for level in part["levels"]] == [None, True, None]
+
+
+def test_domains_whose_nodes_are_gone_are_neither_counted_nor_named() -> None:
+    nodes = rack_nodes("b1r1h1") + rack_nodes("b1r2h1", cpu=0)
+    document = explain(rack_queues() + nodes + rack_workload("asked", 5, at=9), gone="b1r1h1")
+    (part,) = document["topology"]
+    assert part["domain"] == "b1/r2"
+    assert [(level["domains"], level["largest"]) for level in part["levels"]] == [
+        (1, "b1"),
+        (1, "b1/r2"),
+        (1, "b1/r2/b1r2h1"),
+    ]
 
 
 def test_occupants_of_the_best_domain_are_listed() -> None:

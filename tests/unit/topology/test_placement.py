@@ -78,6 +78,15 @@ def test_leader_sits_where_the_workers_still_fit() -> None:
     assert place(topology, workers, leader) == {"workers": "b1r1h1:2 b1r1h2:2", "leader": "b1r1h2:1"}
 
 
+def test_domain_without_nodes_does_not_count_beside_a_leader_without_room() -> None:
+    nodes = racks(b1r1h1=4, b2r1h1=4)
+    topology = state(*nodes)
+    topology.build()
+    topology.observe_node({"metadata": {"name": "b1r1h1", "labels": nodes[0].labels}}, None, is_deleted=True)
+    workers, leader = request(6, "workers", required="block", group="g"), request(1, "leader", 5, "g", required="block")
+    assert str(place(topology, workers, leader)).startswith('topology "racks" allows to fit only 4 out of 6 pod(s)')
+
+
 def test_leader_and_workers_share_the_required_domain() -> None:
     topology = state(*racks(b1r1h1=2, b1r2h1=3))
     workers, leader = (

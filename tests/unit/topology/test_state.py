@@ -169,6 +169,26 @@ def test_node_that_leaves_and_returns_does_not_build_a_new_tree() -> None:
     assert topology.get("tas") is tree
 
 
+def test_constraints_are_bounded_and_keep_their_meaning() -> None:
+    topology = state(node("b1/r1/h1", job="j0"))
+    built = topology.get("tas")
+    assert built is not None
+    selectors = [template(nodeSelector={"job": f"j{i}"}) for i in range(600)]
+    assert max(map(built.constraints_of, selectors)) < 300
+    for each in (*selectors, *selectors):
+        placed = place(topology, request(1, required="rack")._replace(template=each))
+        assert (placed == "h1:1") == (each is selectors[0])
+
+
+def test_relisted_node_leaves_the_flavor_of_its_old_labels() -> None:
+    topology = state(node("b1/r1/h1", pool="a"))
+    for pool in ("a", "b"):
+        topology.put_flavor(flavor(pool, pool=pool))
+    topology.build()
+    change_node(topology, node("b1/r1/h1", pool="b"))
+    assert (free_pods(topology, "a"), free_pods(topology, "b")) == (0, 4)
+
+
 def random_node(path: str, seed: int, step: str) -> NodeView:
     """A node with random cpus, perhaps tainted or not ready."""
     draws = [draw_integer(seed, step, path, part) for part in ("cpu", "taint", "ready")]

@@ -244,17 +244,17 @@ def _topology_document(snapshot: Snapshot, flavor: str, access: NamespaceAccess)
         [0] * tree.leaf_count if usual is None else [capacity.count_pods(n, usual[0]) for n in range(len(occupants))]
     )
     builder = _DomainDocuments(built, occupants, counts, 0 if usual is None else usual[1])
-    shown_leaves = min(tree.leaf_count, NODES_MAX)
-    top_level_domains = range(len(tree.paths[0])) if tree.levels else range(0)
+    leaves = tree.present_domains(len(tree.levels) - 1) if tree.levels else ()
+    shown_leaves = leaves[:NODES_MAX]
+    end = shown_leaves[-1] + 1 if shown_leaves else 0
+    top_level_domains = tree.present_domains(0) if tree.levels else ()
     return {
         "flavor": flavor,
         "topology": view.topology,
         "usual": "" if usual is None else _request_text(*usual),
         "levels": [builder.level_row(level) for level in range(len(tree.levels))],
-        "tree": [
-            builder.domain(0, each) for each in top_level_domains if tree.leaves_below(0, each).start < shown_leaves
-        ],
-        "hidden": tree.leaf_count - shown_leaves,
+        "tree": [builder.domain(0, each) for each in top_level_domains if tree.leaves_below(0, each).start < end],
+        "hidden": len(leaves) - len(shown_leaves),
     }
 
 
@@ -301,7 +301,7 @@ class _DomainDocuments:
     def level_row(self, level: int) -> ViewJson:
         """Return the row of a level: its domains, those with room for the usual request, and its fragmentation."""
         tree = self.flavor.tree
-        counts = [self._free_count(level, domain) for domain in range(len(tree.paths[level]))]
+        counts = [self._free_count(level, domain) for domain in tree.present_domains(level)]
         free, unit = sum(self.leaf_counts), self.usual_count
         usable = sum(count - count % unit for count in counts) if unit else 0
         return {
@@ -329,7 +329,8 @@ class _DomainDocuments:
             return {**document, "workloads": self.occupants[domain]}
         first_child = tree.first_child[level]
         children = range(first_child[domain], first_child[domain + 1])
-        return {**document, "children": [self.domain(level + 1, child) for child in children]}
+        present = [child for child in children if tree.is_present(level + 1, child)]
+        return {**document, "children": [self.domain(level + 1, child) for child in present]}
 
     def _free_count(self, level: int, domain: int) -> int:
         return sum(self.leaf_counts[leaf] for leaf in self.flavor.tree.leaves_below(level, domain))

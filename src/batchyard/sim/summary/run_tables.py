@@ -491,7 +491,7 @@ class _TopologyReplay:
             case scheme.RESOURCE_FLAVOR:
                 state.put_flavor(flavor_view(event.obj))
             case scheme.NODE:
-                state.observe_node(event.obj, event.old, is_deleted=is_deleted)
+                state.observe_node(event.obj, None, is_deleted=is_deleted)
             case scheme.POD:
                 state.observe_pod(event.obj, is_deleted=is_deleted)
             case _:
@@ -533,7 +533,7 @@ class _TopologyReplay:
     def _evaluate(self, now: Instant) -> None:
         for flavor, request in self._usual_requests.items():
             built = self._state.get(flavor)
-            if built is None or not built.tree.leaf_count:
+            if built is None or not built.tree.present_count:
                 continue
             levels = built.tree.levels
             key = CountKey(

@@ -1,6 +1,6 @@
 """Observes a simulation from watch events: its Workloads, its quota and its machines over time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ from batchyard.sim.result import Result
 from batchyard.sim.summary.workload_records import FlavorResource, WorkloadRecord, WorkloadRecords
 from batchyard.sim.time_series import Curve
 from batchyard.sim.world import World
+from batchyard.topology.state import is_outside_topologies
 
 #: The pool name of nodes without a pool.
 NO_POOL: Final = ""
@@ -73,27 +74,60 @@ class MachineUsage:
             curves.setdefault((pool, resource), Curve(self._start_time)).add(sign * amount, now)
 
 
-_TOPOLOGY_KINDS: Final = frozenset({scheme.TOPOLOGY, scheme.RESOURCE_FLAVOR, scheme.NODE, scheme.POD})
-
-
 class TopologyWatch:
     """The events of a simulation that determine topology domains, their capacity and their use, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Instant, WatchEvent]] = []
-        self._held_by_key: dict[str, Sequence[AdmittedPodSet]] = {}
+        #: By object, what determines its effect in its last recorded event; objects without effect have no entry.
+        self._effects: dict[Key, object] = {}
 
     def observe(self, event: WatchEvent, now: Instant) -> None:
-        """Record an event of a topology, flavor, node or pod, or of a Workload whose topology assignment changes."""
-        kind = event.key.kind
-        if kind in _TOPOLOGY_KINDS:
-            if kind != scheme.POD or (event.obj.get("spec") or {}).get("nodeName"):
-                self.events.append((now, event))
-        elif kind == scheme.WORKLOAD:
-            key, held = str(event.key), held_pod_sets(event)
-            if held != self._held_by_key.get(key, ()):
-                self._held_by_key[key] = held
-                self.events.append((now, event))
+        """Record an event that changes a topology, a flavor, the capacity of domains, or the assignment of a Workload.
+
+        Other revisions of nodes and pods, pods of topology Workloads, and old revisions are not kept in memory.
+        """
+        effect_of = _EFFECTS.get(event.key.kind)
+        if effect_of is None:
+            return
+        effect, known_effect = effect_of(event), self._effects.get(event.key)
+        if effect is known_effect or effect == known_effect:
+            return
+        if effect is None:
+            del self._effects[event.key]
+        else:
+            self._effects[event.key] = effect
+        self.events.append((now, event._replace(old=None)))
+
+
+def _effect_of_spec(event: WatchEvent) -> object:
+    return None if event.type is EventType.DELETED else event.obj.get("spec") or {}
+
+
+def _effect_of_node(event: WatchEvent) -> object:
+    view = None if event.type is EventType.DELETED else node_view(event.obj)
+    return view if view is not None and view.ready and not view.unschedulable else None
+
+
+def _effect_of_pod(event: WatchEvent) -> object:
+    spec = event.obj.get("spec") or {}
+    if event.type is EventType.DELETED or not spec.get("nodeName"):
+        return None
+    return spec if is_outside_topologies(event.obj) else None
+
+
+def _effect_of_workload(event: WatchEvent) -> object:
+    return held_pod_sets(event) or None
+
+
+#: By kind, what of an object determines topology domains, their capacity and their use; None without an effect.
+_EFFECTS: Final[Mapping[str, Callable[[WatchEvent], object]]] = {
+    scheme.TOPOLOGY: _effect_of_spec,
+    scheme.RESOURCE_FLAVOR: _effect_of_spec,
+    scheme.NODE: _effect_of_node,
+    scheme.POD: _effect_of_pod,
+    scheme.WORKLOAD: _effect_of_workload,
+}
 
 
 def held_pod_sets(event: WatchEvent) -> Sequence[AdmittedPodSet]:

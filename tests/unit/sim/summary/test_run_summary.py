@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
+from batchyard.api.well_known import REQUIRED_TOPOLOGY
 from batchyard.base.instant import SECOND, Duration
 from batchyard.cli.figure_tables import figure_table_text
 from batchyard.cli.simulation_output import run_remarks
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
 from batchyard.sim.summary.run_summary import (
     INTERVAL_COUNT,
@@ -19,7 +23,7 @@ from batchyard.sim.summary.run_summary import (
     summarize_run,
     summary_document,
 )
-from batchyard.sim.summary.run_watch import RunWatch, WatchedSimulation
+from batchyard.sim.summary.run_watch import RunWatch, TopologyWatch, WatchedSimulation
 from unit.admissionchecks.provisioning_make import check, config
 from unit.sim.forks_make import queue, workload
 from unit.sim.test_simulate import user_object
@@ -150,6 +154,28 @@ def test_interrupt_after_end_has_no_effect() -> None:
 
 def test_run_without_workloads_is_reported() -> None:
     assert conclusion_of(summary_of(queue(1))) == ["The run had no Workloads."]
+
+
+def pod_event(kind: EventType, phase: str, *annotations: str) -> WatchEvent:
+    metadata = {"name": "p", "namespace": "team", "annotations": dict.fromkeys(annotations, "rack")}
+    obj = {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": phase}}
+    return WatchEvent(kind, Key(scheme.POD, "team", "p"), obj, obj, 1)
+
+
+def node_event(heartbeat: str, cpu: str = "4") -> WatchEvent:
+    conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat}]
+    obj = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": cpu}, "conditions": conditions}}
+    return WatchEvent(EventType.MODIFIED, Key(scheme.NODE, "", "n"), obj, obj, 1)
+
+
+def test_topology_watch_keeps_only_events_that_change_topology_or_capacity() -> None:
+    watch, modified, deleted = TopologyWatch(), EventType.MODIFIED, EventType.DELETED
+    kept = [node_event("1"), pod_event(modified, "Pending"), pod_event(modified, "Failed"), node_event("3", cpu="8")]
+    of_topology = pod_event(modified, "Running", REQUIRED_TOPOLOGY)
+    skipped = [node_event("2"), pod_event(modified, "Running"), pod_event(deleted, "Failed"), of_topology]
+    for event in (kept[0], skipped[0], kept[1], skipped[1], kept[2], *skipped[2:], kept[3]):
+        watch.observe(event, 0)
+    assert [event for _, event in watch.events] == [event._replace(old=None) for event in kept]
 
 
 def test_series_cover_the_run_and_carry_waits_forward() -> None:
