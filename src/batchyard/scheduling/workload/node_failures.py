@@ -201,7 +201,7 @@ def _is_waiting(pod: Obj) -> bool:
 
 def _failed_pod(pod: Obj, now: Instant) -> Obj:
     draft = StatusDraft(pod, now)
-    draft.set_condition("TerminatedByKueue", True, "UnschedulableOnAssignedNode", _TERMINATED_MESSAGE)
+    draft.set_condition("TerminatedByKueue", True, "UnschedulableOnAssignedNode", _TERMINATED_MESSAGE, False)
     draft.set_field("phase", "Failed")
     return draft.result()
 
