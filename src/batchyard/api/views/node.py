@@ -70,6 +70,8 @@ class PodTemplate:
     tolerations: tuple[Toleration, ...]
     #: The containers whose requests exceed their limits: pairs of the path in the pod spec and the resources.
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
+    #: The requests that nodes must have room for, if the charged `requests` differ from them.
+    placed_requests: Requests | None = None
 
 
 @memoized_if_short(maxsize=65536)
