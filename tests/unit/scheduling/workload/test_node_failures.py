@@ -227,6 +227,15 @@ def test_condition_of_an_ended_pod_has_no_observed_generation() -> None:
     assert "observedGeneration" not in condition
 
 
+def test_pod_without_topology_annotations_keeps_its_node() -> None:
+    stage = stage_with_pod(nodeName="n2")
+    metadata = make.metadata("q", annotations={"kueue.x-k8s.io/workload": "wl"})
+    spec = {"nodeName": "n1", "containers": []}
+    stage.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+    stage.put(node("n1", taints=[{"key": "broken", "effect": "NoSchedule"}]))
+    assert phase(stage) == "Pending"
+
+
 def test_failures_during_a_restart_are_noticed() -> None:
     stage = stage_with_pod(nodeName="n2")
     stage.replace_controllers()
