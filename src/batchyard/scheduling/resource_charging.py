@@ -122,4 +122,5 @@ class ResourceCharging:
 
     def _charge_pod_set(self, obj: Obj, pod_set: PodSet) -> PodSet:
         requests = charged_requests(self._rules, (obj.get("template") or {}).get("spec") or {})
-        return replace(pod_set, template=replace(pod_set.template, requests=requests))
+        template = replace(pod_set.template, requests=requests, placed_requests=pod_set.template.requests)
+        return replace(pod_set, template=template)

@@ -5,7 +5,7 @@ other Workloads need preemption. A Workload with quota is nominated again only t
 Kueue's pkg/scheduler/flavorassigner/tas_flavorassigner.go and pkg/scheduler/scheduler.go (updateAssignmentForTAS).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -24,6 +24,7 @@ from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.topology.assigner import PodSetTopologyRequest, TopologyFailure, assign_domains
+from batchyard.topology.counts import placed_requests
 from batchyard.topology.placement import has_levels
 from batchyard.topology.state import DomainUsage, TopologyUsage, usage_of
 
@@ -104,7 +105,7 @@ class FlavorTopologyMismatches:
                 return f'Flavor "{flavor}" supports only TopologyAwareScheduling'
             return ""
         if not view.topology:
-            if not any(resource in group.ids for resource, _ in pod_set.template.requests):
+            if not any(resource in group.ids for resource, _ in placed_requests(pod_set.template)):
                 return ""  # the flavor provides none of the pod's resources
             return f'Flavor "{flavor}" does not support TopologyAwareScheduling'
         built = self.snapshot.topology.get(flavor)
@@ -326,8 +327,8 @@ def set_domains(assignment: Assignment, domains: Mapping[str, TopologyAssignment
         if pod_set.name in domains:
             assigned.topology = domains[pod_set.name]
         if assigned.topology is not None:
-            flavors = [choice.flavor for choice in assigned.choices.values()]
-            usage += usage_of(flavors, assigned.topology, pod_set.template)
+            flavors = {resource: choice.flavor for resource, choice in assigned.choices.items()}
+            usage += usage_of(_placed_flavors(flavors, pod_set), assigned.topology, pod_set.template)
     assignment.topology_usage = tuple(usage)
 
 
@@ -353,8 +354,18 @@ def _set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
 def usage_of_pod_set(workload: WorkloadView, held: AdmittedPodSet) -> TopologyUsage:
     """Return the usage of topology domains of an admitted pod set, which must have a topology assignment."""
     assert held.topology is not None
-    template = next(pod_set.template for pod_set in workload.pod_sets if pod_set.name == held.name)
-    return usage_of(held.flavors.values(), held.topology, template)
+    pod_set = next(pod_set for pod_set in workload.pod_sets if pod_set.name == held.name)
+    return usage_of(_placed_flavors(held.flavors, pod_set), held.topology, pod_set.template)
+
+
+def _placed_flavors(flavors: Mapping[str, str], pod_set: PodSet) -> Collection[str]:
+    """Return the flavors whose nodes run the pods; flavors of generated resources only provide quota.
+
+    `flavors` are the flavors by resource. If quota is charged for generated resources only, all flavors are returned.
+    """
+    if pod_set.template.placed_requests is None:
+        return flavors.values()
+    return {flavors[name] for name, _ in pod_set.template.placed_requests if name in flavors} or flavors.values()
 
 
 def _level_labels(topology: Obj) -> list[str]:
@@ -455,8 +466,8 @@ def _added_usage(workload: WorkloadView, assignment: Assignment) -> TopologyUsag
     for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
         if assigned.topology is None:
             continue
-        flavors = [choice.flavor for choice in assigned.choices.values()]
-        for usage in usage_of(flavors, assigned.topology, pod_set.template):
+        flavors = {resource: choice.flavor for resource, choice in assigned.choices.items()}
+        for usage in usage_of(_placed_flavors(flavors, pod_set), assigned.topology, pod_set.template):
             count = usage.pod_count - existing_usage.get((pod_set.name, usage.values), 0)
             if count > 0:
                 added.append(usage._replace(pod_count=count))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import Requirement
-from batchyard.api.views.node import NodeView, PodTemplate, Taint, Toleration, WeightedNodeTerm
+from batchyard.api.views.node import NodeView, PodTemplate, Requests, Taint, Toleration, WeightedNodeTerm
 from batchyard.topology.tree import MAX_COUNT, PODS, FlavorCapacity, LeafClasses, PodAmounts, lowest_of, mask_of
 
 _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
@@ -577,6 +577,11 @@ def _sum_up_with_leader(
         counts.leaders[level][domain] = leader_count
 
 
+def placed_requests(template: PodTemplate) -> Requests:
+    """Return the requests of one pod before exclusions and transformations of resources, which nodes do not see."""
+    return template.requests if template.placed_requests is None else template.placed_requests
+
+
 _amounts_by_template: dict[int, tuple[PodTemplate, PodAmounts]] = {}
 _AMOUNTS_MAX: Final = 4096
 
@@ -586,7 +591,7 @@ def pod_amounts(template: PodTemplate) -> PodAmounts:
     known = _amounts_by_template.get(id(template))
     if known is not None and known[0] is template:
         return known[1]
-    amounts = dict(template.requests)
+    amounts = dict(placed_requests(template))
     amounts[PODS] = amounts.get(PODS, 0) + 1
     result = tuple(sorted(amounts.items()))
     if len(_amounts_by_template) >= _AMOUNTS_MAX:

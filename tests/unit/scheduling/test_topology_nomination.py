@@ -13,9 +13,10 @@ from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle, holder_from_admission
 from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
+from batchyard.scheduling.resource_charging import ResourceCharging, parse_resource_rules
 from batchyard.topology.state import usage_of
 from racks import LEVELS, node, racks, template
-from yard import SchedulerBench, group, preemption, queue, workload
+from yard import SchedulerBench, group, head_of, preemption, queue, workload
 
 ONE_RACK: dict[str, Any] = {"required": "rack"}
 
@@ -145,6 +146,15 @@ def test_flavors_that_do_not_suit_the_request_are_skipped() -> None:
             'Flavor "spot" does not support TopologyAwareScheduling, Flavor "tas" does not contain the requested level'
         )
     ]
+
+
+def test_resources_of_transformations_need_no_topology() -> None:
+    bench = bench_of(queue("cq", groups=[group(tas={"cpu": 9}), group(money={"credits": 8})]), hosts={"b1r1h1": 2})
+    rules = parse_resource_rules({"transformations": [{"input": "cpu", "outputs": {"credits": "1"}}]})
+    obj = workload(pod_sets=[pods(2, **ONE_RACK)])
+    head = head_of(obj)
+    head.workload.pod_sets = ResourceCharging(rules).charge(obj, head.workload.pod_sets)
+    assert hosts_of(bench.admission(head)) == "b1r1h1:2"
 
 
 def test_next_flavor_is_tried_in_the_next_cycle() -> None:

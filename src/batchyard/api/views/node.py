@@ -80,6 +80,8 @@ class PodTemplate:
     over_limit: tuple[tuple[str, tuple[str, ...]], ...]
     #: Preferred node affinity; terms without weight or requirements are omitted.
     preferred_affinity: tuple[WeightedNodeTerm, ...] = ()
+    #: The requests that nodes must have room for, if the charged `requests` differ from them.
+    placed_requests: Requests | None = None
 
 
 @memoized_if_short(maxsize=65536)

@@ -125,13 +125,16 @@ class NodeFailures:
     def _observe_pod(self, event: WatchEvent) -> Iterable[Key]:
         """Index a pod that waits for a certain node; return the key of its node if the node must be checked."""
         pod = event.obj
-        if annotation(pod, well_known.WORKLOAD) is None or not is_topology_pod(pod):
+        if annotation(pod, well_known.WORKLOAD) is None:
             return ()
         spec = pod["spec"]
         node, selected_node = spec.get("nodeName") or "", (spec.get("nodeSelector") or {}).get(well_known.HOSTNAME)
         exists = event.type is not _DELETED
         if node:
+            # As in Kueue, every pod of a Workload keeps its node, but only pods with a topology request are followed.
             _index_pod(self._pods_by_node, node, event.key, is_member=exists)
+        if not is_topology_pod(pod):
+            return ()
         if selected_node:
             is_waiting = exists and _is_waiting(pod)
             _index_pod(self._waiting_pods, selected_node, event.key, is_member=is_waiting)
@@ -253,7 +256,7 @@ def _is_waiting(pod: Obj) -> bool:
 
 def _failed_pod(pod: Obj, now: Instant) -> Obj:
     draft = StatusDraft(pod, now)
-    draft.set_condition("TerminatedByKueue", True, "UnschedulableOnAssignedNode", _TERMINATED_MESSAGE)
+    draft.set_condition("TerminatedByKueue", True, "UnschedulableOnAssignedNode", _TERMINATED_MESSAGE, False)
     draft.set_field("phase", "Failed")
     return draft.result()
 

@@ -221,6 +221,24 @@ def test_pod_that_waits_for_a_failed_node_fails() -> None:
     assert stage.events[-1] == EventRecord(Key(scheme.POD, "team", "p"), "Normal", "PodTerminatedByKueue", message)
 
 
+def test_condition_of_an_ended_pod_has_no_observed_generation() -> None:
+    stage = stage_with_pod()
+    stage.put(with_path(stage.get(scheme.POD, "p"), ("metadata", "generation"), 1))
+    stage.put(node("n1", ready=False))
+    [condition] = stage.get(scheme.POD, "p")["status"]["conditions"]
+    assert condition["type"] == "TerminatedByKueue"
+    assert "observedGeneration" not in condition
+
+
+def test_pod_without_topology_annotations_keeps_its_node() -> None:
+    stage = stage_with_pod(nodeName="n2")
+    metadata = make.metadata("q", annotations={"kueue.x-k8s.io/workload": "wl"})
+    spec = {"nodeName": "n1", "containers": []}
+    stage.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+    stage.put(node("n1", taints=[{"key": "broken", "effect": "NoSchedule"}]))
+    assert phase(stage) == "Pending"
+
+
 def test_failures_during_a_restart_are_noticed() -> None:
     stage = stage_with_pod(nodeName="n2")
     stage.replace_controllers()
