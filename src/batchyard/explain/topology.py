@@ -253,7 +253,7 @@ def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
             counts: dict[int, int] = {}
             for usage in holder.topology_usage:
                 leaf = tree.leaf_by_values.get(usage.values)
-                is_shared = usage.is_host and state.shares_hosts
+                is_shared = usage.is_host and state.rules.shares_hosts
                 is_same = tree.has_hosts if is_shared else usage.flavor == fit.flavor.flavor.name
                 if is_same and leaf is not None and leaf in leaves:
                     counts[leaf] = counts.get(leaf, 0) + usage.pod_count

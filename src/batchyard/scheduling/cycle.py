@@ -257,7 +257,7 @@ class Cycle:
             self._nominate_again(entry, claimed_victims)
         elif (
             entry.assignment.topology_usage
-            and self.snapshot.topology.recomputes
+            and self.snapshot.topology.rules.recomputes
             and claimed_victims.leaves_too_few_domains(entry)
         ):
             self._place_again(entry)
@@ -313,7 +313,7 @@ class Cycle:
         if replacement.is_skipped:
             return replacement
         if replacement.added_usage and not topology.fits(replacement.added_usage):
-            if topology.recomputes:
+            if topology.rules.recomputes:
                 replacement = topology_nomination.nominate_replacement(
                     replacement.workload, replacement.queue, self.snapshot
                 )

@@ -205,7 +205,7 @@ class TopologyNominator:
         As in Kueue, a slice then cannot require or prefer a level.
         """
         requests, errors = topology_requests(assignment, self.workload, self.queue)
-        if not self.workload.elastic or not self.snapshot.topology.keeps_slices:
+        if not self.workload.elastic or not self.snapshot.topology.rules.keeps_slices:
             return requests, errors
         level_errors = {
             request.name: _ELASTIC_LEVEL.format("required" if request.request.required else "preferred")

@@ -238,7 +238,7 @@ class _FlavorAssigner:
             workers.pod_count,
             has_leader=leader is not None,
             is_implied=workers.is_implied,
-            is_profile_mixed=self.state.is_profile_mixed,
+            is_profile_mixed=self.state.rules.is_profile_mixed,
         )
         if isinstance(parameters, str):
             return parameters
@@ -264,7 +264,7 @@ class _FlavorAssigner:
     ) -> list[PlacedPods] | str:
         is_ranked = leaves is None and key.leader is None and not counts.scores
         search = DomainSearch(flavor.tree, counts, parameters, cache.ranking if is_ranked else None)
-        if self.state.is_balanced and not parameters.required and not parameters.unconstrained:
+        if self.state.rules.is_balanced and not parameters.required and not parameters.unconstrained:
             balanced = BalancedSearch(replace(search, ranking=None), partial(cache.sum_up, with_inner=False)).run()
             if balanced is not None:
                 return balanced

@@ -257,19 +257,11 @@ class DomainSearch:
             if slices[domain] >= needed and leaders[domain] >= leader_count:
                 if parameters.smallest_first:
                     return domain
-                return self._best_fit(
-                    self._best_scored(level, ranked[position:]), slices, needed, leaders, leader_count
-                )
+                candidates = _best_scored(counts, level, ranked[position:])
+                return _best_fit(candidates, slices, needed, leaders, leader_count)
             if not parameters.smallest_first and not parameters.required:
                 break
         return None
-
-    def _best_scored(self, level: int, domains: Sequence[int]) -> Sequence[int]:
-        """Return the first domains of a list with equal scores: the score is more important than the best fit."""
-        if not self.counts.scores:
-            return domains
-        scores = self.counts.scores[level]
-        return list(takewhile(lambda domain: scores[domain] == scores[domains[0]], domains))
 
     # The choice of the level and its domains.
 
@@ -313,8 +305,8 @@ class DomainSearch:
             while remaining_leaders > 0 and position < len(ranked) and leaders[ranked[position]] > 0:
                 domain = ranked[position]
                 if not parameters.smallest_first and slices_l[domain] >= remaining:
-                    candidates = self._best_scored(level, ranked[position:])
-                    domain = self._best_fit(candidates, slices_l, remaining, leaders, remaining_leaders)
+                    candidates = _best_scored(self.counts, level, ranked[position:])
+                    domain = _best_fit(candidates, slices_l, remaining, leaders, remaining_leaders)
                 result.append(domain)
                 remaining_leaders -= leaders[domain]
                 remaining -= slices_l[domain]
@@ -328,7 +320,7 @@ class DomainSearch:
                 break
             domain = each
             if not parameters.smallest_first and slices[domain] >= remaining:
-                domain = self._best_fit(self._best_scored(level, ranked[position:]), slices, remaining, leaders, 0)
+                domain = _best_fit(_best_scored(self.counts, level, ranked[position:]), slices, remaining, leaders, 0)
             result.append(domain)
             remaining -= slices[domain]
         if remaining > 0:
@@ -362,18 +354,6 @@ class DomainSearch:
             result.append(chosen)
             remaining -= taken
         return level, result
-
-    @staticmethod
-    def _best_fit(
-        domains: Sequence[int], fitting: Sequence[int], needed: int, leaders: Sequence[int], leader_count: int
-    ) -> int:
-        """Return the first domain with the smallest count that is at least `needed`; the first one if none is."""
-        best, best_fit = domains[0], -1
-        for domain in domains:
-            count = fitting[domain]
-            if count >= needed and leaders[domain] >= leader_count and (best_fit < 0 or count < best_fit):
-                best, best_fit = domain, count
-        return best
 
     def _leader_first(
         self, level: int, domains: Sequence[int], count: int, leader_count: int, size: int, by_slices: bool
@@ -410,8 +390,8 @@ class DomainSearch:
             domain = each
             if leader_count > 0:
                 if not smallest_first and with_leader[domain] >= remaining and leaders[domain] >= leader_count:
-                    candidates = self._best_scored(level, domains[position:])
-                    domain = self._best_fit(candidates, with_leader, remaining, leaders, leader_count)
+                    candidates = _best_scored(self.counts, level, domains[position:])
+                    domain = _best_fit(candidates, with_leader, remaining, leaders, leader_count)
                 taken = with_leader[domain]
                 if taken >= remaining and leaders[domain] >= leader_count:
                     return [*result, PlacedPods(domain, remaining * unit, leader_count)]
@@ -421,7 +401,7 @@ class DomainSearch:
                 remaining -= taken
                 continue
             if not smallest_first and fitting[domain] >= remaining:
-                domain = self._best_fit(self._best_scored(level, domains[position:]), fitting, remaining, leaders, 0)
+                domain = _best_fit(_best_scored(self.counts, level, domains[position:]), fitting, remaining, leaders, 0)
             taken = fitting[domain]
             if taken >= remaining:
                 return [*result, PlacedPods(domain, remaining * unit, 0)]
@@ -430,3 +410,23 @@ class DomainSearch:
                 result.append(PlacedPods(domain, taken * unit, 0))
             remaining -= taken
         return []
+
+
+def _best_scored(counts: DomainCounts, level: int, domains: Sequence[int]) -> Sequence[int]:
+    """Return the first domains of a list with equal scores: the score is more important than the best fit."""
+    if not counts.scores:
+        return domains
+    scores = counts.scores[level]
+    return list(takewhile(lambda domain: scores[domain] == scores[domains[0]], domains))
+
+
+def _best_fit(
+    domains: Sequence[int], fitting: Sequence[int], needed: int, leaders: Sequence[int], leader_count: int
+) -> int:
+    """Return the first domain with the smallest count that is at least `needed`; the first one if none is."""
+    best, best_fit = domains[0], -1
+    for domain in domains:
+        count = fitting[domain]
+        if count >= needed and leaders[domain] >= leader_count and (best_fit < 0 or count < best_fit):
+            best, best_fit = domain, count
+    return best

@@ -5,6 +5,7 @@ Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, ta
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from batchyard.api.meta import Obj
@@ -167,6 +168,35 @@ class FlavorTopology:
         return cache
 
 
+@dataclass(frozen=True, slots=True)
+class TopologyRules:
+    """The rules of topology-aware scheduling that feature gates select; the defaults are Kueue's."""
+
+    #: Places pods without a required or preferred level on the smallest domains first.
+    is_profile_mixed: bool = True
+    #: Spreads pods with a preferred level evenly over domains.
+    is_balanced: bool = False
+    #: Orders domains by preferred node affinity.
+    obeys_preferences: bool = False
+    #: Lets flavors with the same hosts share the usage of hosts.
+    shares_hosts: bool = True
+    #: Lets a Workload search other domains in the same cycle if an earlier one took its domains.
+    recomputes: bool = True
+    #: Keeps the pods of a replaced slice of an elastic job in their domains.
+    keeps_slices: bool = False
+
+
+def _topology_rules(gates: Mapping[str, bool]) -> TopologyRules:
+    return TopologyRules(
+        is_profile_mixed=gates.get(TAS_PROFILE_MIXED, True),
+        is_balanced=gates.get(TAS_BALANCED_PLACEMENT, False),
+        obeys_preferences=gates.get(TAS_PREFERRED_AFFINITY, False),
+        shares_hosts=gates.get(TAS_OVERLAPPING_FLAVORS, True),
+        recomputes=gates.get(TAS_RECOMPUTATION, True),
+        keeps_slices=gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True),
+    )
+
+
 class TopologyState:
     """Topologies, flavors, nodes, other pods and usage; the trees of flavors are built when they are needed."""
 
@@ -181,20 +211,10 @@ class TopologyState:
         self.nodes: dict[str, NodeView] = {}
         #: Whether Nodes and Pods must be listed, because their events were ignored while no flavor had a topology.
         self.needs_listing = False
-        #: Enables the placement of pods without a required or preferred level on the smallest domains first.
-        self.is_profile_mixed = True
+        #: The rules that feature gates select.
+        self.rules = TopologyRules()
         #: The changes of `assume_at`, each with its position and sign.
         self.assumed: list[tuple[int, TopologyUsage, int]] = []
-        #: Enables balanced placement.
-        self.is_balanced = False
-        #: Enables the order of domains by preferred node affinity.
-        self.obeys_preferences = False
-        #: Lets flavors with the same hosts share the usage of hosts.
-        self.shares_hosts = True
-        #: Lets a Workload search other domains in the same cycle if an earlier one took its domains.
-        self.recomputes = True
-        #: Keeps the pods of a replaced slice of an elastic job in their domains.
-        self.keeps_slices = False
         #: The node and usage of each pod outside topologies, by namespace and name.
         self._pods: dict[str, tuple[str, PodAmounts]] = {}
         #: The number of such pods by node, and by what they use.
@@ -209,12 +229,7 @@ class TopologyState:
         Otherwise a flavor with a Topology is like one without, because Nodes and Pods are not observed.
         """
         self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
-        self.is_profile_mixed = gates.get(TAS_PROFILE_MIXED, True)
-        self.is_balanced = gates.get(TAS_BALANCED_PLACEMENT, False)
-        self.obeys_preferences = gates.get(TAS_PREFERRED_AFFINITY, False)
-        self.shares_hosts = gates.get(TAS_OVERLAPPING_FLAVORS, True)
-        self.recomputes = gates.get(TAS_RECOMPUTATION, True)
-        self.keeps_slices = gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True)
+        self.rules = _topology_rules(gates)
 
     # Topologies and flavors.
 
@@ -264,14 +279,14 @@ class TopologyState:
     def _build(self, flavor: FlavorView, levels: Sequence[str]) -> FlavorTopology:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
         nodes = (node for node in nodes if has_labels(node.labels, flavor.labels, levels))
-        built = FlavorTopology(flavor, levels, nodes, obeys_preferences=self.obeys_preferences)
+        built = FlavorTopology(flavor, levels, nodes, obeys_preferences=self.rules.obeys_preferences)
         tree, capacity = built.tree, built.capacity
         for node_name, pods in self._pods_by_node.items():
             leaf = tree.leaf_by_node.get(node_name)
             if leaf is not None:
                 for amounts, count in pods.items():
                     capacity.occupy(leaf, amounts, count)
-        owner = "" if tree.has_hosts and self.shares_hosts else flavor.name
+        owner = "" if tree.has_hosts and self.rules.shares_hosts else flavor.name
         for (usage_owner, values), pod_counts in self._usage.items():
             leaf = tree.leaf_by_values.get(values) if usage_owner == owner else None
             if leaf is not None:
@@ -318,7 +333,7 @@ class TopologyState:
     def _change_node(self, flavor: str, name: str, node: NodeView | None) -> bool:
         """Change a node in the built tree of a flavor; return whether that was possible."""
         built = self._built.get(flavor)
-        if built is None or self.is_balanced:
+        if built is None or self.rules.is_balanced:
             # Balanced placement also considers domains without room, so domains without nodes must not remain.
             return False
         tree = built.tree
@@ -337,7 +352,7 @@ class TopologyState:
         sign = tree.present_count - old_present_count
         if sign:
             values = tree.assignment_values(tree.paths[-1][leaf])
-            owner = "" if tree.has_hosts and self.shares_hosts else flavor
+            owner = "" if tree.has_hosts and self.rules.shares_hosts else flavor
             for amounts, count in self._usage.get((owner, values), {}).items():
                 built.capacity.use(leaf, amounts, sign * count)
         return True
@@ -358,11 +373,7 @@ class TopologyState:
         """Return a copy without trees and tentative changes; changes of the copy do not affect the original."""
         result = TopologyState()
         result.is_enabled, result.topologies, result.flavors = self.is_enabled, {**self.topologies}, {**self.flavors}
-        result.nodes, result.is_profile_mixed = {**self.nodes}, self.is_profile_mixed
-        result.is_balanced, result.keeps_slices = self.is_balanced, self.keeps_slices
-        result.obeys_preferences, result.recomputes = self.obeys_preferences, self.recomputes
-        result.shares_hosts = self.shares_hosts
-        result._pods = {**self._pods}
+        result.nodes, result.rules, result._pods = {**self.nodes}, self.rules, {**self._pods}
         result._pods_by_node = {node: {**pod_counts} for node, pod_counts in self._pods_by_node.items()}
         result._usage = {domain: {**pod_counts} for domain, pod_counts in self._usage.items()}
         return result
@@ -409,7 +420,7 @@ class TopologyState:
     def add_usage(self, usage: TopologyUsage, sign: int = 1) -> None:
         """Count the usage of a Workload (sign 1), or stop counting it (-1)."""
         for flavor, is_host, values, amounts, count in usage:
-            owner = "" if is_host and self.shares_hosts else flavor
+            owner = "" if is_host and self.rules.shares_hosts else flavor
             _add_count(self._usage, (owner, values), amounts, sign * count)
         self.assume(usage, sign)
 
@@ -446,7 +457,7 @@ class TopologyState:
                     built.capacity.occupy(leaf, amounts, sign * count)
 
     def _affected(self, flavor: str, *, is_host: bool) -> list[FlavorTopology]:
-        if is_host and self.shares_hosts:
+        if is_host and self.rules.shares_hosts:
             return [built for built in self._built.values() if built.tree.has_hosts]
         own = self._built.get(flavor)
         return [] if own is None or own.tree.has_hosts is not is_host else [own]

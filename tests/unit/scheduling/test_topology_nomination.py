@@ -1,5 +1,6 @@
 """Scheduling cycles with Workloads that need topology domains."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,7 +195,8 @@ def elastic(name: str, count: int, replaces: str = "", **fields: Any) -> Obj:
 def bench_with_slice(*, keeps_slices: bool) -> SchedulerBench:
     """A bench in which the slice `old` has two pods on the host b1r1h1."""
     bench = bench_of(tas_queue(cpu=4), hosts={"b1r1h1": 2, "b1r2h1": 2, "b1r3h1": 4})
-    bench.snapshot.topology.keeps_slices = keeps_slices
+    rules = bench.snapshot.topology.rules
+    bench.snapshot.topology.rules = replace(rules, keeps_slices=keeps_slices)
     decision = bench.admission(elastic("old", 2))
     bench.snapshot.add_holder(holder_from_admission(decision, make.at(1), admitted=True))
     return bench
@@ -283,7 +285,8 @@ def failed_heads(*names: str) -> list[Head]:
 @pytest.mark.parametrize("recomputes", [True, False])
 def test_replacement_is_searched_again_in_the_cycle_unless_the_gate_is_off(recomputes: bool) -> None:
     bench = bench_of(tas_queue(), hosts={"b1r1h1": 1, "b1r1h2": 1})
-    bench.snapshot.topology.recomputes = recomputes
+    rules = bench.snapshot.topology.rules
+    bench.snapshot.topology.rules = replace(rules, recomputes=recomputes)
     cycle = Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
     cycle.run([], failed_heads("a", "b"))
     assert [each.is_skipped for each in cycle.replacements] == [False, not recomputes]

@@ -278,7 +278,7 @@ def _occupants_by_leaf(
                 leaf = tree.leaf_by_values.get(usage.values)
                 if usage.flavor == flavor:
                     pod_counts[usage.pod] = pod_counts.get(usage.pod, 0) + usage.pod_count
-                is_shared = usage.is_host and snapshot.topology.shares_hosts
+                is_shared = usage.is_host and snapshot.topology.rules.shares_hosts
                 if leaf is not None and (tree.has_hosts if is_shared else usage.flavor == flavor):
                     occupants[leaf].append({"workload": holder.key if is_visible else "", "pods": usage.pod_count})
             for request in pod_counts.items():
