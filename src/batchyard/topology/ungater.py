@@ -162,7 +162,8 @@ def pods_to_ungate(workload: Obj, pods: Sequence[Obj]) -> list[Obj]:
     """Return the gated pods of an admitted Workload that have a domain, without the gate and with its node selector.
 
     `pods` are the Workload's pods, in the order in which pods without a rank fill domains. Domains on failed nodes wait
-    for their replacement, and pods without quota for their slice. If the offset of a pod set's indexes is not a number, all pods stay gated, as in Kueue.
+    for their replacement, and pods of an elastic job wait for the quota of a slice. If the offset of a pod set's
+    indexes is not a number, all pods stay gated, as in Kueue.
     """
     view = workload_view(workload)
     requests = {each["name"]: each.get("topologyRequest") or {} for each in workload["spec"]["podSets"]}
