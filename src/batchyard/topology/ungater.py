@@ -20,6 +20,7 @@ from batchyard.topology.state import is_topology_pod
 _DELETED: Final = EventType.DELETED
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 _NO_KEYS: Final[dict[Key, None]] = {}
+_NO_SLICES: Final[dict[Key, str]] = {}
 _NO_ANNOTATIONS: Final[dict[str, str]] = {}
 
 
@@ -27,6 +28,15 @@ def has_topology_gate(pod: Obj) -> bool:
     """Return whether a pod waits for a topology domain."""
     gates = pod["spec"].get("schedulingGates")
     return bool(gates) and any(gate["name"] == well_known.TOPOLOGY_GATE for gate in gates)
+
+
+def _awaits_quota(pod: Obj) -> bool:
+    """Return whether a pod of an elastic job waits for a domain, and also for a slice with quota for it.
+
+    Its domain is one of that slice. Kueue may select a domain of the slice before, which the next one does not keep.
+    """
+    gates = pod["spec"].get("schedulingGates") or ()
+    return any(gate["name"] == well_known.ELASTIC_JOB for gate in gates) and has_topology_gate(pod)
 
 
 def pod_owner_name(pod: Obj) -> str:
@@ -152,17 +162,19 @@ def pods_to_ungate(workload: Obj, pods: Sequence[Obj]) -> list[Obj]:
     """Return the gated pods of an admitted Workload that have a domain, without the gate and with its node selector.
 
     `pods` are the Workload's pods, in the order in which pods without a rank fill domains. Domains on failed nodes wait
-    for their replacement. If the offset of a pod set's indexes is not a number, all pods stay gated, as in Kueue.
+    for their replacement, and pods of an elastic job wait for the quota of a slice. If the offset of a pod set's
+    indexes is not a number, all pods stay gated, as in Kueue.
     """
     view = workload_view(workload)
     requests = {each["name"]: each.get("topologyRequest") or {} for each in workload["spec"]["podSets"]}
+    pods = [pod for pod in pods if not has_ended(pod) and not _awaits_quota(pod)]
     ranges = _rank_ranges(view.admitted_pod_sets, requests)
     failed_nodes = [each["name"] for each in workload["status"].get("unhealthyNodes") or ()]
     ungated_pods = []
     for held in view.admitted_pod_sets:
         if held.topology is None:
             continue
-        members = [pod for pod in pods if label(pod, well_known.POD_SET) == held.name and not has_ended(pod)]
+        members = [pod for pod in pods if label(pod, well_known.POD_SET) == held.name]
         ranks = _shifted(ranges[held.name], members)
         if ranks is None:
             return []
@@ -190,6 +202,49 @@ def _ungate(pod: Obj, domain_labels: Mapping[str, str]) -> Obj:
     )
 
 
+class AdmittedSlices:
+    """The admitted slices of elastic jobs, by chain: the pods of a job name its first slice, also after it has grown.
+
+    In Kueue, the controllers of nodes and pods look up the slice that the pods name, although it may be finished.
+    """
+
+    def __init__(self) -> None:
+        """Create an index without slices."""
+        #: By chain (the namespace and the name of its first slice): each slice, and the key of the one it replaces.
+        self._replaced_keys: dict[tuple[str, str], dict[Key, str]] = {}
+
+    def observe(self, event: WatchEvent) -> None:
+        """Add a Workload of an elastic job, or remove it once it is not admitted, finished or deleted."""
+        first_slice = annotation(event.obj, well_known.SLICE_NAME)
+        if first_slice is None:
+            return
+        chain = event.key.namespace, first_slice
+        if event.type is not _DELETED and is_true(event.obj, "Admitted") and not is_true(event.obj, "Finished"):
+            replaced_key = annotation(event.obj, well_known.REPLACEMENT_FOR) or ""
+            self._replaced_keys.setdefault(chain, {})[event.key] = replaced_key
+        elif chain in self._replaced_keys:
+            self._replaced_keys[chain].pop(event.key, None)
+            if not self._replaced_keys[chain]:
+                del self._replaced_keys[chain]
+
+    def workload_of(self, pod: Obj) -> Key | None:
+        """Return the Workload whose assignment holds for a pod; None without one, or if no slice is admitted.
+
+        While the scheduler replaces a slice, two of them are admitted; the newer one counts.
+        """
+        namespace = pod["metadata"].get("namespace", "")
+        keys = self._replaced_keys.get((namespace, pod_owner_name(pod)), _NO_SLICES)
+        if keys or annotation(pod, well_known.SLICE_NAME) is not None:
+            return next((key for key in keys if f"{namespace}/{key.name}" not in keys.values()), None)
+        name = annotation(pod, well_known.WORKLOAD)
+        return None if name is None else Key(scheme.WORKLOAD, namespace, name)
+
+    def is_replaced(self, workload: Key, chain: tuple[str, str]) -> bool:
+        """Return whether the replacement of a slice is admitted."""
+        keys = self._replaced_keys.get(chain, _NO_SLICES)
+        return f"{workload.namespace}/{workload.name}" in keys.values()
+
+
 class TopologyUngater:
     """Controller that removes the topology gate of pods, once their Workload is admitted with topology domains."""
 
@@ -201,6 +256,7 @@ class TopologyUngater:
     def __init__(self, batch_period: Duration = 0) -> None:
         """Create the controller; events of pods within `batch_period` are handled together (in Kueue, a second)."""
         self._batch_period = batch_period
+        self._slices = AdmittedSlices()
         #: When the Workloads with recent events of pods are reconciled.
         self._due: dict[Key, Instant] = {}
         #: The pods of each Workload, by namespace and name of the Workload (of its first slice, if it is elastic).
@@ -211,17 +267,17 @@ class TopologyUngater:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of the Workload if it is admitted with topology domains and has gated pods."""
         if event.key.kind == scheme.WORKLOAD:
+            self._slices.observe(event)
             if event.type is _DELETED or not _has_domains(event.obj):
                 return ()
             return (event.key,) if (event.key.namespace, slice_name(event.obj)) in self._gated else ()
-        workload = annotation(event.obj, well_known.WORKLOAD)
-        if workload is None or not is_topology_pod(event.obj):
+        if annotation(event.obj, well_known.WORKLOAD) is None or not is_topology_pod(event.obj):
             return ()
         group = event.key.namespace, pod_owner_name(event.obj)
         self._index_pod(event, group)
-        if group not in self._gated:
+        key = self._slices.workload_of(event.obj) if group in self._gated else None
+        if key is None:
             return ()
-        key = Key(scheme.WORKLOAD, event.key.namespace, workload)
         if self._batch_period:
             self._due.setdefault(key, now + self._batch_period)
         return (key,)
@@ -236,7 +292,7 @@ class TopologyUngater:
         if workload is None or not _has_domains(workload):
             return ReconcileResult()
         group = key.namespace, slice_name(workload)
-        if group not in self._gated:
+        if group not in self._gated or self._slices.is_replaced(key, group):
             return ReconcileResult()
         pods = [pod for each in sorted(self._pods.get(group, _NO_KEYS)) if (pod := reader.get(each)) is not None]
         return ReconcileResult([Update(pod) for pod in pods_to_ungate(workload, pods)], independent=True)
@@ -254,7 +310,9 @@ class TopologyUngater:
 
 
 def _has_domains(workload: Obj) -> bool:
-    """Return whether a Workload is admitted and has topology domains."""
-    return is_true(workload, "Admitted") and any(
-        held.topology is not None for held in workload_view(workload).admitted_pod_sets
+    """Return whether a Workload is admitted, is not finished, and has topology domains."""
+    return (
+        is_true(workload, "Admitted")
+        and any(held.topology is not None for held in workload_view(workload).admitted_pod_sets)
+        and not is_true(workload, "Finished")
     )

@@ -10,6 +10,7 @@ import make
 from batchyard.admission_plugins.job_annotations import gate_elastic_job
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_reference, with_metadata, with_path
+from batchyard.api.views.workload import workload_view
 from batchyard.interfaces.client import Update
 from batchyard.jobframework import slices
 from batchyard.jobframework.reconciler import JobReconciler
@@ -17,6 +18,7 @@ from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.decisions import DEFAULT_RULES
 from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.node_failures import assigned_nodes
 from batchyard.sim.invariants.checker import attach_invariants
 from batchyard.sim.invariants.quota import ElasticPodsAreGranted
 from batchyard.sim.random_worlds import scenario_of
@@ -343,3 +345,59 @@ def test_new_elastic_job_gets_the_scheduling_gate() -> None:
     gated = gate_elastic_job(elastic_job())
     assert gated["spec"]["template"]["spec"]["schedulingGates"] == [{"name": well_known.ELASTIC_JOB}]
     assert gate_elastic_job(gated) is gated
+
+
+def node(name: str, **annotations: str) -> Obj:
+    """A Node with room for one pod."""
+    status = {"allocatable": {"cpu": "1", "pods": "9"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = {"rack": "r", well_known.HOSTNAME: name, "pool": "tas"}
+    metadata = {"name": name, "labels": labels, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
+
+
+def world_with_nodes(*sizes: tuple[int, int], keeps_domains: bool, ends: Mapping[str, str]) -> World:
+    """A world with nine nodes, some of which are deleted, where a Job with topology domains gets each parallelism."""
+    topology = make.topology()
+    topology["spec"]["levels"].append({"nodeLabel": well_known.HOSTNAME})
+    flavor = make.flavor("spot", labels={"pool": "tas"}, topologyName="racks")
+    config = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
+    gates = {well_known.ELASTIC_JOBS_GATE: True, well_known.ELASTIC_TOPOLOGY_GATE: keeps_domains}
+    request = {"annotations": {"kueue.x-k8s.io/podset-unconstrained-topology": "true"}}
+    jobs = [with_path(_sized_job(*size), ("spec", "template", "metadata"), request) for size in sizes]
+    nodes = [node(f"n{i}", **({well_known.DELETE_AT: ends[f"n{i}"]} if f"n{i}" in ends else {})) for i in range(9)]
+    objects = [topology, flavor, queue("cq", 9), make.local_queue("lq"), *jobs]
+    return World(scenario_of([{**config, "featureGates": gates}, *map(_without_creation_time, objects), *nodes]))
+
+
+def pods_on_nodes(world: World, until: int) -> dict[str, str]:
+    """The phases of all pods, by node, at a second."""
+    world.run_until(until * SECOND)
+    return {pod["spec"].get("nodeName", ""): pod["status"]["phase"] for pod in world.objects(scheme.POD)}
+
+
+def current_nodes(world: World) -> list[str]:
+    """The nodes in the assignment of the slice that is admitted and not finished."""
+    views = [workload_view(each) for each in world.objects(scheme.WORKLOAD)]
+    (view,) = [view for view in views if view.admitted and not view.finished]
+    return assigned_nodes(view)
+
+
+@pytest.mark.parametrize("keeps_domains", [False, True])
+def test_pods_of_a_job_that_grows_run_in_the_domains_of_its_current_slice(keeps_domains: bool) -> None:
+    world = world_with_nodes((0, 1), (20, 3), (40, 4), keeps_domains=keeps_domains, ends={})
+    for until, parallelism in ((19, 1), (39, 3), (60, 4)):
+        phases = pods_on_nodes(world, until)
+        assert list(phases.values()) == ["Running"] * parallelism
+        assert not keeps_domains or sorted(phases) == sorted(current_nodes(world))
+
+
+@pytest.mark.parametrize("keeps_domains", [False, True])
+def test_pod_of_a_job_that_has_grown_moves_from_a_deleted_node_to_its_replacement(keeps_domains: bool) -> None:
+    lost = "n1"
+    world = world_with_nodes((0, 1), (20, 4), keeps_domains=keeps_domains, ends={lost: "40s"})
+    assert pods_on_nodes(world, 39)[lost] == "Running"
+    phases = pods_on_nodes(world, 60)
+    assert list(phases.values()) == ["Running"] * 4
+    assert lost not in phases
+    assert lost not in current_nodes(world)
+    assert not keeps_domains or sorted(phases) == sorted(current_nodes(world))

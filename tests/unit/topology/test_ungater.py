@@ -4,9 +4,9 @@ from typing import Any
 
 import make
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, with_path
+from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
-from batchyard.api.well_known import COMPLETION_INDEX, HOSTNAME, JOB_INDEX
+from batchyard.api.well_known import COMPLETION_INDEX, ELASTIC_JOB, HOSTNAME, JOB_INDEX
 from batchyard.base.instant import SECOND
 from batchyard.topology.ungater import TopologyUngater, pods_to_ungate
 from stage import Stage
@@ -149,6 +149,45 @@ def test_pods_of_an_elastic_job_belong_to_its_current_slice() -> None:
     stage = Stage(TopologyUngater())
     stage.put(with_path(workload(INDEXED), ("metadata", "annotations"), first_slice), elastic)
     assert node_of(stage, "p0") == "a"
+
+
+def elastic_slice(name: str, domains: str, *, finished: bool = False, **annotations: str) -> Obj:
+    """An admitted slice of an elastic job, whose first slice is `wl`."""
+    obj = with_metadata(workload(main=domains), name=name, uid=f"uid-{name}")
+    conditions = [make.condition("Admitted"), *([make.condition("Finished")] if finished else [])]
+    obj = with_metadata(obj, annotations={"kueue.x-k8s.io/workload-slice-name": "wl", **annotations})
+    return with_path(obj, ("status", "conditions"), conditions)
+
+
+def elastic_pod(name: str, node: str = "") -> Obj:
+    """A pod that names the first slice `wl`."""
+    obj = pod(name, node)
+    obj["metadata"]["annotations"]["kueue.x-k8s.io/workload-slice-name"] = "wl"
+    return obj
+
+
+def test_pods_of_an_elastic_job_get_the_domains_of_its_newest_admitted_slice() -> None:
+    stage = Stage(TopologyUngater())
+    replacement = elastic_slice("b", "b:2", **{"kueue.x-k8s.io/workload-slice-replacement-for": "team/wl"})
+    stage.put(elastic_slice("wl", "a:2"), replacement, elastic_pod("p0"))
+    assert node_of(stage, "p0") == "b"
+    stage.put(elastic_slice("wl", "a:2", finished=True), elastic_pod("p1"))
+    assert node_of(stage, "p1") == "b"
+    stage.put(with_path(replacement, ("status", "conditions"), []), elastic_pod("p2"))
+    assert node_of(stage, "p2") == ""
+
+
+def test_pod_that_waits_for_quota_of_a_slice_gets_no_domain_yet() -> None:
+    waiting = elastic_pod("p0")
+    waiting["spec"]["schedulingGates"].append({"name": ELASTIC_JOB})
+    assert hosts(elastic_slice("wl", "a:1"), waiting, elastic_pod("p1")) == "p1:a"
+
+
+def test_pods_of_a_finished_workload_stay_gated() -> None:
+    stage = Stage(TopologyUngater())
+    done = with_path(workload(), ("status", "conditions"), [make.condition("Admitted"), make.condition("Finished")])
+    stage.put(done, pod("p0"))
+    assert node_of(stage, "p0") == ""
 
 
 def test_pods_without_a_topology_request_are_not_touched() -> None:

@@ -23,7 +23,7 @@ from batchyard.scheduling.topology_nomination import NodeReplacement
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import Eviction
 from batchyard.topology.state import is_topology_pod
-from batchyard.topology.ungater import has_ended, has_topology_gate, pod_owner_name, slice_name
+from batchyard.topology.ungater import AdmittedSlices, has_ended, has_topology_gate, pod_owner_name, slice_name
 
 _DELETED: Final = EventType.DELETED
 _NO_KEYS: Final[dict[Key, None]] = {}
@@ -75,6 +75,7 @@ class NodeFailures:
         """Create the controller; `gates` are the feature gates of topology-aware scheduling that are set."""
         self._waits_for_pods = gates.get(well_known.TAS_POD_TERMINATION, True)
         self._checks_taints = gates.get(well_known.TAS_TAINTED_NODES, True)
+        self._slices = AdmittedSlices()
         self._workloads_by_node: dict[str, dict[Key, None]] = {}
         self._nodes_by_workload: dict[Key, list[str]] = {}
         #: The pods that must run on a node, by its name, and have not been scheduled yet; and those that have been.
@@ -84,6 +85,7 @@ class NodeFailures:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the key of the node that may have failed or recovered with Workloads on it, or of a waiting pod."""
         if event.key.kind == scheme.WORKLOAD:
+            self._slices.observe(event)
             nodes = self._index_workload(event)
             # After a restart, the state of the nodes may have changed without an event.
             return [Key(scheme.NODE, "", node) for node in nodes] if event.old is None else ()
@@ -158,9 +160,9 @@ class NodeFailures:
         new_workloads = {key_of(write.obj): write.obj for write in outcome.writes if isinstance(write, UpdateStatus)}
         for pod_key in self._waiting_pods[name]:
             pod = reader.get(pod_key)
-            if pod is None:
+            workload_key = None if pod is None else self._slices.workload_of(pod)
+            if pod is None or workload_key is None:
                 continue
-            workload_key = Key(scheme.WORKLOAD, pod_key.namespace, annotation(pod, well_known.WORKLOAD) or "")
             workload = new_workloads.get(workload_key) or reader.get(workload_key)
             if workload is None or is_true(workload, "Finished") or is_true(workload, "Evicted"):
                 continue

@@ -7,7 +7,7 @@ import make
 import yard
 from batchyard import simulate
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.views.topology import (
     TopologyAssignment,
     TopologyDomain,
@@ -237,6 +237,24 @@ def test_pod_without_topology_annotations_keeps_its_node() -> None:
     stage.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
     stage.put(node("n1", taints=[{"key": "broken", "effect": "NoSchedule"}]))
     assert phase(stage) == "Pending"
+
+
+def put_replaced_slice(stage: Stage) -> None:
+    """Make the pod's Workload a finished slice on n2; its replacement has the nodes n1 and n2."""
+    first_slice = {"kueue.x-k8s.io/workload-slice-name": "wl"}
+    new = with_metadata(stage.workload(), name="new", uid="uid-new", annotations=first_slice, resourceVersion=None)
+    old = with_path(stage.workload(), ("status", "conditions"), [make.condition("Finished")])
+    pod = stage.get(scheme.POD, "p")
+    annotations = {**pod["metadata"]["annotations"], **first_slice}
+    stage.put(new, with_metadata(old, annotations=first_slice), with_metadata(pod, annotations=annotations))
+
+
+def test_pod_of_an_elastic_job_is_judged_by_the_current_slice() -> None:
+    stage = stage_with_pod()
+    put_replaced_slice(stage)
+    assert stage.get(scheme.POD, "p")["status"]["phase"] == "Pending"
+    stage.put(node("n1", ready=False))
+    assert stage.get(scheme.POD, "p")["status"]["phase"] == "Failed"
 
 
 def test_failures_during_a_restart_are_noticed() -> None:
