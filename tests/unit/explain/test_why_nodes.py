@@ -90,7 +90,14 @@ TAINT = "{key: a, value: b, effect: NoSchedule}"
 
 def explained(taints: str = "", quota: str = "9", constraints: str = "tolerations: []", cpu: str = "1") -> Any:
     """Return the answer about the Job in a cluster of two machines."""
-    text = CLUSTER.replace("TAINTS", taints).replace("QUOTA", quota)
+    return explained_text(CLUSTER, taints, quota, constraints, cpu)
+
+
+def explained_text(
+    template: str, taints: str = "", quota: str = "9", constraints: str = "tolerations: []", cpu: str = "1"
+) -> Any:
+    """Return the answer about the Job in manifests."""
+    text = template.replace("TAINTS", taints).replace("QUOTA", quota)
     result = read_manifests([("c.yaml", text.replace("CONSTRAINTS", constraints).replace("AMOUNT", cpu))])
     assert [*map(str, result.faults)] == []
     world = World(make_scenario(result))
@@ -166,3 +173,35 @@ def test_machines_of_provisioning_request_that_boot_are_limit() -> None:
     assert answer["binding"]["limit"] == "booting"
     assert answer["binding"]["where"] == {"kind": "NodePool", "name": "dws-t4-nodepool"}
     assert answer["changesEnd"] == "the pods are placed without a change when the machines are ready"
+
+
+GATED = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: hosts}
+spec: {levels: [{nodeLabel: kubernetes.io/hostname}]}
+---
+"""
+
+
+def explained_in_slices(pod_count: int) -> Any:
+    """Return the answer about a Job of pods in slices of two, on two machines of a topology."""
+    annotations = "{kueue.x-k8s.io/podset-slice-required-topology: kubernetes.io/hostname, "
+    annotations += "kueue.x-k8s.io/podset-slice-size: '2'}"
+    text = CLUSTER.replace(
+        "metadata: {name: f}", "metadata: {name: f}\nspec: {topologyName: hosts, nodeLabels: {a: b}}"
+    )
+    text = text.replace("nodeCount: 2,", "nodeCount: 2, labels: {a: b},")
+    text = text.replace("  template:\n    spec", f"  template:\n    metadata: {{annotations: {annotations}}}\n    spec")
+    text = text.replace("parallelism: 2\n  completions: 2", f"parallelism: {pod_count}\n  completions: {pod_count}")
+    return explained_text(GATED + text)
+
+
+def test_pods_outside_slices_keep_their_gates_and_no_node_is_proposed() -> None:
+    answer = explained_in_slices(3)
+    assert answer["binding"]["limit"] == "schedulingGates"
+    text = "admitted, but 1 of 3 pods is in no slice, gets no topology domain, and keeps its scheduling gate"
+    assert answer["summary"] == text
+    assert "changes" not in answer
+    assert answer["changesEnd"].startswith("submit the job again with a number of pods that the slice size divides")
+    assert explained_in_slices(4)["state"] == "Running"
