@@ -33,7 +33,8 @@ from batchyard.interfaces.client import Reader
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload.lifecycle import READY, checks_of, retry_at
+from batchyard.scheduling.topology_nomination import nominate_replacement
+from batchyard.scheduling.workload.lifecycle import READY, awaits_topology, checks_of, retry_at
 from batchyard.topology.ungater import has_topology_gate
 
 # Node capacity: the autoscaler's messages about pods without a node, and the machines and retries that it waits for.
@@ -127,7 +128,8 @@ class AdmittedExplainer:
         document_part = nonempty_fields(checks=checks, requests=request_parts)
         waiting_checks = [check for check in checks_of(workload) if check["state"] != READY]
         if not waiting_checks:
-            return {**document_part, "summary": "it has quota, and is admitted next"}
+            delayed_part = self._explain_delayed_domains(workload)
+            return {**document_part, "summary": "it has quota, and is admitted next", **delayed_part}
         first_check = waiting_checks[0]
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
@@ -138,6 +140,23 @@ class AdmittedExplainer:
         changes = [each.document() for each in propose_check_removal(queue, waiting_checks, self._reader)]
         document_part |= nonempty_fields(changes=changes, changesEnd=awaited_event(first_check, self._reader))
         return {**document_part, "summary": text, "binding": binding_limit.document()}
+
+    def _explain_delayed_domains(self, workload: Obj) -> DocumentPart:
+        """Return why a Workload with ready AdmissionChecks gets no topology domains; {} if it needs none."""
+        view, snapshot = workload_view(workload), self._scheduler_cache.snapshot
+        queue = snapshot.queues.get(view.cluster_queue)
+        if queue is None or not awaits_topology(workload["status"]):
+            return {}
+        reason = nominate_replacement(view, queue, snapshot).reason
+        if not reason:
+            return {"summary": "it has quota, and gets its topology domains next"}
+        flavors = [flavor for held in view.admitted_pod_sets for flavor in held.flavors.values()]
+        flavor = next((each for each in flavors if each in snapshot.topology.flavors), "")
+        topology = snapshot.topology.flavors[flavor].topology if flavor else ""
+        binding_limit = BindingLimit(TOPOLOGY, reason, "Topology" if topology else "", topology, flavor)
+        summary = f"it has quota, and waits for topology domains: {reason}"
+        end = "the scheduler searches again at least every 30 s"
+        return {"summary": summary, "binding": binding_limit.document(), "changesEnd": end}
 
     def _provisioning_requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]

@@ -205,3 +205,91 @@ def test_pods_outside_slices_keep_their_gates_and_no_node_is_proposed() -> None:
     assert "changes" not in answer
     assert answer["changesEnd"].startswith("submit the job again with a number of pods that the slice size divides")
     assert explained_in_slices(4)["state"] == "Running"
+
+
+PROVISIONED = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: lab}
+spec:
+  region: us-central1
+  zones: [us-central1-a]
+  nodePools:
+    - name: a100
+      machineType: a2-highgpu-1g
+      provisioning: queued
+      labels: {rack: r1}
+      autoscaling: {totalMin: 0, totalMax: 4}
+  capacity: [{machineType: a2-highgpu-1g, zone: us-central1-a, count: 3}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: team}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: racks}
+spec: {levels: [{nodeLabel: rack}, {nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: AdmissionCheck
+metadata: {name: capacity}
+spec:
+  controllerName: kueue.x-k8s.io/provisioning-request
+  parameters: {apiGroup: kueue.x-k8s.io, kind: ProvisioningRequestConfig, name: queued}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ProvisioningRequestConfig
+metadata: {name: queued}
+spec: {provisioningClassName: queued-provisioning.gke.io, managedResources: [nvidia.com/gpu]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: queued}
+spec: {nodeLabels: {cloud.google.com/gke-nodepool: a100}, topologyName: racks, tolerations: [{operator: Exists}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: q}
+spec:
+  namespaceSelector: {}
+  admissionChecksStrategy: {admissionChecks: [{name: capacity}]}
+  resourceGroups:
+    - coveredResources: [nvidia.com/gpu]
+      flavors: [{name: queued, resources: [{name: nvidia.com/gpu, nominalQuota: 16}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: q, namespace: team}
+spec: {clusterQueue: q}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: asked
+  namespace: team
+  labels: {kueue.x-k8s.io/queue-name: q}
+  annotations: {batchyard.dev/submit-at: 1m, batchyard.dev/runtime: 10h}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: rack}}
+    spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def test_failed_search_for_delayed_domains_is_explained() -> None:
+    scenario, _ = read_scenario([PROVISIONED])
+    world = World(scenario)
+    answers = []
+    for minutes in range(2, 9):
+        world.run_until(minutes * MINUTE)
+        world.flush_batched_writes()
+        answers.append(world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now()))
+    waiting = next(each for each in answers if each is not None and each.get("binding", {}).get("limit") == "topology")
+    assert waiting["state"] == "QuotaReserved"
+    reason = "couldn't assign flavors to pod set main: no topology domains at level: rack"
+    assert waiting["summary"] == f"it has quota, and waits for topology domains: {reason}"
+    assert waiting["binding"]["where"] == {"kind": "Topology", "name": "racks"}
+    assert waiting["changesEnd"] == "the scheduler searches again at least every 30 s"
