@@ -33,7 +33,9 @@ from batchyard.interfaces.client import Reader
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.workload.lifecycle import READY, checks_of, retry_at
+from batchyard.scheduling.topology_nomination import nominate_replacement
+from batchyard.scheduling.workload.lifecycle import READY, awaits_topology, checks_of, retry_at
+from batchyard.topology.ungater import has_topology_gate
 
 # Node capacity: the autoscaler's messages about pods without a node, and the machines and retries that it waits for.
 
@@ -81,6 +83,7 @@ FINISHED: Final = "Finished"
 ADMISSION_CHECK: Final = "admissionCheck"
 STARTING: Final = "starting"
 POD_CREATION: Final = "podCreation"
+SCHEDULING_GATES: Final = "schedulingGates"
 #: The reason of the Job controller's Events about pods that the API server rejected.
 _POD_REJECTED: Final = "FailedCreate"
 _QUOTA_PATTERN: Final = re.compile(r"exceeded quota: ([^\s,]+)")
@@ -125,7 +128,8 @@ class AdmittedExplainer:
         document_part = nonempty_fields(checks=checks, requests=request_parts)
         waiting_checks = [check for check in checks_of(workload) if check["state"] != READY]
         if not waiting_checks:
-            return {**document_part, "summary": "it has quota, and is admitted next"}
+            delayed_part = self._explain_delayed_domains(workload)
+            return {**document_part, "summary": "it has quota, and is admitted next", **delayed_part}
         first_check = waiting_checks[0]
         suffix = f": {first_check['message']}" if first_check.get("message") else ""
         text = f"it has quota, and waits for AdmissionCheck {first_check['name']} ({first_check['state']}){suffix}"
@@ -136,6 +140,23 @@ class AdmittedExplainer:
         changes = [each.document() for each in propose_check_removal(queue, waiting_checks, self._reader)]
         document_part |= nonempty_fields(changes=changes, changesEnd=awaited_event(first_check, self._reader))
         return {**document_part, "summary": text, "binding": binding_limit.document()}
+
+    def _explain_delayed_domains(self, workload: Obj) -> DocumentPart:
+        """Return why a Workload with ready AdmissionChecks gets no topology domains; {} if it needs none."""
+        view, snapshot = workload_view(workload), self._scheduler_cache.snapshot
+        queue = snapshot.queues.get(view.cluster_queue)
+        if queue is None or not awaits_topology(workload["status"]):
+            return {}
+        reason = nominate_replacement(view, queue, snapshot).reason
+        if not reason:
+            return {"summary": "it has quota, and gets its topology domains next"}
+        flavors = [flavor for held in view.admitted_pod_sets for flavor in held.flavors.values()]
+        flavor = next((each for each in flavors if each in snapshot.topology.flavors), "")
+        topology = snapshot.topology.flavors[flavor].topology if flavor else ""
+        binding_limit = BindingLimit(TOPOLOGY, reason, "Topology" if topology else "", topology, flavor)
+        summary = f"it has quota, and waits for topology domains: {reason}"
+        end = "the scheduler searches again at least every 30 s"
+        return {"summary": summary, "binding": binding_limit.document(), "changesEnd": end}
 
     def _provisioning_requests(self, workload: Obj) -> list[Obj]:
         metadata = workload["metadata"]
@@ -164,7 +185,10 @@ class AdmittedExplainer:
                 "state": ADMITTED,
                 "summary": f"admitted at {admitted_at}; its pods are not created yet, or have ended",
             }
-        if self._capacity is not None and not all(map(pods.bound_node, job_pods)):
+        unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod)]
+        if unplaced_pods and all(map(_gate_names, unplaced_pods)):
+            return _explain_gated_pods(workload, job_pods, unplaced_pods)
+        if self._capacity is not None and unplaced_pods:
             return self._explain_unplaced_pods(workload, job_pods, now, user)
         starting_pods = [pod for pod in job_pods if not pods.is_ready(pod)]
         nodes = sorted({node: None for pod in job_pods if (node := pods.bound_node(pod))})
@@ -208,7 +232,8 @@ class AdmittedExplainer:
     def _explain_unplaced_pods(
         self, workload: Obj, job_pods: Sequence[Obj], now: Instant, user: ExplanationUser
     ) -> DocumentPart:
-        unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod)]
+        unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod) and not _gate_names(pod)]
+        gated_pods = [pod for pod in job_pods if not pods.bound_node(pod) and _gate_names(pod)]
         scheduler_texts = _count_texts(map(_scheduler_text, unplaced_pods))
         autoscaler_texts = _count_texts(map(self._autoscaler_text, unplaced_pods))
         autoscaler_message = next(iter(autoscaler_texts), "")
@@ -229,6 +254,7 @@ class AdmittedExplainer:
         details = [f"scheduler, {count_with_noun(count, 'pod')}: {each}" for each, count in scheduler_texts.items()]
         details += [f"autoscaler, {count_with_noun(count, 'pod')}: {each}" for each, count in autoscaler_texts.items()]
         details += [f"autoscaler waits for: {each}" for each in wait_texts]
+        details += [_gates_text(workload, len(job_pods), gated_pods)] if gated_pods else []
         nodes = nonempty_fields(unplaced_pods=len(unplaced_pods), pods=len(job_pods), text=details, waitsFor=wait_texts)
         flavor = _flavor_of(workload)
         kind, object_name = ("NodePool", pool) if pool else ("ResourceFlavor", flavor)
@@ -282,6 +308,46 @@ class AdmittedExplainer:
             if is_borrowing and other_queues:
                 preemptor_texts.append(f"by {', '.join(other_queues[:_SHOWN_MAX])} for quota that {queue.name} borrows")
         return "; ".join(preemptor_texts) or "by no Workload at present"
+
+
+# Pods with scheduling gates, which no node helps.
+
+
+def _gate_names(pod: Obj) -> str:
+    return ", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ())
+
+
+def _gates_text(workload: Obj, pod_count: int, gated_pods: Sequence[Obj]) -> str:
+    count, sliceless_count = len(gated_pods), _sliceless_count(workload)
+    pods_text = f"{count} of {count_with_noun(pod_count, 'pod')}"
+    if all(map(has_topology_gate, gated_pods)) and sliceless_count:
+        verbs = select_verb(count, "is in no slice, gets", "are in no slice, get")
+        keeps = select_verb(count, "keeps its scheduling gate", "keep their scheduling gates")
+        if count <= sliceless_count:
+            return f"{pods_text} {verbs} no topology domain, and {keeps}"
+    return f"{pods_text} {select_verb(count, 'has', 'have')} the scheduling gate {_gate_names(gated_pods[0])}"
+
+
+def _sliceless_count(workload: Obj) -> int:
+    """Return how many admitted pods have no topology domain although their pod set has domains."""
+    held_pod_sets = workload_view(workload).admitted_pod_sets
+    return sum(
+        held.pods - sum(domain.pods for domain in held.topology.domains)
+        for held in held_pod_sets
+        if held.topology is not None
+    )
+
+
+def _explain_gated_pods(workload: Obj, job_pods: Sequence[Obj], gated_pods: Sequence[Obj]) -> DocumentPart:
+    """Return the document fields of an admitted Workload whose pods without a node all have scheduling gates."""
+    gates_text = _gates_text(workload, len(job_pods), gated_pods)
+    binding_limit = BindingLimit(SCHEDULING_GATES, gates_text, "Pod", _name_of(gated_pods[0]))
+    if "in no slice" in gates_text:
+        remedy = "submit the job again with a number of pods that the slice size divides; no node helps"
+    else:
+        remedy = "its pods are placed after their scheduling gates are removed; no node helps before"
+    part = {"state": ADMITTED, "summary": f"admitted, but {gates_text}", "binding": binding_limit.document()}
+    return {**part, "changesEnd": remedy}
 
 
 def explain_finished(workload: Obj) -> DocumentPart:
@@ -350,7 +416,7 @@ def pod_part(pod: Obj, node_capacity: NodeCapacityView | None) -> DocumentPart:
     return nonempty_fields(
         phase=(pod.get("status") or {}).get("phase", "Pending"),
         node=pods.bound_node(pod),
-        gates=", ".join(each["name"] for each in (pod.get("spec") or {}).get("schedulingGates") or ()),
+        gates=_gate_names(pod),
         scheduler=_scheduler_text(pod),
         autoscaler=message,
         containers=_waiting_containers_text(pod),

@@ -11,10 +11,11 @@ from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, controller_of
+from batchyard.api.meta import Key, Obj, controller_of, find_condition
 from batchyard.api.views.node import flavor_view
 from batchyard.api.views.pods import checkpoint_interval, lost_work
 from batchyard.api.views.workload import WorkloadView, cluster_queue_view, local_queue_view, workload_view
+from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.snapshot import Snapshot
@@ -25,6 +26,8 @@ from batchyard.topology.state import TopologyState, TopologyUsage, usage_of
 #: The sets of Workloads that the planner tries at most, and the Workloads that a plan restarts at most.
 SETS_MAX: Final = 20_000
 MOVES_MAX: Final = 64
+#: The names that an error lists at most.
+_NAMES_SHOWN: Final = 10
 
 
 class MovableWorkload(NamedTuple):
@@ -182,7 +185,7 @@ class _Trial:
 
 
 class NotDefragmentableError(Exception):
-    """The waiting Workload does not wait for topology domains; the text says why."""
+    """No Workload waits for topology domains, or no plan makes room; the text says why."""
 
 
 @dataclass(slots=True)
@@ -198,26 +201,31 @@ class StoredTopologies:
     waiting: Sequence[WorkloadView]
 
     def requests_of(self, workload: WorkloadView) -> Sequence[PodSetTopologyRequest]:
-        """Return the requests of a Workload for domains, in its flavors or in the first one of its ClusterQueue."""
+        """Return the requests for domains of a Workload that holds quota, in its flavors."""
         flavors = {held.name: [*held.flavors.values()] for held in workload.admitted_pod_sets}
         counts = {held.name: held.pods for held in workload.admitted_pod_sets}
-        queue_flavors = () if flavors else self._queue_flavors(workload)
+        return self._requests_in(workload, flavors, counts)
+
+    def choices_of(self, workload: WorkloadView) -> Sequence[Sequence[PodSetTopologyRequest]]:
+        """Return the requests for domains of a Workload without quota, for each topology flavor of its ClusterQueue."""
+        names = [pod_set.name for pod_set in workload.pod_sets]
+        flavors = [each for each in self._queue_flavors(workload) if each in self.state.flavors]
+        choices = [self._requests_in(workload, dict.fromkeys(names, (flavor,)), {}) for flavor in flavors]
+        return [requests for requests in choices if requests]
+
+    def _requests_in(
+        self, workload: WorkloadView, flavors: Mapping[str, Sequence[str]], counts: Mapping[str, int]
+    ) -> Sequence[PodSetTopologyRequest]:
         requests: list[PodSetTopologyRequest] = []
         for pod_set, count in zip(workload.pod_sets, workload.counts, strict=True):
-            known = [each for each in flavors.get(pod_set.name, queue_flavors) if each in self.state.flavors]
+            known = [each for each in flavors.get(pod_set.name, ()) if each in self.state.flavors]
             if known:
                 request = pod_set.topology_request
                 is_implied = request is None or not request.is_explicit
+                number = counts.get(pod_set.name, count)
+                template, group = pod_set.template, pod_set.group
                 requests.append(
-                    PodSetTopologyRequest(
-                        pod_set.name,
-                        known[0],
-                        counts.get(pod_set.name, count),
-                        pod_set.template,
-                        request,
-                        is_implied,
-                        pod_set.group,
-                    )
+                    PodSetTopologyRequest(pod_set.name, known[0], number, template, request, is_implied, group)
                 )
         return requests
 
@@ -286,22 +294,96 @@ def read_topologies(objects: Mapping[Key, Obj], now: Instant) -> StoredTopologie
     return StoredTopologies(objects, now, state, {view.key: view for view in running}, waiting)
 
 
-def find_waiting(stored: StoredTopologies, name: str) -> tuple[WorkloadView, Sequence[PodSetTopologyRequest]]:
-    """Return a waiting Workload by `namespace/name`, or the first one that lacks domains if `name` is empty.
+class WaitingWorkload(NamedTuple):
+    """A Workload that lacks domains, with its requests in each flavor that it may use."""
 
-    Raise NotDefragmentableError if it does not wait, needs no domains, or fits already.
+    view: WorkloadView
+    choices: Sequence[Sequence[PodSetTopologyRequest]]
+
+
+def find_waiting(stored: StoredTopologies, name: str) -> Sequence[WaitingWorkload]:
+    """Return the Workload with this name that lacks domains, or all that do if `name` is empty, in their order.
+
+    The name is that of the Workload or of its Job: `NAME`, `NAMESPACE/NAME` or `job/NAME`. Without a name, Workloads
+    that lack quota are left out. Raise NotDefragmentableError if the named Workload does not exist, does not wait,
+    needs no domains or fits already, or if no Workload lacks domains.
     """
-    for view in stored.waiting:
-        requests = stored.requests_of(view)
-        if name not in ("", view.key) or (not name and not requests):
-            continue
-        if not requests:
-            raise NotDefragmentableError(f"{name} needs no topology domains")
-        if isinstance(assign_domains(stored.state, requests, explains=False), TopologyFailure):
-            return view, requests
-        if name:
-            raise NotDefragmentableError(f"{name} fits in its topology already, so it waits for something else")
-    raise NotDefragmentableError(f"{name} does not wait" if name else "no Workload waits for topology domains")
+    if name:
+        return [_named_waiting(stored, name)]
+    found = [
+        WaitingWorkload(view, choices)
+        for view in stored.waiting
+        if (choices := stored.choices_of(view)) and not _lacks_quota(stored, view) and not _fits(stored, choices)
+    ]
+    if not found:
+        raise NotDefragmentableError("no Workload waits for topology domains")
+    return found
+
+
+def _named_waiting(stored: StoredTopologies, name: str) -> WaitingWorkload:
+    keys = sorted(key for key in stored.objects if key.kind == scheme.WORKLOAD)
+    named = {f"{key.namespace}/{key.name}": None for key in keys if name in _names_of(stored.objects[key])}
+    if not named:
+        pending = ", ".join(view.key for view in stored.waiting[:_NAMES_SHOWN]) or "none"
+        raise NotDefragmentableError(f"Workload {name} not found; pending Workloads: {pending}")
+    view = next((view for view in stored.waiting if view.key in named), None)
+    if view is None:
+        raise NotDefragmentableError(f"{name} does not wait")
+    choices = stored.choices_of(view)
+    if not choices:
+        raise NotDefragmentableError(f"{name} needs no topology domains")
+    if _fits(stored, choices):
+        raise NotDefragmentableError(f"{name} fits in its topology already, so it waits for something else")
+    return WaitingWorkload(view, choices)
+
+
+def _names_of(workload: Obj) -> set[str]:
+    """Return the names of a Workload, and those of the object that it was created for."""
+    namespace, owner = workload["metadata"].get("namespace", ""), controller_of(workload)
+    own = [("workload", workload["metadata"]["name"])]
+    owned = [] if owner is None else [(owner["kind"].lower(), owner["name"])]
+    return {
+        text
+        for kind, name in own + owned
+        for text in (name, f"{namespace}/{name}", f"{kind}/{name}", f"{kind}/{namespace}/{name}")
+    }
+
+
+def _fits(stored: StoredTopologies, choices: Sequence[Sequence[PodSetTopologyRequest]]) -> bool:
+    return any(
+        not isinstance(assign_domains(stored.state, requests, explains=False), TopologyFailure) for requests in choices
+    )
+
+
+def _lacks_quota(stored: StoredTopologies, view: WorkloadView) -> bool:
+    """Return whether the last attempt of a Workload failed because of its quota alone, by the condition's message."""
+    condition = find_condition(stored.objects[Key(scheme.WORKLOAD, view.namespace, view.name)], "QuotaReserved")
+    message = "" if condition is None else str(condition.get("message", ""))
+    return "insufficient" in message and "quota" in message and "topology" not in message
+
+
+def plan_for_waiting(
+    stored: StoredTopologies, name: str, *, only_checkpointed: bool
+) -> tuple[WorkloadView, DefragmentationPlan]:
+    """Return the first waiting Workload for which a plan exists, with its cheapest plan in any of its flavors.
+
+    `name` is that of `find_waiting`. Raise NotDefragmentableError if there is no such Workload, or no plan.
+    """
+    waiting = find_waiting(stored, name)
+    movables = stored.movables(only_checkpointed=only_checkpointed)
+    for each in waiting:
+        plans = [
+            plan
+            for requests in each.choices
+            if (plan := plan_defragmentation(stored.state, requests, movables)) is not None
+        ]
+        if plans:
+            return each.view, min(plans, key=lambda plan: plan.cost)
+    names = ", ".join(each.view.key for each in waiting[:_NAMES_SHOWN])
+    more = f" and {len(waiting) - _NAMES_SHOWN} more" if len(waiting) > _NAMES_SHOWN else ""
+    raise NotDefragmentableError(
+        f"no restarts of {count_with_noun(len(movables), 'Workload')} make room for {names}{more}"
+    )
 
 
 def _device_count(workload: WorkloadView) -> int:

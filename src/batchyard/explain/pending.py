@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -124,7 +125,7 @@ class PendingExplainer:
         part["priority"] = view.priority
         part["podSets"] = document.pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         if analysis.topology is not None:
-            part |= analysis.topology.document_part(user)
+            part |= analysis.topology.document_part(user, partial(self._run_time_protection, analysis))
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             names = self._cache.snapshot.flavor_resource_names
@@ -296,6 +297,14 @@ class PendingExplainer:
         self, analysis: PendingAnalysis, holder: MissingQuotaHolder
     ) -> alternatives.ProtectionReason | None:
         return protection_reason(analysis.preemption_context, holder.workload, self._policy.fair_strategies)
+
+    def _run_time_protection(self, analysis: PendingAnalysis, key: str) -> str:
+        """Return until when a minimal run time protects the Workload `key`, which has quota; '' if none does."""
+        holder = self._cache.snapshot.holder(key)
+        if holder is None:
+            return ""
+        reason = protection_reason(analysis.preemption_context, holder, self._policy.fair_strategies)
+        return reason.text if reason is not None and reason.rule == alternatives.MIN_RUNTIME_RULE else ""
 
     # --- holders, queue position, changes ---
 

@@ -35,7 +35,7 @@ from batchyard.scheduling.cluster_queue import TOPOLOGY_MISMATCH, ClusterQueue
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.topology_nomination import is_topology_considered, is_topology_requested
 from batchyard.topology.assigner import GroupCapacity, PodSetTopologyRequest, TopologyFailure, capacities_of
-from batchyard.topology.counts import DomainCounts, pod_amounts
+from batchyard.topology.counts import DomainCounts, NodeExclusions, pod_amounts
 from batchyard.topology.state import FlavorTopology
 from batchyard.topology.tree import MAX_COUNT
 
@@ -181,12 +181,15 @@ class TopologyAnalysis:
         fit = self.binding
         return () if fit is None or not isinstance(fit.failure, GroupFit) else occupants_of(fit.failure, self._snapshot)
 
-    def document_part(self, user: ExplanationUser) -> DocumentPart:
-        """Return the field `topology` of the Explanation document; {} if the Workload needs no topology domains."""
+    def document_part(self, user: ExplanationUser, protection_of: Callable[[str], str]) -> DocumentPart:
+        """Return the field `topology` of the Explanation document; {} if the Workload needs no topology domains.
+
+        `protection_of` returns until when a Workload is protected from preemption, by its key, or ''.
+        """
         parts = [
             _failure_part(group, fit.flavor, self._snapshot)
             if isinstance(group, TopologyFailure)
-            else _group_part(group, self._snapshot, user)
+            else _group_part(group, self._snapshot, user, protection_of)
             for fit in self.fits
             for group in fit.groups
         ]
@@ -235,18 +238,40 @@ def _shortage_text(fit: GroupFit | None) -> str:
         name = "they"
     else:
         where = f"{pods_text} need one domain of level {tree.levels[fit.level]} in Topology {fit.flavor.topology}"
-        text = f"{where}, and {fit.domain_name} has room for {fit.fitting_count()}"
+        text = f"{where}, and {_room_text(fit)}"
         name = "it"
     idle_count = fit.fitting_count(is_idle=True)
     if idle_count < fit.needed_count:
-        return f"{text}; even without other Workloads, {name} would have room for {idle_count}"
+        text = f"{text}; even without other Workloads, {name} would have room for {idle_count}"
+    exclusions = _exclusions_of(fit)
+    excluded_texts = [] if exclusions is None else exclusions.texts()
+    if excluded_texts:
+        text = f"{text}; excluded of {count_with_noun(tree.present_count, 'node')}: {', '.join(excluded_texts)}"
     return text
+
+
+def _room_text(fit: GroupFit) -> str:
+    """Return the room in the domain nearest to fitting, and in that with the most room if it is another one."""
+    assert fit.level is not None
+    free, paths = pods_by_domain(fit.capacity, fit.level), fit.flavor.tree.paths[fit.level]
+    best = max(range(len(free)), key=lambda d: (free[d], -d), default=fit.domain)
+    text = f"{fit.domain_name} has room for {fit.fitting_count()}"
+    if not free or free[best] <= free[fit.domain]:
+        return text
+    idle = pods_by_domain(fit.capacity, fit.level, is_idle=True)
+    best_name = "/".join(paths[best])
+    return f"{best_name} has the most room, for {free[best]} ({idle[best]} without other Workloads); {text}"
+
+
+def _exclusions_of(fit: GroupFit) -> NodeExclusions | None:
+    """Return which hosts the constraints of the pods exclude; None if the topology does not end at the host name."""
+    return fit.flavor.exclusions_for(fit.flavor.constraints_of(fit.capacity.workers.template))
 
 
 def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
     """Return the Workloads with pods in the domain nearest to fitting, the one that frees most room first."""
     tree, state, leaves = fit.flavor.tree, snapshot.topology, fit.leaves
-    amounts = pod_amounts(fit.capacity.workers.template)
+    amounts, exclusions = pod_amounts(fit.capacity.workers.template), _exclusions_of(fit)
     occupants = []
     for queue in snapshot.queues.values():
         for holder in queue.workloads.values():
@@ -255,7 +280,8 @@ def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
                 leaf = tree.leaf_by_values.get(usage.values)
                 is_shared = usage.is_host and state.rules.shares_hosts
                 is_same = tree.has_hosts if is_shared else usage.flavor == fit.flavor.flavor.name
-                if is_same and leaf is not None and leaf in leaves:
+                is_usable = leaf is not None and leaf in leaves and (exclusions is None or exclusions.eligible[leaf])
+                if is_same and leaf is not None and is_usable:
                     counts[leaf] = counts.get(leaf, 0) + usage.pod_count
             if not counts:
                 continue
@@ -275,7 +301,9 @@ def _failure_part(failure: TopologyFailure, flavor: str, snapshot: Snapshot) -> 
     return {"podSet": failure.pod_set, "flavor": flavor, "topology": topology, "fits": False, "reason": failure.reason}
 
 
-def _group_part(fit: GroupFit, snapshot: Snapshot, user: ExplanationUser) -> DocumentPart:
+def _group_part(
+    fit: GroupFit, snapshot: Snapshot, user: ExplanationUser, protection_of: Callable[[str], str]
+) -> DocumentPart:
     capacity, parameters, tree = fit.capacity, fit.capacity.parameters, fit.flavor.tree
     occupants = occupants_of(fit, snapshot) if capacity.reason else []
     nodes = {node.name for leaf in fit.leaves for node in tree.nodes[leaf]}
@@ -301,6 +329,7 @@ def _group_part(fit: GroupFit, snapshot: Snapshot, user: ExplanationUser) -> Doc
                 "priority": each.priority,
                 "pods": each.pod_count,
                 "frees": each.freed_count,
+                **nonempty_fields(stays=protection_of(each.key)),
             }
             for each in occupants[:_OCCUPANTS_SHOWN]
         ],

@@ -198,9 +198,9 @@ def _levels_of(linted: LintedManifests, flavor: FlavorView) -> tuple[Manifest, l
 
 
 def _lacking_levels(machines: MachineGroup, levels: Sequence[str]) -> list[str]:
-    """Return the levels for which no machine of a group has a label; each machine of a pool gets its own host name."""
-    own_levels = [level for level in levels if not (machines.path and level == HOSTNAME)]
-    return [level for level in own_levels if not any(level in each.labels for each in machines.templates)]
+    """Return the levels for which no machine of a group has a label."""
+    common_levels = [level for level in levels if level not in machines.own_labels]
+    return [level for level in common_levels if not any(level in each.labels for each in machines.templates)]
 
 
 def level_without_nodes(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -311,10 +311,10 @@ def uneven_slices(linted: LintedManifests) -> Iterator[RuleResult]:
             size = request.slices[0].size if request is not None and request.slices else 0
             rest = pod_set.count % size if size > 0 else 0
             if rest:
-                verb = select_verb(rest, "is", "are")
+                verbs = select_verb(rest, "is in no slice and gets", "are in no slice and get")
                 problem = (
                     f"slices of {size} do not divide {count_with_noun(pod_set.count, 'pod')}: "
-                    f"{count_with_noun(rest, 'pod')} {verb} in no slice and get no topology domain"
+                    f"{count_with_noun(rest, 'pod')} {verbs} no topology domain"
                 )
                 fix = f"use {pod_set.count - rest} or {pod_set.count - rest + size} pods, or a size that divides them"
                 yield RuleResult(job.manifest, _request_path(job, index, SLICE_SIZE, SLICE_LAYERS), problem, fix)

@@ -21,6 +21,7 @@ from batchyard.autoscaler.auto_provisioning import NodeAutoProvisioner, node_poo
 from batchyard.autoscaler.node_groups import NodeGroup, groups_of, settings_of
 from batchyard.base.counts import count_with_noun
 from batchyard.cloud.catalog.instances import find_reservation
+from batchyard.cloud.catalog.nodes import location_label_names
 from batchyard.cloud.catalog.pool_properties import zones_of
 from batchyard.cloud.cluster_objects import NodeRequirements, is_system_label
 from batchyard.lint.workloads import LintedJob, LintedPodSet, assign_flavors
@@ -58,6 +59,8 @@ class MachineGroup:
     provisioning: str
     #: The number of machines that are created and deleted together.
     hosts: int
+    #: The labels that each machine gets with a value of its own, and that the templates lack.
+    own_labels: frozenset[str] = frozenset()
 
     def has_labels(self, labels: Mapping[str, str]) -> bool:
         """Return whether the node template of at least one zone has all of these labels."""
@@ -152,6 +155,7 @@ def _machines_of_pool(pool: Obj, cluster: Obj, manifest: Manifest, path: str) ->
         is_autoscaled=node_groups[0].is_autoscaled,
         provisioning=node_groups[0].provisioning,
         hosts=node_groups[0].hosts,
+        own_labels=location_label_names(pool, cluster) | {well_known.HOSTNAME},
     )
 
 

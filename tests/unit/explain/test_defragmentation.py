@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from batchyard.api import scheme
+from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND
 from batchyard.base.primitives import draw_integer
 from batchyard.cli.app import app
 from batchyard.explain.defragmentation import (
-    DefragmentationPlan,
     MovableWorkload,
     NotDefragmentableError,
+    StoredTopologies,
     find_waiting,
     plan_defragmentation,
     plan_document,
+    plan_for_waiting,
     read_topologies,
 )
 from batchyard.sim.simulate import Simulation, SimulationOptions, read_scenario
@@ -202,14 +205,7 @@ def world_text(*workloads: Run) -> str:
 
 def stored(*workloads: Run, at: int) -> tuple[str, dict[str, object]]:
     """Simulate Workloads on three nodes, and return the name of the waiting one and the plan's document."""
-    scenario, _ = read_scenario([world_text(*workloads)])
-    simulation = Simulation(scenario, SimulationOptions(until=at * SECOND))
-    simulation.world.run_until(at * SECOND)
-    world_state = simulation.world.state()
-    topologies = read_topologies(world_state.objects, world_state.at)
-    waiting, requests = find_waiting(topologies, "")
-    plan = plan_defragmentation(topologies.state, requests, topologies.movables(only_checkpointed=True))
-    assert isinstance(plan, DefragmentationPlan)
+    waiting, plan = plan_for_waiting(topologies_at(world_text(*workloads), at), "", only_checkpointed=True)
     return waiting.key, plan_document(plan, waiting.key)
 
 
@@ -225,7 +221,7 @@ def test_workload_that_fits_cannot_be_defragmented() -> None:
     topologies = read_topologies({}, 0)
     with pytest.raises(NotDefragmentableError, match="no Workload waits"):
         find_waiting(topologies, "")
-    with pytest.raises(NotDefragmentableError, match="default/a does not wait"):
+    with pytest.raises(NotDefragmentableError, match="Workload default/a not found; pending Workloads: none"):
         find_waiting(topologies, "default/a")
 
 
@@ -244,3 +240,59 @@ def test_command_prints_the_plan_and_exits_with_1_if_nothing_waits(
         app(["defrag", str(path), "--at", "1s"], standalone_mode=False)
     assert ended.value.code == 1
     assert "no Workload waits for topology domains" in capsys.readouterr().err
+
+
+def topologies_at(text: str, at: int) -> StoredTopologies:
+    """Simulate manifests until a second, and return their topologies."""
+    simulation = Simulation(read_scenario([text])[0], SimulationOptions(until=at * SECOND))
+    simulation.world.run_until(at * SECOND)
+    world_state = simulation.world.state()
+    return read_topologies(world_state.objects, world_state.at)
+
+
+def test_plan_uses_a_later_flavor_of_the_queue() -> None:
+    flavor = "---\nkind: ResourceFlavor\napiVersion: kueue.x-k8s.io/v1beta2\nmetadata: {name: small}\n"
+    flavor += "spec: {topologyName: racks, nodeLabels: {pool: small}}"
+    text = world_text(*FRAGMENTED).replace(
+        "flavors: [", "flavors: [{name: small, resources: [{name: cpu, nominalQuota: 100}]}, "
+    )
+    small_node = _NODE.replace("NAME", "n4").replace("pool: tas", "pool: small").replace('cpu: "4"', 'cpu: "1"')
+    waiting, plan = plan_for_waiting(topologies_at(text + flavor + small_node, 10), "", only_checkpointed=True)
+    assert waiting.key == "default/big"
+    assert plan_document(plan, "")["domains"] == ["n2"]
+
+
+def test_workload_without_quota_is_not_planned_for() -> None:
+    text = world_text(*FRAGMENTED, ("large", 5, 90, 9))
+    text = text.replace("nominalQuota: 100", "nominalQuota: 20")
+    assert [each.view.key for each in find_waiting(topologies_at(text, 10), "")] == ["default/big"]
+
+
+def test_workload_without_a_plan_does_not_hide_the_next() -> None:
+    topologies = topologies_at(world_text(*FRAGMENTED, ("large", 5, 90, 9)), 10)
+    assert [each.view.key for each in find_waiting(topologies, "")] == ["default/large", "default/big"]
+    assert plan_for_waiting(topologies, "", only_checkpointed=True)[0].key == "default/big"
+    with pytest.raises(NotDefragmentableError, match="no restarts of 3 Workloads make room for default/large"):
+        plan_for_waiting(topologies, "large", only_checkpointed=True)
+
+
+def test_name_of_a_job_selects_its_workload() -> None:
+    topologies = topologies_at(world_text(*FRAGMENTED), 10)
+    key = Key(scheme.WORKLOAD, "default", "big")
+    owner = {"kind": "Job", "apiVersion": "batch/v1", "name": "training", "uid": "1", "controller": True}
+    big = topologies.objects[key]
+    named = {**topologies.objects, key: {**big, "metadata": {**big["metadata"], "ownerReferences": [owner]}}}
+    topologies.objects = named
+    for name in ("job/training", "training", "default/training", "big", "default/big"):
+        assert [each.view.key for each in find_waiting(topologies, name)] == ["default/big"]
+    with pytest.raises(NotDefragmentableError, match="Workload bog not found; pending Workloads: default/big"):
+        find_waiting(topologies, "bog")
+    with pytest.raises(NotDefragmentableError, match="first does not wait"):
+        find_waiting(topologies, "first")
+
+
+def test_help_names_the_length_of_the_simulation(capsys: pytest.CaptureFixture[str]) -> None:
+    app(["defrag", "--help"], standalone_mode=False)
+    help_text = capsys.readouterr().out
+    assert "10 minutes" in " ".join(help_text.split())
+    assert "a day" not in help_text

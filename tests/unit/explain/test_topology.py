@@ -109,6 +109,36 @@ def test_idle_room_is_named_if_the_domain_is_always_too_small() -> None:
     assert document["binding"]["message"].endswith("; even without other Workloads, it would have room for 8")
 
 
+def test_domain_with_the_most_room_is_named_if_it_is_always_too_small() -> None:
+    nodes = rack_nodes("b1r1h1", "b1r2h1", "b1r2h2")
+    running = rack_workload("run", 6, at=1)
+    document = explain(rack_queues() + nodes + running + rack_workload("asked", 5, at=9))
+    assert document["binding"]["message"] == (
+        "5 pods need one domain of level rack in Topology racks, and b1/r1 has the most room, for 4 (4 without other "
+        "Workloads); b1/r2 has room for 2"
+    )
+
+
+def test_nodes_that_the_node_selector_excludes_have_no_occupants() -> None:
+    asked = rack_workload("asked", 2, "{unconstrained: true}", at=9)
+    asked = asked.replace("restartPolicy: Never", "restartPolicy: Never, nodeSelector: {rack: r9}")
+    document = explain(rack_queues() + FULL_RACKS + asked)
+    assert document["binding"]["message"].endswith("; excluded of 8 nodes: nodeSelector: 8")
+    (part,) = document["topology"]
+    assert "occupants" not in part
+
+
+def test_occupants_are_protected_by_a_minimal_run_time() -> None:
+    queues = rack_queues().replace(
+        "  namespaceSelector: {}", "  namespaceSelector: {}\n  preemption: {withinClusterQueue: LowerPriority}"
+    )
+    queues = queues.replace("metadata: {name: cq}\nspec:\n", "metadata: {name: cq, ANNOTATED}\nspec:\n")
+    queues = queues.replace("ANNOTATED", "annotations: {batchyard.dev/preempt-min-runtime: 20m}")
+    (part,) = explain(queues + FULL_RACKS + rack_workload("asked", 5, at=9, priority=1))["topology"]
+    text = "protected until 2026-01-01T00:20:01Z (batchyard.dev/preempt-min-runtime: 20m)"
+    assert [each["stays"] for each in part["occupants"]] == [text]
+
+
 def test_all_domains_together_limit_pods_without_required_level() -> None:
     document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 11, "{unconstrained: true}", at=9))
     assert document["binding"]["message"] == (

@@ -90,7 +90,14 @@ TAINT = "{key: a, value: b, effect: NoSchedule}"
 
 def explained(taints: str = "", quota: str = "9", constraints: str = "tolerations: []", cpu: str = "1") -> Any:
     """Return the answer about the Job in a cluster of two machines."""
-    text = CLUSTER.replace("TAINTS", taints).replace("QUOTA", quota)
+    return explained_text(CLUSTER, taints, quota, constraints, cpu)
+
+
+def explained_text(
+    template: str, taints: str = "", quota: str = "9", constraints: str = "tolerations: []", cpu: str = "1"
+) -> Any:
+    """Return the answer about the Job in manifests."""
+    text = template.replace("TAINTS", taints).replace("QUOTA", quota)
     result = read_manifests([("c.yaml", text.replace("CONSTRAINTS", constraints).replace("AMOUNT", cpu))])
     assert [*map(str, result.faults)] == []
     world = World(make_scenario(result))
@@ -166,3 +173,123 @@ def test_machines_of_provisioning_request_that_boot_are_limit() -> None:
     assert answer["binding"]["limit"] == "booting"
     assert answer["binding"]["where"] == {"kind": "NodePool", "name": "dws-t4-nodepool"}
     assert answer["changesEnd"] == "the pods are placed without a change when the machines are ready"
+
+
+GATED = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: hosts}
+spec: {levels: [{nodeLabel: kubernetes.io/hostname}]}
+---
+"""
+
+
+def explained_in_slices(pod_count: int) -> Any:
+    """Return the answer about a Job of pods in slices of two, on two machines of a topology."""
+    annotations = "{kueue.x-k8s.io/podset-slice-required-topology: kubernetes.io/hostname, "
+    annotations += "kueue.x-k8s.io/podset-slice-size: '2'}"
+    text = CLUSTER.replace(
+        "metadata: {name: f}", "metadata: {name: f}\nspec: {topologyName: hosts, nodeLabels: {a: b}}"
+    )
+    text = text.replace("nodeCount: 2,", "nodeCount: 2, labels: {a: b},")
+    text = text.replace("  template:\n    spec", f"  template:\n    metadata: {{annotations: {annotations}}}\n    spec")
+    text = text.replace("parallelism: 2\n  completions: 2", f"parallelism: {pod_count}\n  completions: {pod_count}")
+    return explained_text(GATED + text)
+
+
+def test_pods_outside_slices_keep_their_gates_and_no_node_is_proposed() -> None:
+    answer = explained_in_slices(3)
+    assert answer["binding"]["limit"] == "schedulingGates"
+    text = "admitted, but 1 of 3 pods is in no slice, gets no topology domain, and keeps its scheduling gate"
+    assert answer["summary"] == text
+    assert "changes" not in answer
+    assert answer["changesEnd"].startswith("submit the job again with a number of pods that the slice size divides")
+    assert explained_in_slices(4)["state"] == "Running"
+
+
+PROVISIONED = """
+apiVersion: cloud.batchyard.dev/v1alpha1
+kind: Cluster
+metadata: {name: lab}
+spec:
+  region: us-central1
+  zones: [us-central1-a]
+  nodePools:
+    - name: a100
+      machineType: a2-highgpu-1g
+      provisioning: queued
+      labels: {rack: r1}
+      autoscaling: {totalMin: 0, totalMax: 4}
+  capacity: [{machineType: a2-highgpu-1g, zone: us-central1-a, count: 3}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: team}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {name: racks}
+spec: {levels: [{nodeLabel: rack}, {nodeLabel: kubernetes.io/hostname}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: AdmissionCheck
+metadata: {name: capacity}
+spec:
+  controllerName: kueue.x-k8s.io/provisioning-request
+  parameters: {apiGroup: kueue.x-k8s.io, kind: ProvisioningRequestConfig, name: queued}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ProvisioningRequestConfig
+metadata: {name: queued}
+spec: {provisioningClassName: queued-provisioning.gke.io, managedResources: [nvidia.com/gpu]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: queued}
+spec: {nodeLabels: {cloud.google.com/gke-nodepool: a100}, topologyName: racks, tolerations: [{operator: Exists}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: q}
+spec:
+  namespaceSelector: {}
+  admissionChecksStrategy: {admissionChecks: [{name: capacity}]}
+  resourceGroups:
+    - coveredResources: [nvidia.com/gpu]
+      flavors: [{name: queued, resources: [{name: nvidia.com/gpu, nominalQuota: 16}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: q, namespace: team}
+spec: {clusterQueue: q}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: asked
+  namespace: team
+  labels: {kueue.x-k8s.io/queue-name: q}
+  annotations: {batchyard.dev/submit-at: 1m, batchyard.dev/runtime: 10h}
+spec:
+  parallelism: 2
+  completions: 2
+  template:
+    metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: rack}}
+    spec: {restartPolicy: Never, containers: [{name: c, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+
+
+def test_failed_search_for_delayed_domains_is_explained() -> None:
+    scenario, _ = read_scenario([PROVISIONED])
+    world = World(scenario)
+    answers = []
+    for minutes in range(2, 9):
+        world.run_until(minutes * MINUTE)
+        world.flush_batched_writes()
+        answers.append(world.platform.explainer.why(Key(scheme.JOB, "team", "asked"), world.kernel.now()))
+    waiting = next(each for each in answers if each is not None and each.get("binding", {}).get("limit") == "topology")
+    assert waiting["state"] == "QuotaReserved"
+    reason = "couldn't assign flavors to pod set main: no topology domains at level: rack"
+    assert waiting["summary"] == f"it has quota, and waits for topology domains: {reason}"
+    assert waiting["binding"]["where"] == {"kind": "Topology", "name": "racks"}
+    assert waiting["changesEnd"] == "the scheduler searches again at least every 30 s"

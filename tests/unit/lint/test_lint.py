@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from batchyard import simulate
+from batchyard.api import well_known
 from batchyard.apiserver.patch import apply_merge_patch
 from batchyard.lint.findings import RULES_DOCUMENT, Severity
 from batchyard.lint.registry import RULES, RULES_BY_NAME, lint
@@ -149,3 +150,27 @@ def test_node_condition_taint_is_not_reported_as_undeclared() -> None:
     assert "undeclared-taint" not in finding_rules([node, flavor])
     node["spec"] = {"taints": [{"key": "mine", "effect": "NoSchedule"}]}
     assert "undeclared-taint" in finding_rules([node, flavor])
+
+
+def how_to_texts(name: str) -> list[str]:
+    """Return the manifests with a title in a how-to guide."""
+    text = (ROOT / "docs" / "how-to" / name).read_text("utf-8")
+    return re.findall(r'^```yaml title="[^"]*"\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
+
+
+def test_machines_of_a_reservation_have_labels_for_their_location() -> None:
+    texts = how_to_texts("blocks-of-gpus.md")
+    assert lint(["---\n".join(texts)]).findings == []
+    unreserved = ["---\n".join(texts).replace(", reservation: h100", "")]
+    assert [each.rule for each in lint(unreserved).findings] == ["level-without-nodes", "level-without-nodes"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "text"), [(3, "1 pod is in no slice and gets no"), (5, "2 pods are in no slice and get no")]
+)
+def test_pods_outside_slices_are_counted(pods: int, text: str) -> None:
+    annotations = {well_known.SLICE_TOPOLOGY: "rack", well_known.SLICE_SIZE: str(pods - int(text[0]))}
+    template = {"metadata": {"annotations": annotations}}
+    spec = {"parallelism": pods, "completions": pods, "template": template}
+    objects = with_changes(PLATFORMS["racks"], [{"kind": "Job", "metadata": {"name": "first"}, "spec": spec}])
+    assert text in next(each.problem for each in lint(objects).findings if each.rule == "uneven-slices")

@@ -151,11 +151,12 @@ def test_pods_of_an_elastic_job_belong_to_its_current_slice() -> None:
     assert node_of(stage, "p0") == "a"
 
 
-def elastic_slice(name: str, domains: str, *, finished: bool = False, **annotations: str) -> Obj:
+def elastic_slice(name: str, domains: str, replaces: str = "", *, finished: bool = False) -> Obj:
     """An admitted slice of an elastic job, whose first slice is `wl`."""
     obj = with_metadata(workload(main=domains), name=name, uid=f"uid-{name}")
     conditions = [make.condition("Admitted"), *([make.condition("Finished")] if finished else [])]
-    obj = with_metadata(obj, annotations={"kueue.x-k8s.io/workload-slice-name": "wl", **annotations})
+    replacement = {"kueue.x-k8s.io/workload-slice-replacement-for": replaces} if replaces else {}
+    obj = with_metadata(obj, annotations={"kueue.x-k8s.io/workload-slice-name": "wl", **replacement})
     return with_path(obj, ("status", "conditions"), conditions)
 
 
@@ -168,7 +169,7 @@ def elastic_pod(name: str, node: str = "") -> Obj:
 
 def test_pods_of_an_elastic_job_get_the_domains_of_its_newest_admitted_slice() -> None:
     stage = Stage(TopologyUngater())
-    replacement = elastic_slice("b", "b:2", **{"kueue.x-k8s.io/workload-slice-replacement-for": "team/wl"})
+    replacement = elastic_slice("b", "b:2", "team/wl")
     stage.put(elastic_slice("wl", "a:2"), replacement, elastic_pod("p0"))
     assert node_of(stage, "p0") == "b"
     stage.put(elastic_slice("wl", "a:2", finished=True), elastic_pod("p1"))

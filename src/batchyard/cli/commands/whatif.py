@@ -30,13 +30,7 @@ from batchyard.cli.missing_objects import NamespacedName, not_found_text
 from batchyard.cli.output import render_document
 from batchyard.cli.simulation_output import format_go_duration
 from batchyard.controller_runtime.kernel import EndlessInstant
-from batchyard.explain.defragmentation import (
-    NotDefragmentableError,
-    find_waiting,
-    plan_defragmentation,
-    plan_document,
-    read_topologies,
-)
+from batchyard.explain.defragmentation import NotDefragmentableError, plan_document, plan_for_waiting, read_topologies
 from batchyard.scheduling.decisions import KueueVersion
 from batchyard.server.clocks.wall import sleep_for
 from batchyard.sim.scenario import FileFault, InvalidScenario, ScenarioStep
@@ -301,7 +295,7 @@ class DefragmentationRequest:
     """The arguments of `batchyard defrag`."""
 
     start: WhatifRequest
-    #: The waiting Workload as `namespace/name`; '' for the first one that lacks domains.
+    #: The name of the waiting Workload or of its Job; '' for the first one that lacks domains.
     workload: str
     only_checkpointed: bool
     #: Whether the restarts are carried out in the cluster.
@@ -320,17 +314,9 @@ def run_defragmentation(request: DefragmentationRequest) -> None:
     assert run_start.state is not None
     stored = read_topologies(run_start.state.objects, run_start.state.at)
     try:
-        waiting, requests = find_waiting(stored, request.workload)
+        waiting, plan = plan_for_waiting(stored, request.workload, only_checkpointed=request.only_checkpointed)
     except NotDefragmentableError as error:
         output.fail(f"batchyard: {error}; nothing was planned")
-    movables = [
-        each for each in stored.movables(only_checkpointed=request.only_checkpointed) if each.name != waiting.key
-    ]
-    plan = plan_defragmentation(stored.state, requests, movables)
-    if plan is None:
-        output.fail(
-            f"batchyard: no restarts of {count_with_noun(len(movables), 'Workload')} make room for {waiting.key}"
-        )
     keys = [Key(scheme.WORKLOAD, *move.workload.name.split("/")) for move in plan.moves]
     change = PlannedChange(
         [
@@ -425,7 +411,12 @@ def defrag(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and its simulation; the default.")] = False,  # noqa: ARG001
     workload: Annotated[
-        str, typer.Option(metavar="NAMESPACE/NAME", help="The waiting Workload.", show_default="the first that waits")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The waiting Workload, or its Job: NAMESPACE/NAME, or job/NAME.",
+            show_default="the first that waits",
+        ),
     ] = "",
     checkpointed: Annotated[
         bool, typer.Option("--checkpointed", help="Restart only Workloads that save checkpoints.")
@@ -442,7 +433,14 @@ def defrag(
     apply: Annotated[
         bool, typer.Option("--apply", help="Restart the Workloads in the cluster, if the simulation admits the other.")
     ] = False,
-    until: options.Until = None,
+    until: Annotated[
+        Duration | None,
+        typer.Option(
+            parser=options.to_duration,
+            metavar="DURATION",
+            help="The horizon of the simulation, such as 2h; default: 10 minutes.",
+        ),
+    ] = None,
     state: options.StateFile = None,
     kubeconfig: options.Kubeconfig = "",
     kube_context: options.Context = "",

@@ -227,11 +227,13 @@ def _topology_fit_lines(part: Document) -> Iterator[str]:
     occupants = part.get("occupants") or ()
     where = part.get("domain") or f"topology {part['topology']}"
     if occupants:
-        rows_of_occupants = [(f"IN {where}", "QUEUE", "PRIORITY", "PODS", "FREES ROOM FOR")]
+        note_header = ("",) if any(each.get("stays") for each in occupants) else ()
+        rows_of_occupants = [(f"IN {where}", "QUEUE", "PRIORITY", "PODS", "FREES ROOM FOR", *note_header)]
         for each in occupants:
             amounts = (each["priority"], each["pods"], each["frees"])
-            rows_of_occupants.append((each["workload"], each["clusterQueue"], *map(str, amounts)))
-        yield from _table_lines(rows_of_occupants)
+            note = (each.get("stays", ""),) if note_header else ()
+            rows_of_occupants.append((each["workload"], each["clusterQueue"], *map(str, amounts), *note))
+        yield from _table_lines(rows_of_occupants, is_last_column_uncut=bool(note_header))
     if part.get("occupantsMore"):
         yield f"... and {part['occupantsMore']} more"
     if part.get("otherPods"):

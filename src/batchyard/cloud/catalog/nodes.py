@@ -185,6 +185,11 @@ def exposes_location(pool: Obj, cluster: Obj) -> bool:
     return family.sub_block_machines > 0 and ("placementGroup" in pool["spec"] or "reservation" in pool["spec"])
 
 
+def location_label_names(pool: Obj, cluster: Obj) -> frozenset[str]:
+    """Return the names of the labels that each Node of a pool has for its own location; none without such labels."""
+    return frozenset(location_labels(pool, "", cluster, ())) if exposes_location(pool, cluster) else frozenset()
+
+
 def location_labels(pool: Obj, zone: str, cluster: Obj, nodes: Iterable[Obj]) -> dict[str, str]:
     """Return the labels for the first free host in a zone of the pool's reservation or placement group.
 

@@ -155,6 +155,7 @@ function roomTables(part) {
     ["priority", "num", (each) => each.priority],
     ["pods", "num", (each) => each.pods],
     ["frees room for", "num", (each) => each.frees],
+    ["", "", (each) => each.stays || ""],
   ];
   return [h("p", { class: "facts" }, fact("request", `${part.pods} pods, ${part.request} ${part.level}${slices}`)),
     table(columns, part.levels, (row) => row.level),
