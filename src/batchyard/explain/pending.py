@@ -32,6 +32,7 @@ from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.slices import find_replaced_slice
+from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
 
@@ -125,7 +126,9 @@ class PendingExplainer:
         part["priority"] = view.priority
         part["podSets"] = document.pod_sets_part(self._cache.snapshot, queue.node, analysis.outcomes)
         if analysis.topology is not None:
-            part |= analysis.topology.document_part(user, partial(self._run_time_protection, analysis))
+            part |= analysis.topology.document_part(
+                user, partial(_run_time_protection, self._cache.snapshot, self._policy, analysis)
+            )
         part["line"] = self._queue_position_part(view.key, queue, user)
         if self._policy.fair_sharing:
             names = self._cache.snapshot.flavor_resource_names
@@ -298,16 +301,6 @@ class PendingExplainer:
     ) -> alternatives.ProtectionReason | None:
         return protection_reason(analysis.preemption_context, holder.workload, self._policy.fair_strategies)
 
-    def _run_time_protection(self, analysis: PendingAnalysis, key: str) -> str:
-        """Return until when a minimal run time protects the Workload `key`, which has quota; '' if none does."""
-        holder = self._cache.snapshot.holder(key)
-        if holder is None:
-            return ""
-        reason = protection_reason(analysis.preemption_context, holder, self._policy.fair_strategies)
-        return reason.text if reason is not None and reason.rule == alternatives.MIN_RUNTIME_RULE else ""
-
-    # --- holders, queue position, changes ---
-
     def _holders_part(
         self, analysis: PendingAnalysis, binding: document.BindingLimit, user: document.ExplanationUser
     ) -> document.DocumentPart:
@@ -342,6 +335,15 @@ class PendingExplainer:
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue, pending_queue, key)
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
+
+
+def _run_time_protection(snapshot: Snapshot, policy: SchedulingPolicy, analysis: PendingAnalysis, key: str) -> str:
+    """Return until when a minimal run time protects the Workload `key`, which has quota; '' if none does."""
+    holder = snapshot.holder(key)
+    if holder is None:
+        return ""
+    reason = protection_reason(analysis.preemption_context, holder, policy.fair_strategies)
+    return reason.text if reason is not None and reason.rule == alternatives.MIN_RUNTIME_RULE else ""
 
 
 def _with_previous_slice(
