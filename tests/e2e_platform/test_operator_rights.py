@@ -115,12 +115,23 @@ class OperatedPlatform:
         self.platform.kubectl("patch", "clusterqueue", "plain", "--type=merge", "-p", stop)
 
 
+#: The kind PreemptionConfig is read only with its feature gate.
+WITH_PREEMPTION_CONFIGS = """
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+fairSharing: {preemptionStrategies: [LessThanOrEqualToFinalShare]}
+featureGates: {ConfigurablePreemptions: true}
+"""
+
+
 def test_operator_uses_exactly_its_granted_permissions(tmp_path: Path) -> None:
     audit_log = tmp_path / "audit.log"
     options = ("--speed", "60x", "--controllers", OTHERS, "--audit-log", str(audit_log))
     with UpProcess(tmp_path / "data", *options) as platform:
         kubeconfig = install_account(platform.kubeconfig, tmp_path, SETTINGS)
-        named = ("--leader-elect-resource-name", SETTINGS.name, "--fair-sharing")
+        configuration = tmp_path / "kueue.yaml"
+        configuration.write_text(WITH_PREEMPTION_CONFIGS, "utf-8")
+        named = ("--leader-elect-resource-name", SETTINGS.name, "--config", str(configuration))
         with OperatorRun(kubeconfig, *named).wait_until("runs admission") as operator:
             story = OperatedPlatform(platform, audit_log)
             platform.kubectl("create", "-f", str(WORK))
