@@ -201,8 +201,11 @@ class JobReconciler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
-        if event.key.kind == scheme.POD:
+        kind = event.key.kind
+        if kind == scheme.POD:
             return self._relations.observe_pod(event)
+        if kind == scheme.WORKLOAD and workloads.is_pending_report(event):
+            return ()
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:

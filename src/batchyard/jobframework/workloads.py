@@ -18,7 +18,7 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
-from batchyard.interfaces.client import Write
+from batchyard.interfaces.client import EventType, WatchEvent, Write
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.adjustments import WorkloadPriority
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
@@ -420,6 +420,36 @@ def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, i
         if not is_suspended:
             return False
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
+
+
+#: The fields of a Workload's status that the scheduler changes when it reports why a Workload is pending.
+_PENDING_REPORT_FIELDS: Final = frozenset({"conditions", "resourceRequests"})
+
+
+def is_pending_report(event: WatchEvent) -> bool:
+    """Return whether a change of a Workload only updates why it is pending, which the job reconciler does not read.
+
+    Then no condition is True before and after the change, and the spec, the metadata and the other fields of the status
+    are the same objects. In an object from the network they are not, so the result is False.
+    """
+    old, new = event.old, event.obj
+    if old is None or event.type is EventType.DELETED or new["spec"] is not old["spec"]:
+        return False
+    if not _has_same_fields(old["metadata"], new["metadata"], _REVISION_FIELDS):
+        return False
+    old_status, status = old.get("status") or {}, new.get("status") or {}
+    conditions = (*old_status.get("conditions", ()), *status.get("conditions", ()))
+    if any(condition["status"] == "True" for condition in conditions):
+        return False
+    return _has_same_fields(old_status, status, _PENDING_REPORT_FIELDS)
+
+
+_REVISION_FIELDS: Final = frozenset({"resourceVersion"})
+
+
+def _has_same_fields(old: Mapping[str, Any], new: Mapping[str, Any], ignored_fields: frozenset[str]) -> bool:
+    names = (*old, *new) if len(old) != len(new) else new
+    return all(old.get(name) is new.get(name) for name in names if name not in ignored_fields)
 
 
 def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj:
