@@ -140,7 +140,8 @@ class Runner:
                             f'determined the keys to reconcile after a change of {kind} "{event_key}" at instant {now}',
                         )
                     )
-                if event_key in queue.delayed_requeues and event_key not in queue.failures:
+                delayed_requeues = queue.delayed_requeues
+                if delayed_requeues and event_key in delayed_requeues and event_key not in queue.failures:
                     if event.type is _DELETED:
                         self._requeue_at(queue, event_key, None)
                     else:

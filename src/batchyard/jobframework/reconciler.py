@@ -100,6 +100,8 @@ class JobRelations:
         return [pod for key in slice_keys for pod in self._unowned_pods.get(key, ())]
 
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
+        if workloads.is_status_change(event):
+            return (event.key,)
         _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
         _move_index_entry(self._jobs_by_prebuilt_workload, event, prebuilt_key)

@@ -422,6 +422,14 @@ def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, i
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
 
 
+def is_status_change(event: WatchEvent) -> bool:
+    """Return whether a change keeps the spec and the metadata of an object: they are the same objects as before."""
+    old, new = event.old, event.obj
+    if old is None or event.type is EventType.DELETED or new["spec"] is not old["spec"]:
+        return False
+    return _has_same_fields(old["metadata"], new["metadata"], _REVISION_FIELDS)
+
+
 #: The fields of a Workload's status that the scheduler changes when it reports why a Workload is pending.
 _PENDING_REPORT_FIELDS: Final = frozenset({"conditions", "resourceRequests"})
 
@@ -433,12 +441,10 @@ def is_pending_report(event: WatchEvent) -> bool:
     are the same objects. In an object from the network they are not, so the result is False.
     """
     old, new = event.old, event.obj
-    if old is None or event.type is EventType.DELETED or new["spec"] is not old["spec"]:
-        return False
-    if not _has_same_fields(old["metadata"], new["metadata"], _REVISION_FIELDS):
+    if old is None or not is_status_change(event):
         return False
     old_status, status = old.get("status") or {}, new.get("status") or {}
-    conditions = (*old_status.get("conditions", ()), *status.get("conditions", ()))
+    conditions = (*(old_status.get("conditions") or ()), *(status.get("conditions") or ()))
     if any(condition["status"] == "True" for condition in conditions):
         return False
     return _has_same_fields(old_status, status, _PENDING_REPORT_FIELDS)

@@ -11,7 +11,7 @@ from batchyard.api.views.node import parallel_pod_count
 from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, UpdateStatus, Write
 from batchyard.jobframework import workloads
-from batchyard.jobs.job.spec import index_count, index_union, parse_indexes
+from batchyard.jobs.job.spec import KNOWN_SPECS_MAX, index_count, index_union, parse_indexes
 
 POD_SET: Final = "main"
 
@@ -27,7 +27,7 @@ class JobIntegration:
 
     def __init__(self) -> None:
         #: The pod sets of recently reconciled Jobs, by the id of the spec; a spec never changes.
-        self._pod_sets: LruCache[int, tuple[Mapping[str, Any], dict[str, Any]]] = LruCache()
+        self._pod_sets: LruCache[int, tuple[Mapping[str, Any], dict[str, Any]]] = LruCache(KNOWN_SPECS_MAX)
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether the Job is suspended and a previous stop by Kueue is complete."""
