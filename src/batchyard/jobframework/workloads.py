@@ -423,39 +423,29 @@ def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, i
 
 
 def is_status_change(event: WatchEvent) -> bool:
-    """Return whether a change keeps the spec and the metadata of an object: they are the same objects as before."""
+    """Return whether a change keeps the spec of an object (the same object as before) and its metadata."""
     old, new = event.old, event.obj
     if old is None or event.type is EventType.DELETED or new["spec"] is not old["spec"]:
         return False
-    return _has_same_fields(old["metadata"], new["metadata"], _REVISION_FIELDS)
-
-
-#: The fields of a Workload's status that the scheduler changes when it reports why a Workload is pending.
-_PENDING_REPORT_FIELDS: Final = frozenset({"conditions", "resourceRequests"})
+    metadata = new["metadata"]
+    return bool({**old["metadata"], "resourceVersion": metadata.get("resourceVersion")} == metadata)
 
 
 def is_pending_report(event: WatchEvent) -> bool:
     """Return whether a change of a Workload only updates why it is pending, which the job reconciler does not read.
 
-    Then no condition is True before and after the change, and the spec, the metadata and the other fields of the status
-    are the same objects. In an object from the network they are not, so the result is False.
+    Then no condition is True before and after the change, and of the status only the conditions and the reported
+    requests change.
     """
     old, new = event.old, event.obj
     if old is None or not is_status_change(event):
         return False
     old_status, status = old.get("status") or {}, new.get("status") or {}
-    conditions = (*(old_status.get("conditions") or ()), *(status.get("conditions") or ()))
-    if any(condition["status"] == "True" for condition in conditions):
-        return False
-    return _has_same_fields(old_status, status, _PENDING_REPORT_FIELDS)
-
-
-_REVISION_FIELDS: Final = frozenset({"resourceVersion"})
-
-
-def _has_same_fields(old: Mapping[str, Any], new: Mapping[str, Any], ignored_fields: frozenset[str]) -> bool:
-    names = (*old, *new) if len(old) != len(new) else new
-    return all(old.get(name) is new.get(name) for name in names if name not in ignored_fields)
+    for condition in (*(old_status.get("conditions") or ()), *(status.get("conditions") or ())):
+        if condition["status"] == "True":
+            return False
+    report = {"conditions": None, "resourceRequests": None}
+    return bool({**old_status, **report} == {**status, **report})
 
 
 def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj:

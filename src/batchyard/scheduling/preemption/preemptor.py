@@ -106,6 +106,13 @@ class PreemptionCandidates:
             candidates.sort(key=lambda candidate: not candidate.evicted)
         return candidates
 
+    def without_excluded(self, workloads: list[AdmittedWorkload], *, may_borrow: bool) -> list[AdmittedWorkload]:
+        """Return the candidates without those that a preemptor which borrows may not preempt, whatever they use."""
+        if not may_borrow or self._context.queue.view.preemption.borrow_within_cohort:
+            return workloads
+        queues = {**self._queues_with_advantage, self._context.queue: None}
+        return [candidate for candidate in workloads if candidate.queue in queues]
+
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Return whether a candidate may still be preempted in the current snapshot.
 
@@ -214,9 +221,10 @@ def _select_targets(
     context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
     targets: list[PreemptionTarget] = []
-    candidates.protected_queues.clear()
-    for candidate in workloads:
-        if not candidates.may_preempt(candidate, may_borrow=may_borrow):
+    protected_queues = candidates.protected_queues
+    protected_queues.clear()
+    for candidate in candidates.without_excluded(workloads, may_borrow=may_borrow):
+        if candidate.queue in protected_queues or not candidates.may_preempt(candidate, may_borrow=may_borrow):
             continue
         context.snapshot.release(candidate)
         targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))
