@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn, TextIO, TypeAlias
@@ -20,7 +21,6 @@ from batchyard.api.scheme import kind_info
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, Instant, format_age
 from batchyard.cli.options import Output
-from batchyard.sim.simulate import Simulation
 
 #: The exit code after a closed output pipe: the code that shells show for SIGPIPE.
 CLOSED_PIPE_EXIT_CODE = 141
@@ -40,6 +40,14 @@ def fail(message: str) -> NoReturn:
     """Print an error message and exit the command with code 1."""
     report_line(message)
     raise SystemExit(1)
+
+
+def write_report(path: Path, html: str, option: str = "--report") -> None:
+    """Write an HTML report; on failure, the command exits with a message that names `option`."""
+    try:
+        path.write_text(html, "utf-8")
+    except OSError as error:
+        fail(f"{path}: cannot write the report: {error.strerror}; choose another file with {option}")
 
 
 def open_binary_output() -> BinaryIO:
@@ -140,12 +148,14 @@ _OutputYamlDumper.add_representer(str, _represent_text)
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from batchyard.sim.simulate import Simulation
+
 #: The number of simulation steps between two updates of the progress bar: some hundredths of a second.
 STEPS_PER_UPDATE: Final = 2_000
 PROGRESS_DELAY_SECONDS: Final = 1.0
 
 
-def run_with_progress(simulation: Simulation, is_interrupted: Callable[[], bool] = lambda: False) -> None:
+def run_with_progress(simulation: "Simulation", is_interrupted: Callable[[], bool] = lambda: False) -> None:
     """Run a simulation to its end, or until `is_interrupted`, called every STEPS_PER_UPDATE steps, returns true.
 
     If the run is long and standard error is a terminal, show a progress bar.
@@ -161,7 +171,7 @@ def run_with_progress(simulation: Simulation, is_interrupted: Callable[[], bool]
             bar.update(task_id, completed=fraction_done(simulation), description=description)
 
 
-def run_until_interrupted(simulation: Simulation) -> None:
+def run_until_interrupted(simulation: "Simulation") -> None:
     """Run a simulation to its end with progress output.
 
     The first Ctrl-C ends the simulation early; the second Ctrl-C raises KeyboardInterrupt.
@@ -182,7 +192,7 @@ def run_until_interrupted(simulation: Simulation) -> None:
         signal.signal(signal.SIGINT, old_handler)
 
 
-def fraction_done(simulation: Simulation) -> float:
+def fraction_done(simulation: "Simulation") -> float:
     """Return the estimated progress of a simulation as a fraction between 0 and 0.99."""
     wait_counts, workload_count = simulation.world.waits, _workload_count(simulation)
     admitted_fraction = (wait_counts.admissions - wait_counts.evictions) / workload_count if workload_count else 0.0
@@ -191,7 +201,7 @@ def fraction_done(simulation: Simulation) -> float:
     return max(0.0, min(0.99, max(admitted_fraction, time_fraction)))
 
 
-def _progress_text(simulation: Simulation, seconds: float) -> str:
+def _progress_text(simulation: "Simulation", seconds: float) -> str:
     wait_counts, total = simulation.world.waits, _workload_count(simulation)
     virtual_time, seconds = simulation.world.now(), max(seconds, 0.001)
     placed_count = wait_counts.admissions - wait_counts.evictions
@@ -204,7 +214,7 @@ def _progress_text(simulation: Simulation, seconds: float) -> str:
     return ", ".join(parts)
 
 
-def _workload_count(simulation: Simulation) -> int:
+def _workload_count(simulation: "Simulation") -> int:
     return sum(simulation.scenario.counts.get(kind, 0) for kind in ("Workload", "Job", "JobSet"))
 
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 from batchyard.api.meta import Key
 from batchyard.base.instant import Instant
 from batchyard.base.primitives import invariant, rare_garbage_collection
-from batchyard.interfaces.client import Reader
+from batchyard.interfaces.client import Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileResult, ReconcileThrottle, Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
@@ -263,7 +263,7 @@ class ControllerQueue:
 
     __slots__ = (
         "adds", "controller", "delayed", "delayed_requeues", "early_due_times", "errors", "failures", "in_flight",
-        "rank_queue", "reconciles", "retries", "states", "succeeded",
+        "rank_queue", "reconciles", "retries", "settled_statuses", "states", "succeeded",
     )  # fmt: skip
 
     def __init__(self, controller: Controller, rank_queue: "RankQueue") -> None:
@@ -274,6 +274,8 @@ class ControllerQueue:
         #: The keys that `requeue_early` queued, with the instant to pass to the reconcile function.
         self.early_due_times: dict[Key, Instant] = {}
         self.failures: dict[Key, int] = {}  # the number of failures in a row
+        #: The statuses that settled reconciles wrote, until their watch events arrive.
+        self.settled_statuses: dict[Key, object] = {}
         #: The number of writes without a result, for keys that are reconciled while writes are in flight.
         self.in_flight: dict[Key, int] = {}
         self.reconciles = 0
@@ -316,6 +318,18 @@ class ControllerQueue:
             self.delayed += 1
         else:
             self.succeeded += 1
+
+    def expect_settled(self, key: Key, result: ReconcileResult) -> None:
+        """Record the status that a settled reconcile writes, if its requeue time is the key's delayed requeue."""
+        (write,) = result.writes
+        requeue = self.delayed_requeues.get(key)
+        if isinstance(write, UpdateStatus) and requeue is not None and requeue.at == result.requeue_at:
+            self.settled_statuses[key] = write.obj["status"]
+
+    def is_settled_by(self, event: WatchEvent) -> bool:
+        """Return whether a watch event shows exactly the status that a settled reconcile of its object wrote."""
+        status = self.settled_statuses.pop(event.key, None)
+        return status is not None and status is event.obj.get("status")
 
     def mark_submitted(self, key: Key) -> None:
         """Mark a key as having outstanding writes, which postpone its next reconcile."""

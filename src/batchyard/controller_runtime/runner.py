@@ -13,8 +13,9 @@ received so far, and skip keys with outstanding writes. A throttle may limit how
 
 A reconcile without writes sets or clears the delayed requeue of its key. After a reconcile with writes, the key is
 reconciled again when the writes have changed an object; until then a reconcile can only make the requeue earlier. A key
-with a delayed requeue is reconciled whenever the object with this key changes. When that object is deleted, the requeue
-is canceled, so that the clock does not advance for obsolete requeues.
+with a delayed requeue is reconciled whenever the object with this key changes, unless the change is the status write of
+a settled reconcile. When that object is deleted, the requeue is canceled, so that the clock does not advance for
+obsolete requeues.
 
 The writes of a reconcile stop at the first rejected write, unless they are independent. A reconcile succeeds when all
 its writes succeed. Only then its events are recorded, except events of a single write. Errors are handled as follows:
@@ -140,10 +141,11 @@ class Runner:
                             f'determined the keys to reconcile after a change of {kind} "{event_key}" at instant {now}',
                         )
                     )
-                if event_key in queue.delayed_requeues and event_key not in queue.failures:
+                delayed_requeues = queue.delayed_requeues
+                if delayed_requeues and event_key in delayed_requeues and event_key not in queue.failures:
                     if event.type is _DELETED:
                         self._requeue_at(queue, event_key, None)
-                    else:
+                    elif not queue.settled_statuses or not queue.is_settled_by(event):
                         queue.add(event_key)
         self._schedule_drain()
 
@@ -246,6 +248,8 @@ class Runner:
         if reconcile_result.writes:
             if reconcile_result.requeue_at is not None:
                 self._requeue_by(queue, key, reconcile_result.requeue_at)
+                if reconcile_result.is_settled:
+                    queue.expect_settled(key, reconcile_result)
             for outstanding_writes in self._start_writes(queue, key, reconcile_result):
                 outstanding_writes.submit_writes(self._client)
             return
@@ -272,6 +276,8 @@ class Runner:
             return
         self._outstanding -= 1
         queue, key, error = writes.queue, writes.key, writes.error
+        if queue.settled_statuses:
+            queue.settled_statuses.pop(key, None)  # for a rejected write, no watch event arrives
         if writes.outcome.in_flight_max:
             must_requeue = queue.complete_in_flight(key, writes.outcome.in_flight_max)
         else:

@@ -29,7 +29,8 @@ class ReconcileResult:
     If `independent`, all writes are attempted, even if some of them are rejected.
 
     Without writes, `requeue_at` replaces the key's earlier requeue time (None: no requeue). With writes, the earlier of
-    both times counts.
+    both times counts. If `is_settled`, `requeue_at` holds for the state after the only write, the status of the key's
+    object. Then the watch event of this write does not reconcile the key again.
 
     The key is not reconciled again before all its writes have results. A controller that does not need these results
     sets `in_flight_max`: then its key may be reconciled again while at most so many of its writes have no result. These
@@ -41,6 +42,7 @@ class ReconcileResult:
     events: list[EventRecord] = field(default_factory=list)
     requeue_at: Instant | None = None
     independent: bool = False
+    is_settled: bool = False
     #: For independent writes: the Events to record if a write succeeds, by its index.
     events_by_write: dict[int, Sequence[EventRecord]] = field(default_factory=dict)
     #: Returns the Event to record if a write is rejected; called for the first rejected one only.

@@ -100,6 +100,8 @@ class JobRelations:
         return [pod for key in slice_keys for pod in self._unowned_pods.get(key, ())]
 
     def _observe_job(self, event: WatchEvent) -> Iterable[meta.Key]:
+        if workloads.is_status_change(event):
+            return (event.key,)
         _move_index_entry(self._child_jobs_by_owner, event, _owner_uid)
         _move_index_entry(self._jobs_by_class, event, self._priority_class_of)
         _move_index_entry(self._jobs_by_prebuilt_workload, event, prebuilt_key)
@@ -201,8 +203,11 @@ class JobReconciler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
-        if event.key.kind == scheme.POD:
+        kind = event.key.kind
+        if kind == scheme.POD:
             return self._relations.observe_pod(event)
+        if kind == scheme.WORKLOAD and workloads.is_pending_report(event):
+            return ()
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:

@@ -18,7 +18,7 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
-from batchyard.interfaces.client import Write
+from batchyard.interfaces.client import EventType, WatchEvent, Write
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.adjustments import WorkloadPriority
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
@@ -420,6 +420,32 @@ def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, i
         if not is_suspended:
             return False
     return are_pod_sets_equivalent(pod_sets, spec["podSets"], ignores_tolerations)
+
+
+def is_status_change(event: WatchEvent) -> bool:
+    """Return whether a change keeps the spec of an object (the same object as before) and its metadata."""
+    old, new = event.old, event.obj
+    if old is None or event.type is EventType.DELETED or new["spec"] is not old["spec"]:
+        return False
+    metadata = new["metadata"]
+    return bool({**old["metadata"], "resourceVersion": metadata.get("resourceVersion")} == metadata)
+
+
+def is_pending_report(event: WatchEvent) -> bool:
+    """Return whether a change of a Workload only updates why it is pending, which the job reconciler does not read.
+
+    Then no condition is True before and after the change, and of the status only the conditions and the reported
+    requests change.
+    """
+    old, new = event.old, event.obj
+    if old is None or not is_status_change(event):
+        return False
+    old_status, status = old.get("status") or {}, new.get("status") or {}
+    for condition in (*(old_status.get("conditions") or ()), *(status.get("conditions") or ())):
+        if condition["status"] == "True":
+            return False
+    report = {"conditions": None, "resourceRequests": None}
+    return bool({**old_status, **report} == {**status, **report})
 
 
 def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,3 +124,10 @@ def test_manifests_of_reference_architecture_agree(batchyard: Batchyard) -> None
     done = batchyard("guide", "--manifests", REFARCH)
     assert done.returncode == 0
     assert "22 of 22 rows" in done.stderr
+
+
+def test_simulation_loads_no_platform_server_and_no_dashboard() -> None:
+    program = "import sys; import batchyard.cli.commands.guide; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    unneeded = ("aiohttp", "batchyard.server", "batchyard.dashboard", "batchyard.provision", "batchyard.lint")
+    assert [name for name in done.stdout.split() if name.startswith(unneeded)] == []

@@ -417,3 +417,23 @@ def test_later_admission_gate_is_copied_to_workload() -> None:
     assert stage.only_workload()["metadata"]["annotations"] == {"provreq.kueue.x-k8s.io/a": "b"}
     stage.put(with_path(job(stage), ("metadata", "annotations", gate), "me"))
     assert stage.only_workload()["metadata"]["annotations"][gate] == "me"
+
+
+def test_report_of_a_pending_workload_does_not_reconcile_its_job() -> None:
+    stage = job_stage(make.job())
+    reconciles = stage.runner.reconciles
+    now = stage.kernel.now()
+    stage.put(lifecycle.set_pending(stage.only_workload(), "WaitingForQuota", "no room", now))
+    stage.put(lifecycle.set_pending(stage.only_workload(), "WaitingForQuota", "still no room", now))
+    assert stage.runner.reconciles == reconciles
+    admit(stage)
+    assert stage.runner.reconciles > reconciles
+    assert job(stage)["spec"]["suspend"] is False
+
+
+def test_pod_sets_of_a_spec_are_made_once() -> None:
+    integration, submitted = JobIntegration(), make.job()
+    (pod_set,) = integration.pod_sets(submitted)
+    assert integration.pod_sets({**submitted, "status": {"active": 1}})[0] is pod_set
+    changed = with_path(submitted, ("spec", "template", "spec", "hostname"), "h")
+    assert integration.pod_sets(changed)[0]["template"]["spec"]["hostname"] == "h"

@@ -12,12 +12,12 @@ from batchyard.api.printing import Table, format_table
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration
 from batchyard.cli import output
-from batchyard.cli.commands.simulate import parse_load_factor, write_report
+from batchyard.cli.commands.simulate import parse_load_factor
 from batchyard.cli.figure_tables import two_run_totals
 from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import Output, OutputOption, RecordedVersionOption, Seed, to_duration
-from batchyard.cli.output import render_document, run_with_progress
+from batchyard.cli.output import render_document, run_with_progress, write_report
 from batchyard.controller_runtime.kernel import EndlessInstant
 from batchyard.scheduling.decisions import KueueVersion
 from batchyard.sim.compare.comparison import (

@@ -5,11 +5,11 @@ The queues and nodes after each step are compared with the figures that the guid
 
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -19,19 +19,15 @@ from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Instant, format_age
 from batchyard.cli import output
 from batchyard.cli.commands.guide_story import format_next_steps, format_story
-from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide, run_platform_process
-from batchyard.cli.commands.simulate import write_report
 from batchyard.cli.manifest_warnings import print_warnings, remember_verbosity
 from batchyard.cli.options import GuideStepName, Output, Report, parse_speed
-from batchyard.cli.output import render_document
-from batchyard.cli.platform.render import write_platform_files
-from batchyard.cli.platform.target import read_source, read_valid_platform
-from batchyard.provision.model import PlatformModel
-from batchyard.provision.render import render
+from batchyard.cli.output import render_document, write_report
 from batchyard.sim.guide import Guide, GuideObservation, examples_folder, guide_steps_up_to, pool_of
-from batchyard.sim.recovery import RunAccounting
-from batchyard.sim.result import Reporter, describe_rejected_write
 from batchyard.sim.scenario import InvalidScenario
+
+if TYPE_CHECKING:
+    from batchyard.cli.commands.live_guide import DifferentRow, LiveGuide
+    from batchyard.provision.model import PlatformModel
 
 # The output rows of a guide by name, without object names and ages, which differ between runs.
 
@@ -110,13 +106,12 @@ def run(
     except InvalidScenario as invalid:
         output.fail(f"{invalid}\nbatchyard: the guide was not run; fix these manifests first")
     print_warnings(guide.warnings)
-    reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
+    write_requested_report = _report_writer(guide, report)
     observations, preemption_totals = [], []
     for observation in guide.play():
         observations.append(observation)
         preemption_totals.append(guide.world.waits.preemptions)
-    if report is not None:
-        write_report(report, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
+    write_requested_report()
     if live_speed is None and output_format is Output.TABLE:
         output.write(format_story(observations, preemption_totals, guide.initial_node_counts, guide.start_time))
         _report_rejections_and_agreement(observations, guide, is_complete=step is None)
@@ -125,16 +120,37 @@ def run(
     if live_speed is None:
         _print_guide(observations, guide, step, output_format)
         return
+    _play_live(guide, observations, step, output_format, live_speed)
+
+
+def _report_writer(guide: Guide, path: Path | None) -> Callable[[], None]:
+    """Start to record the simulation for an HTML report; return a function that writes it, or nothing without a path.
+
+    Without a report, the modules of the dashboard are not loaded, and the costs are not computed.
+    """
+    if path is None:
+        return lambda: None
+    from batchyard.sim.recovery import RunAccounting  # noqa: PLC0415 - only for a report
+    from batchyard.sim.result import Reporter  # noqa: PLC0415 - only for a report
+
+    reporter, accounting = Reporter(guide.world), RunAccounting(guide.world.client, guide.world.kernel)
+    return lambda: write_report(path, reporter.html(guide.now(), accounting.cost_statement(guide.now())))
+
+
+def _play_live(
+    guide: Guide, observations: Sequence[GuideObservation], step: str | None, output_format: Output, speed: float
+) -> None:
+    from batchyard.cli.commands.live_guide import LiveGuide, run_platform_process  # noqa: PLC0415 - loads the platform
 
     _treat_signals_as_ctrl_c()
-    with run_platform_process(guide.cluster, live_speed) as live_platform:
-        live_guide = LiveGuide(guide, live_platform, stops_clock=live_speed != 1)
+    with run_platform_process(guide.cluster, speed) as live_platform:
+        live_guide = LiveGuide(guide, live_platform, stops_clock=speed != 1)
         live_observations = list(live_guide.play(guide_steps_up_to(step)))
         simulated_rows = guide_rows(observations, guide)
         different_rows = live_guide.timings.explain_differences(
             simulated_rows, guide_rows(live_observations, live_guide)
         )
-        _print_timings(live_guide, len(simulated_rows), different_rows, live_speed)
+        _print_timings(live_guide, len(simulated_rows), different_rows, speed)
         _print_guide(live_observations, live_guide, step, output_format, _live_document(live_guide, different_rows))
         if not all(row.is_explained for row in different_rows):
             problem = "some rows differ from the simulation although no Job or reading was late"
@@ -164,13 +180,17 @@ def _print_guide(
 def _report_rejections_and_agreement(
     observations: Sequence[GuideObservation], guide: PlayedGuide, *, is_complete: bool
 ) -> None:
-    if isinstance(guide, Guide):
+    if isinstance(guide, Guide) and guide.world.rejected_writes:
+        from batchyard.sim.result import describe_rejected_write  # noqa: PLC0415 - loads the dashboard
+
         for write, error in guide.world.rejected_writes:
             output.report_line(f"rejected write: {describe_rejected_write(write, error)}")
     _report_agreement(observations, guide, is_complete=is_complete)
 
 
-def _print_timings(live_guide: LiveGuide, row_count: int, different_rows: Sequence[DifferentRow], speed: float) -> None:
+def _print_timings(
+    live_guide: "LiveGuide", row_count: int, different_rows: Sequence["DifferentRow"], speed: float
+) -> None:
     for row in different_rows:
         output.report_line(f"batchyard: {row}")
     for timing in live_guide.timings.missed_timings:
@@ -263,7 +283,7 @@ def _guide_document(observations: Sequence[GuideObservation], guide: PlayedGuide
     }
 
 
-def _live_document(live_guide: LiveGuide, different_rows: Sequence[DifferentRow]) -> Mapping[str, Any]:
+def _live_document(live_guide: "LiveGuide", different_rows: Sequence["DifferentRow"]) -> Mapping[str, Any]:
     missed_timings = [timing.document() for timing in live_guide.timings.missed_timings]
     return {"missedTimings": missed_timings, "differentRows": [row._asdict() for row in different_rows]}
 
@@ -316,11 +336,13 @@ def run_for_platform(
     if not file:
         run(manifests, step, output_format, speed, report)
         return
+    from batchyard.cli.platform.target import read_source, read_valid_platform  # noqa: PLC0415 - loads the renderer
+
     with _render_temporarily(read_valid_platform(read_source(file), "")) as folder:
         run(manifests, step, output_format, speed, report, folder)
 
 
-def play_on_platform(platform: PlatformModel, output_format: Output) -> None:
+def play_on_platform(platform: "PlatformModel", output_format: Output) -> None:
     """Simulate the whole reference architecture guide on a platform, and print the queues, nodes and Jobs."""
     with _render_temporarily(platform) as folder:
         run(None, None, _wide_instead_of_table(output_format), None, platform_dir=folder)
@@ -331,7 +353,10 @@ def _wide_instead_of_table(output_format: Output) -> Output:
 
 
 @contextmanager
-def _render_temporarily(platform: PlatformModel) -> Iterator[Path]:
+def _render_temporarily(platform: "PlatformModel") -> Iterator[Path]:
+    from batchyard.cli.platform.render import write_platform_files  # noqa: PLC0415 - loads the renderer
+    from batchyard.provision.render import render  # noqa: PLC0415 - loads the renderer
+
     with TemporaryDirectory(prefix="batchyard-platform-") as name:
         write_platform_files(render(platform), Path(name), overwrite=False)
         yield Path(name)

@@ -22,7 +22,7 @@ from batchyard.cli.kueue_configuration import select_version
 from batchyard.cli.main import INTERRUPTED_EXIT_CODE
 from batchyard.cli.manifest_warnings import Verbose, print_warnings
 from batchyard.cli.options import LoopAction, Output, RecordedVersionOption, Report, to_duration
-from batchyard.cli.output import render_document, run_until_interrupted
+from batchyard.cli.output import render_document, run_until_interrupted, write_report
 from batchyard.cli.simulation_output import (
     REMARKS_SHOWN_MAX,
     first_lines,
@@ -135,14 +135,6 @@ def _read_earlier_totals(path: Path) -> Mapping[str, float]:
         output.fail(f"{path}: cannot be read: {error.strerror}; check the path in --compare-with and its permissions")
     except ValueError as error:
         output.fail(f"{path}: {error}; {remedy}")
-
-
-def write_report(path: Path, html: str, option: str = "--report") -> None:
-    """Write an HTML report; on failure, the command exits with a message that names `option`."""
-    try:
-        path.write_text(html, "utf-8")
-    except OSError as error:
-        output.fail(f"{path}: cannot write the report: {error.strerror}; choose another file with {option}")
 
 
 def read_requested_scenario(request: SimulateRequest) -> Scenario:

@@ -8,9 +8,10 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, parse_boolean, parse_integer, with_metadata, with_path
 from batchyard.api.schema import semantic_equality
 from batchyard.api.views.node import parallel_pod_count
+from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, UpdateStatus, Write
 from batchyard.jobframework import workloads
-from batchyard.jobs.job.spec import index_count, index_union, parse_indexes
+from batchyard.jobs.job.spec import KNOWN_SPECS_MAX, index_count, index_union, parse_indexes
 
 POD_SET: Final = "main"
 
@@ -23,6 +24,10 @@ class JobIntegration:
     """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, with the number of pods that run at once."""
 
     kind = scheme.JOB
+
+    def __init__(self) -> None:
+        #: The pod sets of recently reconciled Jobs, by the id of the spec; a spec never changes.
+        self._pod_sets: LruCache[int, tuple[Mapping[str, Any], dict[str, Any]]] = LruCache(KNOWN_SPECS_MAX)
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether the Job is suspended and a previous stop by Kueue is complete."""
@@ -52,13 +57,12 @@ class JobIntegration:
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the only pod set of the Job's Workload, with `minCount` if the Job allows partial admission."""
-        template: Mapping[str, Any] = job["spec"]["template"]
-        pod_set: dict[str, Any] = {
-            "name": POD_SET,
-            "template": workloads.without_duplicate_env(_without_controller_labels(template)),
-            "count": parallel_pod_count(job["spec"]),
-            "topologyRequest": workloads.topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
-        }
+        spec: Mapping[str, Any] = job["spec"]
+        cached = self._pod_sets.get(id(spec))  # the cache keeps the spec, so no other one gets its id
+        if cached is None:
+            cached = spec, _pod_set_of(spec)
+            self._pod_sets.put(id(spec), cached)
+        pod_set = cached[1]
         parallelism_min = _parallelism_min(job)
         return [pod_set if parallelism_min is None else {**pod_set, "minCount": parallelism_min}]
 
@@ -70,10 +74,12 @@ class JobIntegration:
         released the quota of running pods.
         """
         pod_count = parallel_pod_count(job["spec"])
+        if pod_count <= 1:
+            return []
         completions: int = job["spec"].get("completions", pod_count)
         ended_count = _ended_pod_count(job, completions)
         reclaimable_count = pod_count - max(completions - ended_count, 0)
-        if pod_count <= 1 or ended_count == 0 or reclaimable_count <= 0:
+        if ended_count == 0 or reclaimable_count <= 0:
             return []
         return [{"name": POD_SET, "count": reclaimable_count}]
 
@@ -102,6 +108,16 @@ class JobIntegration:
             return UpdateStatus(with_path(job, ("status", "startTime"), None))
         restored_job = _restore_template(job, pod_set_infos)
         return None if restored_job == job else Update(restored_job)
+
+
+def _pod_set_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    template: Mapping[str, Any] = spec["template"]
+    return {
+        "name": POD_SET,
+        "template": workloads.without_duplicate_env(_without_controller_labels(template)),
+        "count": parallel_pod_count(spec),
+        "topologyRequest": workloads.topology_request(template, podIndexLabel=well_known.COMPLETION_INDEX),
+    }
 
 
 def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -146,9 +162,13 @@ def _restore_template(job: Obj, pod_set_infos: Sequence[workloads.PodSetInfo]) -
 
 
 def _ended_pod_count(job: Obj, completions: int) -> int:
-    status = job.get("status") or {}
+    status = job.get("status")
+    if not status:
+        return 0
     if job["spec"].get("completionMode") != "Indexed":
         succeeded_count: int = status.get("succeeded", 0)
         return succeeded_count
+    if not (status.get("completedIndexes") or status.get("failedIndexes")):
+        return 0
     succeeded, failed = (parse_indexes(status.get(name), completions) for name in ("completedIndexes", "failedIndexes"))
     return index_count(index_union(succeeded, failed))

@@ -10,6 +10,7 @@ from batchyard.api.meta import Obj, annotation, finalizers_of, find_condition, i
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import FAILED, READY, SUCCEEDED, deleted_at, is_ready, phase
 from batchyard.base.instant import MINUTE, SECOND, Duration, Instant, exponential_backoff
+from batchyard.base.primitives import LruCache
 
 PolicyRule: TypeAlias = Mapping[str, Any]
 
@@ -19,8 +20,7 @@ JOB_CONTROLLER: Final = "kubernetes.io/job-controller"
 _DEFAULT_BACKOFF_LIMIT: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(NamedTuple):
     """The spec of a batch/v1 Job, with defaults filled in."""
 
     indexed: bool
@@ -45,9 +45,23 @@ class JobSpec:
         return 0 <= index < (self.completions or 0)
 
 
+#: How many specs of Jobs a cache keeps alive; a spec may have a megabyte.
+KNOWN_SPECS_MAX: Final = 64
+#: The parsed specs of recently reconciled Jobs, by the id of the spec, which is kept with it and never changes.
+_parsed_specs: Final[LruCache[int, tuple[Mapping[str, Any], JobSpec]]] = LruCache(KNOWN_SPECS_MAX)
+
+
 def job_spec(job: Obj) -> JobSpec:
     """Return the parsed spec of a Job, with defaults filled in."""
     spec = job["spec"]
+    known = _parsed_specs.get(id(spec))
+    if known is None:
+        known = spec, _parse_job_spec(spec)
+        _parsed_specs.put(id(spec), known)
+    return known[1]
+
+
+def _parse_job_spec(spec: Mapping[str, Any]) -> JobSpec:
     parallelism, retry_limit, deadline = (spec.get(f) for f in ("parallelism", "backoffLimit", "activeDeadlineSeconds"))
     failure_policy = spec.get("podFailurePolicy")
     return JobSpec(
@@ -125,8 +139,10 @@ NO_INDEXES: Final[Spans] = ()
 
 def parse_indexes(text: str | None, completions: int) -> Spans:
     """Return the completion indexes in a list such as `0-2,5`, without invalid parts and indexes >= `completions`."""
+    if not text:
+        return NO_INDEXES
     spans = []
-    for range_text in text.split(",") if text else ():
+    for range_text in text.split(","):
         start, dash, end = range_text.partition("-")
         low, high = parse_integer(start), parse_integer(end if dash else start)
         if low is not None and high is not None and low <= high and low < completions:
@@ -153,7 +169,7 @@ def with_indexes(spans: Spans, indexes: Iterable[int]) -> Spans:
 
 def index_union(a: Spans, b: Spans) -> Spans:
     """Return the union of two sets of completion indexes."""
-    return _merge_spans([*a, *b])
+    return _merge_spans([*a, *b]) if a and b else a or b
 
 
 def index_count(spans: Spans) -> int:
@@ -399,8 +415,7 @@ def _container_end_time(container: Obj) -> str | None:
     return terminated_state.get("finishedAt") or None
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedJob:
+class ObservedJob(NamedTuple):
     """An unfinished Job and its pods; the counts include pod terminations that are not in the Job's status yet."""
 
     spec: JobSpec

@@ -25,7 +25,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
-from batchyard.base.primitives import CACHED_TEXT_LENGTH_MAX
+from batchyard.base.primitives import CACHED_TEXT_LENGTH_MAX, LruCache
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.kubelet.simulated import external_controllers
@@ -78,10 +78,24 @@ def run_plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) 
 
 def _cluster_runtime(pod_and_jobs: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:
     cluster = next(iter(reader.list(scheme.CLUSTER)), None)
-    runtime = named_runtime(cluster, [_namespaced_name(obj) for obj in pod_and_jobs])
+    names = tuple([_namespaced_name(obj) for obj in pod_and_jobs])
+    known = _known_runtimes.get(names)
+    if known is None or known.cluster is not cluster:
+        known = _KnownRuntime(cluster, named_runtime(cluster, names))
+        _known_runtimes.put(names, known)
+    runtime = known.runtime
     if runtime is None:
         runtime = default_runtime(cluster) if default is None else default
     return DEFAULT_RUNTIME if runtime is None else runtime
+
+
+class _KnownRuntime(NamedTuple):
+    cluster: meta.Obj | None
+    runtime: Duration | None
+
+
+#: The run times in the Cluster of pods that were reconciled recently, by the names of the pod and its jobs.
+_known_runtimes: Final[LruCache[tuple[str, ...], _KnownRuntime]] = LruCache()
 
 
 def _namespaced_name(obj: meta.Obj) -> str:

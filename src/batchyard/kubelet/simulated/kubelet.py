@@ -353,7 +353,9 @@ class SimulatedKubelets:
             new_pod = durations.resume_from_checkpoint(pod, new_pod, plan.checkpoint_every, reader, now)
         next_event = None if is_terminal(new_pod) else next_pod_event(sim_pod._replace(pod=new_pod), now)
         events = _problem_events(key, pod_event.event_kind, new_pod)
-        return ReconcileResult([*writes, UpdateStatus(new_pod)], events, None if next_event is None else next_event.at)
+        requeue_at = None if next_event is None else next_event.at
+        is_settled = not writes and requeue_at is not None and requeue_at > now
+        return ReconcileResult([*writes, UpdateStatus(new_pod)], events, requeue_at, is_settled=is_settled)
 
     def _find_machine(self, pod: Obj, reader: Reader, now: Instant) -> pod_status.NodeMachine:
         if not self._with_nodes:

@@ -66,6 +66,7 @@ class PreemptionCandidates:
         "hierarchical_candidates",
         "own_queue_candidates",
         "priority_candidates",
+        "protected_queues",
     )
 
     def __init__(self, context: PreemptionContext) -> None:
@@ -73,6 +74,8 @@ class PreemptionCandidates:
         #: The lowest Cohort in common with the preemptor, by ClusterQueue.
         self._lowest_common_cohort: dict[ClusterQueue, QuotaNode] = {}
         self._queues_with_advantage: dict[ClusterQueue, None] = {}
+        #: The queues that their nominal quota protects since a moment of the current attempt of the search.
+        self.protected_queues: dict[ClusterQueue, None] = {}
         self.hierarchical_candidates: list[AdmittedWorkload] = []
         self.priority_candidates: list[AdmittedWorkload] = []
         preemption = context.queue.view.preemption
@@ -103,6 +106,13 @@ class PreemptionCandidates:
             candidates.sort(key=lambda candidate: not candidate.evicted)
         return candidates
 
+    def without_excluded(self, workloads: list[AdmittedWorkload], *, may_borrow: bool) -> list[AdmittedWorkload]:
+        """Return the candidates without those that a preemptor which borrows may not preempt, whatever they use."""
+        if not may_borrow or self._context.queue.view.preemption.borrow_within_cohort:
+            return workloads
+        queues = {**self._queues_with_advantage, self._context.queue: None}
+        return [candidate for candidate in workloads if candidate.queue in queues]
+
     def may_preempt(self, candidate: AdmittedWorkload, *, may_borrow: bool) -> bool:
         """Return whether a candidate may still be preempted in the current snapshot.
 
@@ -110,14 +120,27 @@ class PreemptionCandidates:
         Cohort between it and the lowest common Cohort, is within its nominal quota. With `may_borrow`,
         `borrowWithinCohort` may also protect the candidate.
         """
-        context, queue = self._context, candidate.queue
-        if queue is context.queue:
+        queue = candidate.queue
+        if queue is self._context.queue:
             return True
         if may_borrow and queue not in self._queues_with_advantage and not self._may_preempt_while_borrowing(candidate):
             return False
-        common_cohort = self._lowest_common_cohort[queue]
-        nodes_below = queue.node.path[len(common_cohort.path) :]
-        return not any(is_within_nominal(node, context.contested_frs) for node in nodes_below)
+        return not self._is_protected(queue)
+
+    def _is_protected(self, queue: ClusterQueue) -> bool:
+        """Return whether another queue, or a Cohort between it and the lowest common Cohort, is within nominal quota.
+
+        During an attempt of the search, usage only decreases, so a protected queue stays protected.
+        """
+        protected_queues = self.protected_queues
+        if queue in protected_queues:
+            return True
+        contested_frs = self._context.contested_frs
+        for node in queue.node.path[len(self._lowest_common_cohort[queue].path) :]:
+            if is_within_nominal(node, contested_frs):
+                protected_queues[queue] = None
+                return True
+        return False
 
     def reason(self, candidate: AdmittedWorkload) -> str:
         """Return the reason of the Preempted condition for the preemption of a candidate."""
@@ -198,8 +221,10 @@ def _select_targets(
     context: PreemptionContext, candidates: PreemptionCandidates, workloads: list[AdmittedWorkload], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
     targets: list[PreemptionTarget] = []
-    for candidate in workloads:
-        if not candidates.may_preempt(candidate, may_borrow=may_borrow):
+    protected_queues = candidates.protected_queues
+    protected_queues.clear()
+    for candidate in candidates.without_excluded(workloads, may_borrow=may_borrow):
+        if candidate.queue in protected_queues or not candidates.may_preempt(candidate, may_borrow=may_borrow):
             continue
         context.snapshot.release(candidate)
         targets.append(PreemptionTarget(candidate, candidates.reason(candidate)))

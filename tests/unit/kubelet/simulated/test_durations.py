@@ -157,6 +157,13 @@ def test_cluster_sets_runtime_of_pods_without_own_runtime() -> None:
     assert plan_in(None, "j-1").runtime == MINUTE
 
 
+def test_changed_cluster_changes_the_runtime_of_a_known_pod() -> None:
+    assert [plan_in({"jobs": [{"names": ["*"], "runtime": t}]}, "same").runtime for t in ("1m", "2m")] == [
+        MINUTE,
+        2 * MINUTE,
+    ]
+
+
 def test_requested_default_runtime_overrides_cluster_default() -> None:
     assert plan_in(RUNTIMES, "other", 2 * HOUR).runtime == 2 * HOUR
     assert plan_in(RUNTIMES, "j-1", 2 * HOUR).runtime == 3 * MINUTE

@@ -240,7 +240,7 @@ def test_deleted_pod_with_finalizer_fails_at_once_without_nodes() -> None:
     assert status(stage)["phase"] == "Failed"
 
 
-def test_pod_is_reconciled_three_times_from_start_to_end() -> None:
+def test_pod_is_reconciled_at_its_start_and_at_its_end_only() -> None:
     stage = kubelet_stage(pod())
     stage.run(100)
-    assert stage.runner.reconciles == 3
+    assert stage.runner.reconciles == 2
