@@ -6,6 +6,7 @@ the lowest level. Sources: Kueue's pkg/cache/scheduler (tas_topology_tree.go, ta
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from batchyard.api.views.node import NodeView
@@ -185,14 +186,31 @@ _CHANGES_PER_LEAF: Final = 2
 _CLASSES_PER_LEAF: Final = 2
 
 
+#: The free amounts of resources, each with what one pod requests of it.
+FreeColumns: TypeAlias = list[tuple[list[int], int]]
+#: A domain of the lowest level whose class changed, and its old class.
+ClassChange: TypeAlias = tuple[int, int]
+
+
 class LeafClasses:
     """The domains of the lowest level by their free amounts: domains with equal amounts form one class.
 
-    Requests need one count of pods per class instead of one per domain. A set of domains is an integer whose bit N
-    stands for domain N.
+    Negative amounts are equal to 0, because no pod fits in either. Requests need one count of pods per class instead of
+    one per domain. A set of domains is an integer whose bit N stands for domain N.
     """
 
-    __slots__ = ("_by_amounts", "_columns", "_names", "amounts", "ids", "masks", "numbering", "sizes", "used")
+    __slots__ = (
+        "_by_amounts",
+        "_columns",
+        "_groups",
+        "_names",
+        "amounts",
+        "ids",
+        "masks",
+        "numbering",
+        "sizes",
+        "used",
+    )
 
     def __init__(self) -> None:
         #: The class of each domain.
@@ -209,6 +227,8 @@ class LeafClasses:
         self._by_amounts: dict[tuple[int, ...], int] = {}
         self._names: dict[str, int] = {}
         self._columns: list[list[int]] = []
+        #: The result of `groups()`; None if it was not computed since the last change.
+        self._groups: tuple[list[int], list[tuple[int, ...]]] | None = None
 
     def column_of(self, resource: str) -> int:
         """Return the position of a resource in the amounts of classes; -1 if no domain has it."""
@@ -223,7 +243,8 @@ class LeafClasses:
         members: list[list[int]] = []
         self.ids = []
         rows = zip(*self._columns, strict=True) if self._columns else [()] * leaf_count
-        for leaf, amounts in enumerate(rows):
+        for leaf, row in enumerate(rows):
+            amounts = row if not row or min(row) >= 0 else _without_debts(row)
             number = by_amounts.setdefault(amounts, len(members))
             if number == len(members):
                 members.append([])
@@ -234,23 +255,32 @@ class LeafClasses:
         self.sizes = [len(leaves) for leaves in members]
         self.masks = [mask_of(leaves, leaf_count) for leaves in members]
         self.used = set(range(len(members)))
+        self._groups = None
 
-    def update(self, table: Mapping[str, list[int]], leaves: Iterable[int]) -> None:
-        """Move domains whose free amounts changed to their new classes."""
+    def update(self, table: Mapping[str, list[int]], leaves: Iterable[int]) -> list[ClassChange] | None:
+        """Move domains whose free amounts changed to their new classes.
+
+        Returns the domains that moved, each with its old class; None if all classes got new numbers.
+        """
         leaf_count = len(self.ids)
         if len(table) != len(self._columns) or len(self.amounts) > _CLASSES_PER_LEAF * leaf_count + 1024:
             self.rebuild(table, leaf_count)
-            return
+            return None
         ids, masks, sizes, by_amounts = self.ids, self.masks, self.sizes, self._by_amounts
         columns = self._columns
+        changes: list[ClassChange] = []
         for leaf in leaves:
             amounts = tuple([column[leaf] for column in columns])
             number = by_amounts.get(amounts, -1)
             if number < 0:
-                number = by_amounts[amounts] = len(masks)
-                self.amounts.append(amounts)
-                masks.append(0)
-                sizes.append(0)
+                if min(amounts) < 0:
+                    amounts = _without_debts(amounts)
+                    number = by_amounts.get(amounts, -1)
+                if number < 0:
+                    number = by_amounts[amounts] = len(masks)
+                    self.amounts.append(amounts)
+                    masks.append(0)
+                    sizes.append(0)
             old = ids[leaf]
             if number == old:
                 continue
@@ -264,6 +294,26 @@ class LeafClasses:
                 self.used.add(number)
             sizes[number] += 1
             ids[leaf] = number
+            changes.append((leaf, old))
+        if changes:
+            self._groups = None
+        return changes
+
+    def groups(self, first_child: Sequence[int]) -> tuple[list[int], list[tuple[int, ...]]]:
+        """Return the group of each domain above the lowest level, and the classes of the children in each group."""
+        if self._groups is None:
+            numbers: dict[tuple[int, ...], int] = {}
+            ids = self.ids
+            groups = [
+                numbers.setdefault(tuple(sorted(ids[start:end])), len(numbers)) for start, end in pairwise(first_child)
+            ]
+            self._groups = groups, list(numbers)
+        return self._groups
+
+
+def _without_debts(amounts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return amounts of which the negative ones are 0: no pod fits in either, for the same reason."""
+    return tuple([max(amount, 0) for amount in amounts])
 
 
 def mask_of(leaves: Iterable[int], leaf_count: int) -> int:
@@ -282,55 +332,75 @@ def lowest_of(mask: int) -> int:
 class CapacityTable:
     """The free amounts of the domains of the lowest level, by resource, and a log of the domains that changed."""
 
-    __slots__ = ("_class_version", "_classes", "_leaf_count", "amounts", "change_base", "changes")
+    __slots__ = ("_classes", "_is_classified", "_leaf_count", "_unclassified", "amounts", "change_base", "changes")
 
     def __init__(self, amounts: Mapping[str, Sequence[int]], leaf_count: int) -> None:
         self.amounts = {resource: list(column) for resource, column in amounts.items()}
-        #: The domains that changed, in order; a reader updates what it derived from them.
-        self.changes: list[int] = []
+        #: The domains whose class changed, in order, with the old class; a reader updates what it derived from them.
+        self.changes: list[ClassChange] = []
         #: The number of changes that are no longer in `changes`.
         self.change_base = 0
         self._leaf_count = leaf_count
         self._classes = LeafClasses()
-        self._class_version = -1
+        #: Whether the domains have classes; and those whose amounts changed since they got them.
+        self._is_classified = False
+        self._unclassified: list[int] = []
 
     @property
     def version(self) -> int:
-        """The number of changes so far."""
+        """The number of changes so far; call `classes()` before."""
         return self.change_base + len(self.changes)
 
-    def changed_since(self, version: int) -> Sequence[int] | None:
-        """Return the domains that changed after a version, each once and in order; None if all may have changed."""
+    def changed_since(self, version: int) -> dict[int, int] | None:
+        """Return the old class of each domain that changed after a version; None if all may have changed."""
         if version < self.change_base:
             return None
-        changed = self.changes[version - self.change_base :]
-        return sorted(set(changed)) if len(changed) > 1 else changed
+        return dict(reversed(self.changes[version - self.change_base :]))
 
-    def subtract(self, leaf: int, amounts: PodAmounts, count: int) -> None:
-        """Subtract the usage of `count` pods (negative: of pods that are gone) in a domain."""
+    def columns_of(self, amounts: PodAmounts) -> FreeColumns:
+        """Return the free amounts that pods with these requests change, and by how much one pod changes each."""
         table = self.amounts
+        result: FreeColumns = []
         for resource, amount in amounts:
             column = table.get(resource)
             if column is None:
                 column = table[resource] = [0] * self._leaf_count
+            result.append((column, amount))
+        return result
+
+    def subtract_columns(self, leaf: int, columns: FreeColumns, count: int) -> None:
+        """Subtract the usage of `count` pods, as `subtract` does, given the result of `columns_of`."""
+        for column, amount in columns:
             column[leaf] -= amount * count
-        changes = self.changes
-        changes.append(leaf)
-        if len(changes) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
-            self.change_base += len(changes)
-            self.changes = []
+        if self._is_classified:
+            self._unclassified.append(leaf)
+            if len(self._unclassified) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
+                self._is_classified = False
+
+    def subtract(self, leaf: int, amounts: PodAmounts, count: int) -> None:
+        """Subtract the usage of `count` pods (negative: of pods that are gone) in a domain."""
+        self.subtract_columns(leaf, self.columns_of(amounts), count)
 
     def classes(self) -> LeafClasses:
         """Return the classes of domains with equal amounts, for the current amounts."""
-        version = self.version
-        if self._class_version != version:
-            changed = self.changed_since(self._class_version)
-            if changed is None:
-                self._classes.rebuild(self.amounts, self._leaf_count)
+        if not self._is_classified:
+            self._is_classified = True
+            self._unclassified = []
+            self._classes.rebuild(self.amounts, self._leaf_count)
+            self._forget_changes()
+        elif self._unclassified:
+            changes = self._classes.update(self.amounts, sorted(set(self._unclassified)))
+            self._unclassified = []
+            if changes is None or len(self.changes) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
+                self._forget_changes()
             else:
-                self._classes.update(self.amounts, changed)
-            self._class_version = version
+                self.changes += changes
         return self._classes
+
+    def _forget_changes(self) -> None:
+        """Let readers start over."""
+        self.change_base += len(self.changes) + 1
+        self.changes = []
 
 
 class FlavorCapacity:
@@ -340,10 +410,13 @@ class FlavorCapacity:
     other pods only.
     """
 
-    __slots__ = ("free", "idle", "tree")
+    __slots__ = ("free", "idle", "scratch_pods", "scratch_slices", "tree", "zeros")
 
     def __init__(self, tree: TopologyTree) -> None:
         self.tree = tree
+        #: Lists that searches share for the pods and slices in domains of the lowest level; and zeros, by level.
+        self.scratch_pods, self.scratch_slices = [0] * tree.leaf_count, [0] * tree.leaf_count
+        self.zeros = [[0] * len(paths) for paths in tree.paths]
         self.free = CapacityTable(tree.capacity, tree.leaf_count)
         self.idle = CapacityTable(tree.capacity, tree.leaf_count)
 
