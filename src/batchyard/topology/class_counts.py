@@ -8,10 +8,11 @@ pkg/cache/scheduler/tas_flavor_snapshot.go.
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from batchyard.topology.counts import ClassCounter, CountKey, DomainCounts, NodeExclusions, sum_up
-from batchyard.topology.tree import FlavorCapacity, lowest_of
+from batchyard.topology.tree import FlavorCapacity, SiblingGroups, lowest_of
 
 #: The slices and pods that fit in a domain, and its number.
 RankedDomain: TypeAlias = tuple[int, int, int]
@@ -121,12 +122,26 @@ def _numbers_in(mask: int) -> Iterator[int]:
         position = digits.find("1", position + 1)
 
 
+#: The resources that leave no room for a pod, '' if there is room, each with the number of such domains.
+GroupLimits: TypeAlias = tuple[tuple[str, int], ...]
+#: The pods and slices that a domain of a group adds to the counts, and the limits of its children.
+GroupCounts: TypeAlias = tuple[int, int, GroupLimits]
+
+
 class ClassCountCache:
     """The counts for one CountKey without a leader, updated when the free capacity or the nodes of a flavor change."""
 
     __slots__ = (
-        *("_capacity", "_counter", "_exclusion_version", "_exclusions", "_key", "_limits", "_ranked", "_version"),
-        *("counts", "results"),
+        *(
+            "_capacity",
+            "_counter",
+            "_exclusion_version",
+            "_exclusions",
+            "_group_numbering",
+            "_group_version",
+            "_groups",
+        ),
+        *("_key", "_limits", "_ranked", "_shared_limits", "_version", "counts", "results"),
     )
 
     def __init__(self, capacity: FlavorCapacity, key: CountKey, exclusions: NodeExclusions) -> None:
@@ -137,6 +152,11 @@ class ClassCountCache:
         self._counter = ClassCounter(capacity.table(is_idle=key.is_idle), key.pod)
         #: The results of searches with the present counts, by parameters of the searches.
         self.results: dict[object, object] = {}
+        #: The counts by group of domains above the lowest level; None if not counted yet.
+        self._groups: list[GroupCounts | None] = []
+        self._group_numbering = self._group_version = -1
+        #: Equal limits are one object.
+        self._shared_limits: dict[GroupLimits, GroupLimits] = {}
         self._recount()
 
     def refresh(self) -> DomainCounts:
@@ -147,12 +167,14 @@ class ClassCountCache:
         table, exclusions = self._counter.table, self._exclusions
         table.classes()
         if self._version != table.version or self._exclusion_version != exclusions.version:
-            changes = table.changed_since(self._version)
-            updates = exclusions.changed_since(self._exclusion_version)
-            if changes is None or updates is None:
+            groups = table.groups
+            if groups is not None and groups.numbering != self._group_numbering:
                 self._recount()
+            elif groups is not None and not exclusions.excluded_count and self._exclusion_version == exclusions.version:
+                self._counter.classes()
+                self._update_groups(groups)
             else:
-                self._update(changes, updates)
+                self._update_domains()
         return self.counts
 
     def fill(self, level: int, domains: Sequence[int]) -> None:
@@ -241,23 +263,32 @@ class ClassCountCache:
         return result
 
     def _shares_of(self, count: int) -> tuple[int, int]:
-        """Return the pods and slices that a domain of the lowest level adds to its parent, if `count` pods fit in it."""
+        """Return the pods and slices that a domain of the lowest level adds to its parent if `count` pods fit."""
         key = self._key
         inner_size = key.inner_sizes[-1]
         pods = count // inner_size * inner_size if inner_size else count
         return pods, count // key.slice_size if key.slice_level == len(key.inner_sizes) - 1 else 0
 
     def _count_parents(self) -> None:
-        """Count the level above the lowest one; domains whose children have the same classes are counted once."""
-        classes, tree = self._counter.count_used(), self._capacity.tree
+        """Count the level above the lowest one; domains in the same group are counted once."""
+        classes, tree, groups = self._counter.count_used(), self._capacity.tree, self._counter.table.groups
         level = len(tree.levels) - 2
-        shares = [self._shares_of(count) for count in self._counter.pods]
-        groups, children = classes.groups(tree.first_child[level])
-        group_pods = [sum([shares[number][0] for number in numbers]) for numbers in children]
-        group_slices = [sum([shares[number][1] for number in numbers]) for numbers in children]
-        pods, slices = [group_pods[group] for group in groups], [group_slices[group] for group in groups]
+        if groups is None:
+            shares = [self._shares_of(count) for count in self._counter.pods]
+            own_shares = [shares[number] for number in classes.ids]
+            children = [own_shares[start:end] for start, end in pairwise(tree.first_child[level])]
+            pods = [sum([own_pods for own_pods, _ in each]) for each in children]
+            slices = [sum([own_slices for _, own_slices in each]) for each in children]
+        else:
+            self._group_numbering, self._group_version = groups.numbering, groups.version
+            self._groups = [None] * len(groups.classes)
+            counts = [self._count_group(groups, number) for number in groups.ids]
+            pods, slices = [each[0] for each in counts], [each[1] for each in counts]
         for leaf in self._excluded():
-            parent, (own_pods, own_slices) = tree.parents[-1][leaf], shares[classes.ids[leaf]]
+            parent, (own_pods, own_slices) = (
+                tree.parents[-1][leaf],
+                self._shares_of(self._counter.pods[classes.ids[leaf]]),
+            )
             pods[parent] -= own_pods
             slices[parent] -= own_slices
         self.counts.pods[level][:] = pods
@@ -267,10 +298,89 @@ class ClassCountCache:
                 [count // size for count in pods] if level == self._key.slice_level else slices
             )
 
+    def _count_group(self, groups: SiblingGroups, number: int) -> GroupCounts:
+        """Return the pods and slices in a domain of a group, and how many children each resource limits."""
+        known = self._groups[number]
+        if known is None:
+            classes, key, class_pods = groups.classes[number], self._key, self._counter.pods
+            counts = [class_pods[each] for each in classes]
+            if min(counts) < 0:
+                present = self._counter.classes()
+                counts = [
+                    self._counter.count(present, each) if class_pods[each] < 0 else class_pods[each] for each in classes
+                ]
+            slices = 0
+            if key.slice_level == len(key.inner_sizes) - 1:
+                size = key.slice_size
+                slices = sum(counts) if size == 1 else sum([count // size for count in counts])
+            inner_size = key.inner_sizes[-1]
+            pods = sum([count // inner_size * inner_size for count in counts]) if inner_size else sum(counts)
+            known = pods, slices, self._limits_of(counts, classes)
+            self._groups[number] = known
+        return known
+
+    def _limits_of(self, counts: Sequence[int], classes: Sequence[int]) -> GroupLimits:
+        """Return the resources that limit some domains of the lowest level, given their counts and classes."""
+        limits: dict[str, int] = {}
+        if min(counts) > 0:
+            limits[""] = len(counts)
+        else:
+            class_limits = self._counter.limits
+            for each in classes:
+                limits[class_limits[each]] = limits.get(class_limits[each], 0) + 1
+        result = tuple(sorted(limits.items()))
+        return self._shared_limits.setdefault(result, result)
+
     # Changes.
 
-    def _update(self, changes: Mapping[int, int], updates: Mapping[int, bool]) -> None:
+    def _update_groups(self, groups: SiblingGroups) -> None:
+        """Count the domains above those that moved to other groups; all domains of the lowest level must be usable."""
+        added: dict[int, tuple[int, int]] = {}
+        is_changed = False
+        ids, limits = groups.ids, self._limits
+        missing_count = len(groups.classes) - len(self._groups)
+        if missing_count:
+            self._groups += [None] * missing_count
+        for domain, old_number in groups.changed_since(self._group_version).items():
+            number = ids[domain]
+            if number == old_number:
+                continue
+            pods, slices, own_limits = self._count_group(groups, number)
+            old_pods, old_slices, old_limits = self._count_group(groups, old_number)
+            if own_limits != old_limits:
+                is_changed = True
+                for limit, count in old_limits:
+                    limits[limit] -= count
+                for limit, count in own_limits:
+                    limits[limit] = limits.get(limit, 0) + count
+            if pods != old_pods or slices != old_slices:
+                added[domain] = pods - old_pods, slices - old_slices
+            elif not is_changed:
+                is_changed = self._has_other_counts(groups.classes[number], groups.classes[old_number])
+        self._group_version = groups.version
+        self._apply(added, is_changed=is_changed)
+
+    def _has_other_counts(self, classes: Sequence[int], old_classes: Sequence[int]) -> bool:
+        pods = self._counter.pods
+        return any(pods[new] != pods[old] for new, old in zip(classes, old_classes, strict=True))
+
+    def _apply(self, added: Mapping[int, tuple[int, int]], *, is_changed: bool) -> None:
+        """Add pods and slices to domains above the lowest level, and to those above them."""
+        self._version, self._exclusion_version = self._counter.table.version, self._exclusions.version
+        if added or is_changed:
+            self.results = {}
+            self._ranked[-1] = None
+        if added:
+            for level in range(len(self._ranked) - 2, -1, -1):
+                added = self._add(level, added)
+
+    def _update_domains(self) -> None:
         """Count the domains above those that moved to other classes, or whose nodes changed."""
+        changes = self._counter.table.changed_since(self._version)
+        updates = self._exclusions.changed_since(self._exclusion_version)
+        if changes is None or updates is None:
+            self._recount()
+            return
         counter, eligible, limits = self._counter, self._exclusions.eligible, self._limits
         classes = counter.classes()
         ids, class_pods, class_limits = classes.ids, counter.pods, counter.limits
@@ -302,13 +412,10 @@ class ClassCountCache:
                 old_pods, old_slices = self._shares_of(old_count)
                 added_pods, added_slices = added.get(parents[leaf], (0, 0))
                 added[parents[leaf]] = added_pods + pods - old_pods, added_slices + slices - old_slices
-        self._version, self._exclusion_version = counter.table.version, self._exclusions.version
-        if is_changed:
-            self.results = {}
-        if added:
-            self._ranked[-1] = None
-            for level in range(len(self._ranked) - 2, -1, -1):
-                added = self._add(level, added)
+        groups = counter.table.groups
+        if groups is not None:
+            self._group_version = groups.version
+        self._apply(added, is_changed=is_changed)
 
     def _add(self, level: int, added: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """Add pods and slices to domains of a level; return what they add to their parents."""

@@ -182,6 +182,8 @@ class TopologyTree:
 PodAmounts: TypeAlias = tuple[tuple[str, int], ...]
 #: The changes after which readers start over, as a multiple of the domains.
 _CHANGES_PER_LEAF: Final = 2
+#: The most children of a domain that belongs to a group.
+_GROUP_CHILDREN_MAX: Final = 64
 #: The classes after which classes are numbered anew, as a multiple of the domains.
 _CLASSES_PER_LEAF: Final = 2
 
@@ -227,8 +229,6 @@ class LeafClasses:
         self._by_amounts: dict[tuple[int, ...], int] = {}
         self._names: dict[str, int] = {}
         self._columns: list[list[int]] = []
-        #: The result of `groups()`; None if it was not computed since the last change.
-        self._groups: tuple[list[int], list[tuple[int, ...]]] | None = None
 
     def column_of(self, resource: str) -> int:
         """Return the position of a resource in the amounts of classes; -1 if no domain has it."""
@@ -255,7 +255,6 @@ class LeafClasses:
         self.sizes = [len(leaves) for leaves in members]
         self.masks = [mask_of(leaves, leaf_count) for leaves in members]
         self.used = set(range(len(members)))
-        self._groups = None
 
     def update(self, table: Mapping[str, list[int]], leaves: Iterable[int]) -> list[ClassChange] | None:
         """Move domains whose free amounts changed to their new classes.
@@ -295,20 +294,7 @@ class LeafClasses:
             sizes[number] += 1
             ids[leaf] = number
             changes.append((leaf, old))
-        if changes:
-            self._groups = None
         return changes
-
-    def groups(self, first_child: Sequence[int]) -> tuple[list[int], list[tuple[int, ...]]]:
-        """Return the group of each domain above the lowest level, and the classes of the children in each group."""
-        if self._groups is None:
-            numbers: dict[tuple[int, ...], int] = {}
-            ids = self.ids
-            groups = [
-                numbers.setdefault(tuple(sorted(ids[start:end])), len(numbers)) for start, end in pairwise(first_child)
-            ]
-            self._groups = groups, list(numbers)
-        return self._groups
 
 
 def _without_debts(amounts: tuple[int, ...]) -> tuple[int, ...]:
@@ -329,12 +315,66 @@ def lowest_of(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
 
 
+class SiblingGroups:
+    """The domains above the lowest level by the classes of their children: domains with equal children form a group."""
+
+    __slots__ = ("_by_classes", "_first_child", "_parents", "changes", "classes", "ids", "numbering", "version")
+
+    def __init__(self, first_child: Sequence[int], parents: Sequence[int]) -> None:
+        """Store the tree: the first child of each domain above the lowest level, and the parent of each child."""
+        self._first_child = first_child
+        self._parents = parents
+        #: The group of each domain; and by group, the classes of the children in order.
+        self.ids: list[int] = []
+        self.classes: list[tuple[int, ...]] = []
+        #: The domains that moved to another group, each with its old group; and the number of such moves so far.
+        self.changes: list[ClassChange] = []
+        self.version = 0
+        #: Incremented when all groups get other numbers.
+        self.numbering = 0
+        self._by_classes: dict[tuple[int, ...], int] = {}
+
+    def rebuild(self, classes: Sequence[int]) -> None:
+        """Number the groups anew, given the class of each child."""
+        self.numbering += 1
+        self._by_classes = {}
+        numbers = self._by_classes
+        self.ids = [
+            numbers.setdefault(tuple(classes[start:end]), len(numbers)) for start, end in pairwise(self._first_child)
+        ]
+        self.classes = list(numbers)
+        self.changes = []
+
+    def update(self, classes: Sequence[int], children: Sequence[ClassChange]) -> None:
+        """Move the domains whose children have other classes than before."""
+        if max(len(self.changes), len(self.classes)) > _CHANGES_PER_LEAF * len(self.ids) + 1024:
+            self.rebuild(classes)
+            return
+        first_child, ids, parents = self._first_child, self.ids, self._parents
+        for domain in {parents[child] for child, _ in children}:
+            own_classes = tuple(classes[first_child[domain] : first_child[domain + 1]])
+            number = self._by_classes.setdefault(own_classes, len(self.classes))
+            if number == len(self.classes):
+                self.classes.append(own_classes)
+            self.changes.append((domain, ids[domain]))
+            ids[domain] = number
+            self.version += 1
+
+    def changed_since(self, version: int) -> dict[int, int]:
+        """Return the old group of each domain that moved after a version, if the numbers are still the same."""
+        return dict(reversed(self.changes[len(self.changes) - (self.version - version) :]))
+
+
 class CapacityTable:
     """The free amounts of the domains of the lowest level, by resource, and a log of the domains that changed."""
 
-    __slots__ = ("_classes", "_is_classified", "_leaf_count", "_unclassified", "amounts", "change_base", "changes")
+    __slots__ = (
+        *("_classes", "_is_classified", "_leaf_count", "_unclassified", "amounts", "change_base", "changes", "groups"),
+    )
 
-    def __init__(self, amounts: Mapping[str, Sequence[int]], leaf_count: int) -> None:
+    def __init__(
+        self, amounts: Mapping[str, Sequence[int]], leaf_count: int, groups: SiblingGroups | None = None
+    ) -> None:
         self.amounts = {resource: list(column) for resource, column in amounts.items()}
         #: The domains whose class changed, in order, with the old class; a reader updates what it derived from them.
         self.changes: list[ClassChange] = []
@@ -342,6 +382,8 @@ class CapacityTable:
         self.change_base = 0
         self._leaf_count = leaf_count
         self._classes = LeafClasses()
+        #: The groups of domains above the lowest level; None if there are none, or if they would be large.
+        self.groups = groups
         #: Whether the domains have classes; and those whose amounts changed since they got them.
         self._is_classified = False
         self._unclassified: list[int] = []
@@ -395,12 +437,24 @@ class CapacityTable:
                 self._forget_changes()
             else:
                 self.changes += changes
+                if changes and self.groups is not None:
+                    self.groups.update(self._classes.ids, changes)
         return self._classes
 
     def _forget_changes(self) -> None:
         """Let readers start over."""
+        if self.groups is not None:
+            self.groups.rebuild(self._classes.ids)
         self.change_base += len(self.changes) + 1
         self.changes = []
+
+
+def _sibling_groups(tree: TopologyTree) -> SiblingGroups | None:
+    if len(tree.levels) < 2 or not tree.leaf_count:
+        return None
+    first_child = tree.first_child[-1]
+    largest = max(end - start for start, end in pairwise(first_child))
+    return SiblingGroups(first_child, tree.parents[-1]) if largest <= _GROUP_CHILDREN_MAX else None
 
 
 class FlavorCapacity:
@@ -417,8 +471,8 @@ class FlavorCapacity:
         #: Lists that searches share for the pods and slices in domains of the lowest level; and zeros, by level.
         self.scratch_pods, self.scratch_slices = [0] * tree.leaf_count, [0] * tree.leaf_count
         self.zeros = [[0] * len(paths) for paths in tree.paths]
-        self.free = CapacityTable(tree.capacity, tree.leaf_count)
-        self.idle = CapacityTable(tree.capacity, tree.leaf_count)
+        self.free = CapacityTable(tree.capacity, tree.leaf_count, _sibling_groups(tree))
+        self.idle = CapacityTable(tree.capacity, tree.leaf_count, _sibling_groups(tree))
 
     def table(self, *, is_idle: bool) -> CapacityTable:
         """Return the free amounts; with `is_idle`, those without any Workload."""

@@ -4,15 +4,7 @@ import pytest
 
 from batchyard.api.views.node import Taint, Toleration
 from batchyard.base.primitives import draw_integer
-from batchyard.topology.counts import (
-    CountCache,
-    CountKey,
-    DomainRanking,
-    NodeConstraints,
-    NodeExclusions,
-    RankedDomain,
-    tolerates,
-)
+from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions, tolerates
 from batchyard.topology.tree import FlavorCapacity, TopologyTree
 from racks import LEVELS, node, place, request, state, template
 
