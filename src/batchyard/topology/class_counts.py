@@ -9,7 +9,7 @@ pkg/cache/scheduler/tas_flavor_snapshot.go.
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from batchyard.topology.counts import ClassCounter, CountKey, DomainCounts, NodeExclusions, sum_up
 from batchyard.topology.tree import FlavorCapacity, SiblingGroups, lowest_of
@@ -122,26 +122,19 @@ def _numbers_in(mask: int) -> Iterator[int]:
         position = digits.find("1", position + 1)
 
 
-#: The resources that leave no room for a pod, '' if there is room, each with the number of such domains.
-GroupLimits: TypeAlias = tuple[tuple[str, int], ...]
+#: The resource that leaves no room for a pod in each child of a domain, '' if there is room; empty if all have room.
+GroupLimits: TypeAlias = tuple[str, ...]
 #: The pods and slices that a domain of a group adds to the counts, and the limits of its children.
 GroupCounts: TypeAlias = tuple[int, int, GroupLimits]
+_NO_LIMITS: Final[GroupLimits] = ()
 
 
 class ClassCountCache:
     """The counts for one CountKey without a leader, updated when the free capacity or the nodes of a flavor change."""
 
     __slots__ = (
-        *(
-            "_capacity",
-            "_counter",
-            "_exclusion_version",
-            "_exclusions",
-            "_group_numbering",
-            "_group_version",
-            "_groups",
-        ),
-        *("_key", "_limits", "_ranked", "_shared_limits", "_version", "counts", "results"),
+        *("_capacity", "_counter", "_exclusion_version", "_exclusions", "_group_numbering", "_group_version"),
+        *("_groups", "_key", "_limits", "_ranked", "_uses_groups", "_version", "counts", "results"),
     )
 
     def __init__(self, capacity: FlavorCapacity, key: CountKey, exclusions: NodeExclusions) -> None:
@@ -155,8 +148,8 @@ class ClassCountCache:
         #: The counts by group of domains above the lowest level; None if not counted yet.
         self._groups: list[GroupCounts | None] = []
         self._group_numbering = self._group_version = -1
-        #: Equal limits are one object.
-        self._shared_limits: dict[GroupLimits, GroupLimits] = {}
+        #: Whether changes of groups suffice, because no domain with room is excluded.
+        self._uses_groups = False
         self._recount()
 
     def refresh(self) -> DomainCounts:
@@ -167,14 +160,14 @@ class ClassCountCache:
         table, exclusions = self._counter.table, self._exclusions
         table.classes()
         if self._version != table.version or self._exclusion_version != exclusions.version:
-            groups = table.groups
-            if groups is not None and groups.numbering != self._group_numbering:
-                self._recount()
-            elif groups is not None and not exclusions.excluded_count and self._exclusion_version == exclusions.version:
-                self._counter.classes()
-                self._update_groups(groups)
-            else:
+            groups, uses_groups = table.groups, exclusions.excludes_only_absent
+            if groups is None or not (uses_groups or self._uses_groups):
                 self._update_domains()
+            elif groups.numbering != self._group_numbering or uses_groups is not self._uses_groups:
+                self._recount()
+            else:
+                self._counter.classes()
+                self._update_groups(groups, is_changed=self._exclusion_version != exclusions.version)
         return self.counts
 
     def fill(self, level: int, domains: Sequence[int]) -> None:
@@ -197,6 +190,8 @@ class ClassCountCache:
 
         Excluded domains and those without nodes do not count.
         """
+        if self._limits is None:
+            self._limits = self._count_limits()
         return {resource: count for resource, count in self._limits.items() if resource and count}
 
     def ranking(self, level: int) -> DomainRanking:
@@ -237,7 +232,9 @@ class ClassCountCache:
         self.counts = DomainCounts(pods, slices, capacity.zeros, pods, slices, [])
         #: By level: the domains sorted by the slices and pods that fit, and by number; None if not needed yet.
         self._ranked: list[DomainRanking | None] = [None] * (lowest + 1)
-        self._limits = self._count_limits()
+        #: The number of domains of the lowest level by limiting resource; None if they are not counted yet.
+        self._limits: dict[str, int] | None = None
+        self._uses_groups = self._exclusions.excludes_only_absent
         if lowest:
             self._count_parents()
             for level in range(lowest - 2, -1, -1):
@@ -282,7 +279,9 @@ class ClassCountCache:
         else:
             self._group_numbering, self._group_version = groups.numbering, groups.version
             self._groups = [None] * len(groups.classes)
-            counts = [self._count_group(groups, number) for number in groups.ids]
+            for number in set(groups.ids):
+                self._count_group(groups, number)
+            counts = [each for each in (self._groups[number] for number in groups.ids) if each is not None]
             pods, slices = [each[0] for each in counts], [each[1] for each in counts]
         for leaf in self._excluded():
             parent, (own_pods, own_slices) = (
@@ -299,63 +298,51 @@ class ClassCountCache:
             )
 
     def _count_group(self, groups: SiblingGroups, number: int) -> GroupCounts:
-        """Return the pods and slices in a domain of a group, and how many children each resource limits."""
+        """Return the pods and slices in a domain of a group, and the resource that limits each child."""
         known = self._groups[number]
         if known is None:
-            classes, key, class_pods = groups.classes[number], self._key, self._counter.pods
+            classes, key, counter = groups.classes[number], self._key, self._counter
+            class_pods, class_limits = counter.pods, counter.limits
             counts = [class_pods[each] for each in classes]
-            if min(counts) < 0:
-                present = self._counter.classes()
+            smallest = min(counts)
+            if smallest < 0:
+                present = counter.classes()
                 counts = [
-                    self._counter.count(present, each) if class_pods[each] < 0 else class_pods[each] for each in classes
+                    class_pods[each] if class_pods[each] >= 0 else counter.count(present, each) for each in classes
                 ]
+                smallest = min(counts)
             slices = 0
             if key.slice_level == len(key.inner_sizes) - 1:
                 size = key.slice_size
                 slices = sum(counts) if size == 1 else sum([count // size for count in counts])
             inner_size = key.inner_sizes[-1]
             pods = sum([count // inner_size * inner_size for count in counts]) if inner_size else sum(counts)
-            known = pods, slices, self._limits_of(counts, classes)
-            self._groups[number] = known
+            limits = _NO_LIMITS if smallest else tuple([class_limits[each] for each in classes])
+            known = self._groups[number] = pods, slices, limits
         return known
-
-    def _limits_of(self, counts: Sequence[int], classes: Sequence[int]) -> GroupLimits:
-        """Return the resources that limit some domains of the lowest level, given their counts and classes."""
-        limits: dict[str, int] = {}
-        if min(counts) > 0:
-            limits[""] = len(counts)
-        else:
-            class_limits = self._counter.limits
-            for each in classes:
-                limits[class_limits[each]] = limits.get(class_limits[each], 0) + 1
-        result = tuple(sorted(limits.items()))
-        return self._shared_limits.setdefault(result, result)
 
     # Changes.
 
-    def _update_groups(self, groups: SiblingGroups) -> None:
-        """Count the domains above those that moved to other groups; all domains of the lowest level must be usable."""
+    def _update_groups(self, groups: SiblingGroups, *, is_changed: bool) -> None:
+        """Count the domains above those that moved to other groups; excluded domains must have no room."""
         added: dict[int, tuple[int, int]] = {}
-        is_changed = False
-        ids, limits = groups.ids, self._limits
+        ids = groups.ids
         missing_count = len(groups.classes) - len(self._groups)
         if missing_count:
             self._groups += [None] * missing_count
+        counts = self._groups
         for domain, old_number in groups.changed_since(self._group_version).items():
             number = ids[domain]
             if number == old_number:
                 continue
-            pods, slices, own_limits = self._count_group(groups, number)
-            old_pods, old_slices, old_limits = self._count_group(groups, old_number)
+            pods, slices, own_limits = counts[number] or self._count_group(groups, number)
+            old_pods, old_slices, old_limits = counts[old_number] or self._count_group(groups, old_number)
             if own_limits != old_limits:
                 is_changed = True
-                for limit, count in old_limits:
-                    limits[limit] -= count
-                for limit, count in own_limits:
-                    limits[limit] = limits.get(limit, 0) + count
+                self._limits = None
             if pods != old_pods or slices != old_slices:
                 added[domain] = pods - old_pods, slices - old_slices
-            elif not is_changed:
+            elif not is_changed and pods:
                 is_changed = self._has_other_counts(groups.classes[number], groups.classes[old_number])
         self._group_version = groups.version
         self._apply(added, is_changed=is_changed)
@@ -381,7 +368,7 @@ class ClassCountCache:
         if changes is None or updates is None:
             self._recount()
             return
-        counter, eligible, limits = self._counter, self._exclusions.eligible, self._limits
+        counter, eligible = self._counter, self._exclusions.eligible
         classes = counter.classes()
         ids, class_pods, class_limits = classes.ids, counter.pods, counter.limits
         parents = self._capacity.tree.parents[-1]
@@ -402,10 +389,7 @@ class ClassCountCache:
             if count == old_count and limit == old_limit and is_usable is was_usable:
                 continue
             is_changed = True
-            if was_usable:
-                limits[old_limit] -= 1
-            if is_usable:
-                limits[limit] = limits.get(limit, 0) + 1
+            self._limits = None
             count, old_count = count if is_usable else 0, old_count if was_usable else 0
             if count != old_count:
                 pods, slices = self._shares_of(count)

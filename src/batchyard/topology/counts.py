@@ -78,6 +78,11 @@ class NodeExclusions:
         prefers = constraints is not None and bool(constraints.preferred_affinity)
         self.scores = [self._score_of(each) for each in nodes] if prefers else []
 
+    @property
+    def excludes_only_absent(self) -> bool:
+        """Whether all excluded hosts have no nodes, so that they have no room anyway."""
+        return not self.excluded_count or self.counts[_ABSENT] == self.excluded_count
+
     def changed_since(self, version: int) -> dict[int, bool] | None:
         """Return the hosts updated after a version, and whether each could be used; None if all may have changed."""
         start = len(self.changes) - (self.version - version)
