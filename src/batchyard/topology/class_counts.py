@@ -325,6 +325,8 @@ class ClassCountCache:
 
     def _update_groups(self, groups: SiblingGroups, *, is_changed: bool) -> None:
         """Count the domains above those that moved to other groups; excluded domains must have no room."""
+        if is_changed:
+            self._limits = None
         added: dict[int, tuple[int, int]] = {}
         ids = groups.ids
         missing_count = len(groups.classes) - len(self._groups)
