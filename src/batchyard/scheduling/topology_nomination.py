@@ -431,6 +431,8 @@ class NodeReplacement:
     reason: str
     #: Whether other replacements of the cycle took the domains.
     is_skipped: bool = field(default=False)
+    #: Whether the search is repeated later if no domains are found; otherwise the Workload is evicted.
+    is_repeated: bool = field(default=False)
 
 
 def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> NodeReplacement:
@@ -452,9 +454,15 @@ def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: 
     found = assign_domains(snapshot.topology, requests, failed_node=workload.unhealthy_nodes[0])
     if isinstance(found, TopologyFailure):
         assignment.mode = _PREEMPT
-        return NodeReplacement(workload, queue, assignment, (), found.reason)
+        if snapshot.topology.rules.fails_fast:
+            return NodeReplacement(workload, queue, assignment, (), found.reason)
+        return NodeReplacement(workload, queue, assignment, (), _repeated_reason(found), is_repeated=True)
     set_domains(assignment, found, workload)
     return NodeReplacement(workload, queue, assignment, _added_usage(workload, assignment), "")
+
+
+def _repeated_reason(failure: TopologyFailure) -> str:
+    return f"couldn't assign flavors to pod set {failure.pod_set}: {failure.reason}"
 
 
 def _nominate_delayed(
@@ -465,7 +473,7 @@ def _nominate_delayed(
     found = assign_domains(snapshot.topology, requests)
     if isinstance(found, TopologyFailure):
         assignment.mode = _PREEMPT
-        nomination.reason = f"couldn't assign flavors to pod set {found.pod_set}: {found.reason}"
+        nomination.reason, nomination.is_repeated = _repeated_reason(found), True
     else:
         set_domains(assignment, found, workload)
         nomination.added_usage = _added_usage(workload, assignment)

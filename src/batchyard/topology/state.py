@@ -20,6 +20,7 @@ from batchyard.api.well_known import (
     SLICE_LAYERS,
     SLICE_TOPOLOGY,
     TAS_BALANCED_PLACEMENT,
+    TAS_FAIL_FAST,
     TAS_OVERLAPPING_FLAVORS,
     TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
@@ -226,6 +227,8 @@ class TopologyRules:
     shares_hosts: bool = True
     #: Lets a Workload search other domains in the same cycle if an earlier one took its domains.
     recomputes: bool = True
+    #: Evicts a Workload without a replacement for its failed node; else the search is repeated.
+    fails_fast: bool = True
     #: Keeps the pods of a replaced slice of an elastic job in their domains.
     keeps_slices: bool = False
 
@@ -237,6 +240,7 @@ def _topology_rules(gates: Mapping[str, bool]) -> TopologyRules:
         obeys_preferences=gates.get(TAS_PREFERRED_AFFINITY, False),
         shares_hosts=gates.get(TAS_OVERLAPPING_FLAVORS, True),
         recomputes=gates.get(TAS_RECOMPUTATION, True),
+        fails_fast=gates.get(TAS_FAIL_FAST, True),
         keeps_slices=gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True),
     )
 
