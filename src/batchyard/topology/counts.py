@@ -88,6 +88,18 @@ class NodeExclusions:
         start = len(self.changes) - (self.version - version)
         return dict(reversed(self.changes[start:])) if start >= 0 else None
 
+    def insert(self, leaf: int) -> None:
+        """Insert a host without nodes; the numbers of the hosts after it increase by one."""
+        self._reasons.insert(leaf, _ABSENT)
+        self.counts[_ABSENT] += 1
+        self.eligible.insert(leaf, False)
+        self.excluded_count += 1
+        self.mask = (self.mask & ((1 << leaf) - 1)) | ((self.mask >> leaf) << (leaf + 1))
+        if self.scores:
+            self.scores.insert(leaf, 0)
+        self.changes = []
+        self.version += 1
+
     def update(self, leaf: int, nodes: Sequence[NodeView]) -> None:
         """Check a host whose nodes changed again."""
         if len(self.changes) >= _UPDATES_MAX:

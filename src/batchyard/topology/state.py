@@ -180,6 +180,8 @@ class FlavorTopology:
         tree = self.tree
         leaf = tree.leaf_by_node.get(name, -1)
         old_node = None if leaf < 0 else next(each for each in tree.nodes[leaf] if each.name == name)
+        if node is not None and old_node is None and self._insert(node):
+            self._forget_counts()
         leaf = tree.replace_node(name, node)
         if leaf >= 0:
             for each, sign in ((old_node, -1), (node, 1)):
@@ -189,6 +191,16 @@ class FlavorTopology:
             for exclusions in self._exclusions.values():
                 exclusions.update(leaf, tree.nodes[leaf])
         return leaf
+
+    def _insert(self, node: NodeView) -> bool:
+        """Insert the domain of a node if it is new; return whether it was."""
+        leaf = self.tree.insert_leaf(node)
+        if leaf < 0:
+            return False
+        self.capacity.insert(leaf)
+        for exclusions in self._exclusions.values():
+            exclusions.insert(leaf)
+        return True
 
     def count_cache(self, key: CountKey) -> CountCache:
         """Return the counts of pods and slices in each domain for a request; call `refresh()` to update them."""

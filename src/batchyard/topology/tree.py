@@ -5,9 +5,10 @@ numbers, and a number breaks ties as a path does. Capacity is a list of amounts 
 the lowest level. Sources: Kueue's pkg/cache/scheduler (tas_topology_tree.go, tas_flavor_snapshot.go).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from batchyard.api.views.node import NodeView
 from batchyard.api.well_known import HOSTNAME
@@ -124,6 +125,46 @@ class TopologyTree:
             self.leaf_by_values[values] = leaf
         return leaf
 
+    def insert_leaf(self, node: NodeView) -> int:
+        """Insert the domain of a node of the lowest level, still without nodes; return its number.
+
+        The numbers of the domains after it, and after those above it, increase by one. The result is -1, and nothing is
+        changed, if the domain exists, if another domain has the same host name, or if the tree should be built anew,
+        because it is empty or many of its domains have no nodes.
+        """
+        path, values = self.path_of(node), self.assignment_values(self.path_of(node))
+        if values in self.leaf_by_values or path in self.absent or not self.leaf_count:
+            return -1
+        if len(self.absent) > self.leaf_count // 4:
+            return -1
+        parent = leaf = -1
+        for level, paths in enumerate(self.paths):
+            own_path = path[: level + 1]
+            leaf = bisect_left(paths, own_path)
+            if leaf == len(paths) or paths[leaf] != own_path:
+                self._insert_domain(level, leaf, own_path, parent)
+            parent = leaf
+        self.leaf_count += 1
+        self.nodes.insert(leaf, [])
+        for column in self.capacity.values():
+            column.insert(leaf, 0)
+        _shift_numbers(self.leaf_by_node, leaf)
+        _shift_numbers(self.leaf_by_values, leaf)
+        _shift_numbers(self.absent, leaf)
+        self.absent[path] = leaf
+        return leaf
+
+    def _insert_domain(self, level: int, number: int, path: Path, parent: int) -> None:
+        self.paths[level].insert(number, path)
+        self.parents[level].insert(number, parent)
+        if level:
+            starts = self.first_child[level - 1]
+            starts[parent + 1 :] = [start + 1 for start in starts[parent + 1 :]]
+        if level < len(self.levels) - 1:
+            self.first_child[level].insert(number, self.first_child[level][number])
+            below = self.parents[level + 1]
+            below[:] = [each + 1 if each >= number else each for each in below]
+
     def is_present(self, level: int, domain: int) -> bool:
         """Return whether a domain of a level has nodes."""
         return not self.absent or any(self.nodes[leaf] for leaf in self.leaves_below(level, domain))
@@ -176,6 +217,16 @@ class TopologyTree:
                 self.first_child.append([*first_child, len(paths)])
             self.paths.append(paths)
             self.parents.append(parents)
+
+
+_Name = TypeVar("_Name")
+
+
+def _shift_numbers(numbers: dict[_Name, int], first: int) -> None:
+    """Increase the numbers from `first` on by one."""
+    for key, number in numbers.items():
+        if number >= first:
+            numbers[key] = number + 1
 
 
 #: The resources that one pod uses, including one of the resource `pods`.
@@ -255,6 +306,23 @@ class LeafClasses:
         self.sizes = [len(leaves) for leaves in members]
         self.masks = [mask_of(leaves, leaf_count) for leaves in members]
         self.used = set(range(len(members)))
+
+    def insert(self, leaf: int) -> None:
+        """Insert a domain without amounts; the numbers of the domains after it increase by one."""
+        amounts = (0,) * len(self._columns)
+        number = self._by_amounts.setdefault(amounts, len(self.masks))
+        if number == len(self.masks):
+            self.amounts.append(amounts)
+            self.masks.append(0)
+            self.sizes.append(0)
+        before = (1 << leaf) - 1
+        for each in self.used:
+            mask = self.masks[each]
+            self.masks[each] = (mask & before) | ((mask >> leaf) << (leaf + 1))
+        self.masks[number] |= 1 << leaf
+        self.sizes[number] += 1
+        self.used.add(number)
+        self.ids.insert(leaf, number)
 
     def update(self, table: Mapping[str, list[int]], leaves: Iterable[int]) -> list[ClassChange] | None:
         """Move domains whose free amounts changed to their new classes.
@@ -441,6 +509,16 @@ class CapacityTable:
                     self.groups.update(self._classes.ids, changes)
         return self._classes
 
+    def insert(self, leaf: int) -> None:
+        """Insert a domain without amounts; the numbers of the domains after it increase by one."""
+        classes = self.classes() if self._is_classified else None
+        for column in self.amounts.values():
+            column.insert(leaf, 0)
+        self._leaf_count += 1
+        if classes is not None:
+            classes.insert(leaf)
+            self._forget_changes()
+
     def _forget_changes(self) -> None:
         """Let readers start over."""
         if self.groups is not None:
@@ -468,11 +546,20 @@ class FlavorCapacity:
 
     def __init__(self, tree: TopologyTree) -> None:
         self.tree = tree
-        #: Lists that searches share for the pods and slices in domains of the lowest level; and zeros, by level.
-        self.scratch_pods, self.scratch_slices = [0] * tree.leaf_count, [0] * tree.leaf_count
-        self.zeros = [[0] * len(paths) for paths in tree.paths]
         self.free = CapacityTable(tree.capacity, tree.leaf_count, _sibling_groups(tree))
         self.idle = CapacityTable(tree.capacity, tree.leaf_count, _sibling_groups(tree))
+        self._set_lists()
+
+    def insert(self, leaf: int) -> None:
+        """Insert a domain that the tree got; see `TopologyTree.insert_leaf`."""
+        self.free.insert(leaf)
+        self.idle.insert(leaf)
+        self._set_lists()
+
+    def _set_lists(self) -> None:
+        #: Lists that searches share for the pods and slices in domains of the lowest level; and zeros, by level.
+        self.scratch_pods, self.scratch_slices = [0] * self.tree.leaf_count, [0] * self.tree.leaf_count
+        self.zeros = [[0] * len(paths) for paths in self.tree.paths]
 
     def table(self, *, is_idle: bool) -> CapacityTable:
         """Return the free amounts; with `is_idle`, those without any Workload."""
