@@ -199,9 +199,9 @@ class TopologyNominator:
             assignment.mode = _NO_FIT
             return requests
         for request in requests:
-            pod_set = _pod_set_of(assignment, request.name)
-            if pod_set is not failed_pod_set:
-                _set_mode(pod_set, _PREEMPT)
+            placed_pod_set = _pod_set_of(assignment, request.name)
+            if placed_pod_set is not failed_pod_set:
+                _set_mode(placed_pod_set, _PREEMPT)
         self._idle_placement = assignment, requests, found
         return requests
 

@@ -148,6 +148,8 @@ class ClassCountCache:
         #: The counts by group of domains above the lowest level; None if not counted yet.
         self._groups: list[GroupCounts | None] = []
         self._group_numbering = self._group_version = -1
+        #: The number of domains of the lowest level by limiting resource; None if they are not counted yet.
+        self._limits: dict[str, int] | None = None
         #: Whether changes of groups suffice, because no domain with room is excluded.
         self._uses_groups = False
         self._recount()
@@ -232,8 +234,7 @@ class ClassCountCache:
         self.counts = DomainCounts(pods, slices, capacity.zeros, pods, slices, [])
         #: By level: the domains sorted by the slices and pods that fit, and by number; None if not needed yet.
         self._ranked: list[DomainRanking | None] = [None] * (lowest + 1)
-        #: The number of domains of the lowest level by limiting resource; None if they are not counted yet.
-        self._limits: dict[str, int] | None = None
+        self._limits = None
         self._uses_groups = self._exclusions.excludes_only_absent
         if lowest:
             self._count_parents()

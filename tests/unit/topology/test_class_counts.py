@@ -1,5 +1,7 @@
 """Counts by classes of domains are the counts of every domain, whatever changes in between."""
 
+from typing import Any
+
 import pytest
 
 from batchyard.api.views.node import NodeView, Taint
@@ -108,11 +110,11 @@ def test_results_remain_if_no_count_changes() -> None:
     assert cache.results == {}
 
 
-def requests_of(seed: int) -> list[dict[str, object]]:
+def requests_of(seed: int) -> list[dict[str, Any]]:
     """Topology requests of all sorts."""
     slices = {"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 2}
     layers = [{"topology": "rack", "size": 4}, {"topology": LEVELS[2], "size": 2}]
-    fields: list[dict[str, object]] = [{"required": "rack"}, {"preferred": "rack"}, {"unconstrained": True}]
+    fields: list[dict[str, Any]] = [{"required": "rack"}, {"preferred": "rack"}, {"unconstrained": True}]
     fields += [{"preferred": "block", **slices}, {"required": "block", **slices}, slices, {"preferred": LEVELS[2]}]
     fields += [{"preferred": "block", "podsetSliceRequiredTopologyConstraints": layers}]
     return fields[seed % 8 :] + fields[: seed % 8]
