@@ -11,8 +11,9 @@ total time, and the CPU time and memory of the platform.
 import argparse
 import asyncio
 import json
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,13 @@ from wire import JSON, JSON_PATCH, BenchmarkPlatform, WireClient, WireRequest, r
 
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 SUBMIT_AT, RUNTIME = "batchyard.dev/submit-at", "batchyard.dev/runtime"
+#: Without a Cluster, a platform has no nodes, and topologies have no effect. The load creates the nodes.
+CLUSTER: Final = {
+    "apiVersion": "cloud.batchyard.dev/v1alpha1",
+    "kind": "Cluster",
+    "metadata": {"name": "nodes"},
+    "spec": {"region": "us-central1", "zones": ["us-central1-a"], "nodePools": []},
+}
 _FINISHED: Final = {"type": "Finished", "status": "True", "reason": "Succeeded", "message": "Job finished successfully"}
 
 
@@ -154,14 +162,16 @@ def read_load(path: Path) -> tuple[list[dict[str, Any]], list[WorkloadArrival]]:
 
 
 async def create_queues(platform: BenchmarkPlatform, setup: list[dict[str, Any]]) -> None:
-    """Create the flavors and queues, and the namespaces of the LocalQueues."""
-    plurals = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues"}
+    """Create the flavors, queues, topologies and nodes, and the namespaces of the LocalQueues."""
+    plurals = {"ResourceFlavor": "resourceflavors", "ClusterQueue": "clusterqueues", "Topology": "topologies"}
     for obj in setup:
         if obj["kind"] == "LocalQueue":
             namespace = obj["metadata"]["namespace"]
             manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             assert (await platform.client.request("POST", "/api/v1/namespaces", manifest))[0] == 201
             path = f"{KUEUE}/namespaces/{namespace}/localqueues"
+        elif obj["kind"] == "Node":
+            path = "/api/v1/nodes"
         else:
             path = f"{KUEUE}/{plurals[obj['kind']]}"
         code, body = await platform.client.request("POST", path, obj)
@@ -176,10 +186,22 @@ async def main() -> None:
     parser.add_argument("--insecure-loopback", action="store_true")
     arguments = parser.parse_args()
     setup, arrivals = read_load(arguments.load)
-    options = ("--insecure-loopback",) if arguments.insecure_loopback else ()
-    async with run_platform(*options, connections=arguments.connections // 2) as platform:
+    options = ["--insecure-loopback"] if arguments.insecure_loopback else []
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as cluster:
+        if any(obj["kind"] == "Topology" for obj in setup):
+            cluster.write(json.dumps(CLUSTER))
+            cluster.flush()
+            options += ["--cluster", cluster.name]
+        await run_load(options, setup, arrivals, arguments.connections)
+
+
+async def run_load(
+    options: Sequence[str], setup: list[dict[str, Any]], arrivals: list[WorkloadArrival], connections: int
+) -> None:
+    """Run the load on a platform with these options, and print the figures."""
+    async with run_platform(*options, connections=connections // 2) as platform:
         await create_queues(platform, setup)
-        finisher = await platform.client.open_another(arguments.connections // 2)
+        finisher = await platform.client.open_another(connections // 2)
         cpu, main, own = platform.cpu_seconds(), platform.main_thread_cpu_seconds(), time.process_time()
         load = HttpLoad(platform.client, finisher, arrivals)
         wall = await load.run()

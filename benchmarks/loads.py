@@ -1,8 +1,10 @@
 """Writes the loads of Kueue's scheduler performance test as scenarios.
 
-    python benchmarks/loads.py {baseline,large-scale} OUT.yaml [--stagger MS] [--cohorts N]
+    python benchmarks/loads.py {baseline,large-scale,tas} OUT.yaml [--stagger MS] [--cohorts N]
 
-`baseline` has 15,000 Workloads in 30 ClusterQueues, `large-scale` 50,000 in 1,000. Each set of a ClusterQueue creates
+`baseline` has 15,000 Workloads in 30 ClusterQueues, `large-scale` 50,000 in 1,000. `tas` has the Workloads of
+`baseline`, with 2 to 8 pods each, on 640 nodes in 10 racks: a third requires one rack, a third prefers one, and a third
+has slices of 1 to 4 pods of which each requires one rack. Each set of a ClusterQueue creates
 Workloads at its interval, independent of other sets; the first one arrives after one interval. --stagger delays all
 arrivals of queue i (counted over all Cohorts) by i times MS milliseconds, to model users who do not coordinate.
 --cohorts changes the number of Cohorts. Source of the figures: test/performance/scheduler of Kueue.
@@ -12,7 +14,7 @@ import argparse
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +30,11 @@ class WorkloadSet(NamedTuple):
     interval: int
     run_time: int
     priority: int
+    #: What all pods request together, and the number of pods.
     cpu: int
+    pods: int = 1
+    #: The request for topology domains; None without topologies.
+    topology: Mapping[str, object] | None = None
 
 
 class LoadShape(NamedTuple):
@@ -37,6 +43,25 @@ class LoadShape(NamedTuple):
     cohorts: int
     queues: int
     sets: Sequence[WorkloadSet]
+
+
+BLOCK, RACK, HOST = "cloud.provider.com/topology-block", "cloud.provider.com/topology-rack", "kubernetes.io/hostname"
+RACKS, RACK_NODES = 10, 64
+NODE_GROUP: Final = {"tas-node-group": "tas"}
+
+
+def topology_sets(
+    name: str, workloads: tuple[int, int, int], pods: int, slice_size: int, template: WorkloadSet
+) -> Iterator[WorkloadSet]:
+    """Yield the sets of a class whose Workloads require a rack, prefer a rack, or have slices in racks."""
+    requests: tuple[dict[str, object], ...] = (
+        {"required": RACK},
+        {"preferred": RACK},
+        {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": slice_size},
+    )
+    kinds = ("required", "preferred", "balanced")
+    for kind, request, count in zip(kinds, requests, workloads, strict=True):
+        yield template._replace(name=f"{name}-{kind}-rack", workloads=count, pods=pods, topology=request)
 
 
 LOADS: Final = {
@@ -58,12 +83,34 @@ LOADS: Final = {
             WorkloadSet("large", 4, 700, 700, 200, 20),
         ),
     ),
+    "tas": LoadShape(
+        5,
+        6,
+        (
+            *topology_sets("small", (120, 120, 110), 2, 1, WorkloadSet("", 0, 100, 200, 50, 1)),
+            *topology_sets("medium", (34, 33, 33), 4, 2, WorkloadSet("", 0, 500, 500, 100, 5)),
+            *topology_sets("large", (17, 17, 16), 8, 4, WorkloadSet("", 0, 1200, 1000, 200, 20)),
+        ),
+    ),
 }
 
 
 def format_seconds(milliseconds: int) -> str:
     """Return a duration in seconds as text, such as `0.1s`."""
     return f"{milliseconds / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def topology_objects() -> Iterator[dict[str, Any]]:
+    """Yield the Topology and the nodes of the load `tas`."""
+    levels = [{"nodeLabel": label} for label in (BLOCK, RACK, HOST)]
+    yield {"apiVersion": API, "kind": "Topology", "metadata": {"name": "default-topology"}, "spec": {"levels": levels}}
+    allocatable = {"cpu": "96", "memory": "256Gi", "pods": "110"}
+    for rack in range(RACKS):
+        for number in range(RACK_NODES):
+            labels = {**NODE_GROUP, BLOCK: "block-0", RACK: f"rack-{rack}", HOST: f"node-b0-r{rack}-n{number}"}
+            status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
+            metadata = {"name": labels[HOST], "labels": labels}
+            yield {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status}
 
 
 def queue_objects(name: str, cohort: str) -> Iterator[dict[str, Any]]:
@@ -94,9 +141,13 @@ def workload(queue: str, workload_set: WorkloadSet, number: int, arrival: int) -
             "batchyard.dev/runtime": format_seconds(workload_set.run_time),
         },
     }
-    container = {"name": "c", "resources": {"requests": {"cpu": str(workload_set.cpu)}}}
+    pods = workload_set.pods
+    cpu = str(workload_set.cpu) if pods == 1 else f"{1000 * workload_set.cpu // pods}m"
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
     template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    pod_set = {"name": "main", "count": 1, "template": template}
+    pod_set = {"name": "main", "count": pods, "template": template}
+    if workload_set.topology is not None:
+        pod_set["topologyRequest"] = workload_set.topology
     spec = {"queueName": queue, "priority": workload_set.priority, "podSets": [pod_set]}
     return {"apiVersion": API, "kind": "Workload", "metadata": metadata, "spec": spec}
 
@@ -110,7 +161,11 @@ def scenario(name: str, load: LoadShape, stagger: int) -> Iterator[dict[str, Any
         "metadata": metadata,
         "spec": {"horizon": "7200s"},
     }
-    yield {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": "default"}}
+    flavor: dict[str, Any] = {"apiVersion": API, "kind": "ResourceFlavor", "metadata": {"name": "default"}}
+    if any(workload_set.topology for workload_set in load.sets):
+        yield from topology_objects()
+        flavor["spec"] = {"nodeLabels": NODE_GROUP, "topologyName": "default-topology"}
+    yield flavor
     arrivals: list[tuple[int, int, dict[str, Any]]] = []
     for number in range(load.cohorts * load.queues):
         cohort, position = divmod(number, load.queues)

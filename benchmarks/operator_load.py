@@ -4,7 +4,8 @@
 
 KUEUE is a checkout of Kueue. PROGRAMS is a folder with etcd, kube-apiserver, and two programs of Kueue's
 `test/performance/scheduler`: `runner` and `minimalkueue`. LOAD is a generator configuration of the runner, such as
-`configs/baseline/generator.yaml` there; `--divide` divides its numbers of Workloads. The managers take turns, `--runs`
+`configs/baseline/generator.yaml` there; `--divide` divides its numbers of Workloads. If LOAD has a topology, as
+`configs/tas/generator.yaml` has, the runner enables topology-aware scheduling. The managers take turns, `--runs`
 times each: `kueue` is minimalkueue as shipped, with 50 requests a second and a burst of 100; `kueue300` and `operator`
 have 300 and 500. For `kueue300`, minimalkueue must be a build that takes its limits from KUEUE_QPS and KUEUE_BURST.
 `killed` is two operators with leader election, whose leader is killed again and again (`leader_kills.py`).
@@ -122,6 +123,8 @@ def run_load(name: str, kueue: Path, programs: Path, load: Any, folder: Path) ->
     environment |= {"KUBEBUILDER_ASSETS": str(folder), "TMPDIR": str(folder), "PROJECT_DIR": str(kueue / "x")}
     command = [str(programs / "runner"), "-o", str(folder), "--crds", str(kueue / "config/components/crd/bases")]
     command += ["--generatorConfig", str(folder / "generator.yaml"), "--minimalKueue", str(folder / "manager.sh")]
+    if "topology" in load:
+        command.append("--enableTAS")
     with (folder / "runner.log").open("w") as log:
         runner = subprocess.Popen([*command, "--timeout", "60m"], env=environment, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}{READY_PATHS[name]}" if name in READY_PATHS else (folder / "ready").as_uri()

@@ -227,6 +227,9 @@ TAS_BALANCED_PLACEMENT: Final = "TASBalancedPlacement"
 TAS_PREFERRED_AFFINITY: Final = "TASRespectNodeAffinityPreferred"
 TAS_OVERLAPPING_FLAVORS: Final = "TASHandleOverlappingFlavors"
 TAS_POD_TERMINATION: Final = "TASReplaceNodeOnPodTermination"
+TAS_FAILED_NODE_REPLACEMENT: Final = "TASFailedNodeReplacement"
+TAS_FAIL_FAST: Final = "TASFailedNodeReplacementFailFast"
+TAS_FIXED_DELAY: Final = "TASReplaceNodeDueToNotReadyOverFixedTime"
 TAS_RECOMPUTATION: Final = "TASRecomputeAssignmentWithinSchedulingCycle"
 TAS_TAINTED_NODES: Final = "TASReplaceNodeOnNodeTaints"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
@@ -234,6 +237,7 @@ TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
 ELASTIC_TOPOLOGY_GATE: Final = "ElasticJobsViaWorkloadSlicesWithTAS"
 TOPOLOGY_GATES: Final = (
     *(ELASTIC_TOPOLOGY_GATE, TAS_BALANCED_PLACEMENT, TAS_PREFERRED_AFFINITY, TAS_PROFILE_MIXED),
+    *(TAS_FAILED_NODE_REPLACEMENT, TAS_FAIL_FAST, TAS_FIXED_DELAY),
     *(TAS_OVERLAPPING_FLAVORS, TAS_POD_TERMINATION, TAS_RECOMPUTATION, TAS_TAINTED_NODES),
     TOPOLOGY_AWARE_SCHEDULING,
 )

@@ -447,11 +447,12 @@ class ClaimedVictims:
 
     def leaves_too_few_domains(self, entry: NominatedEntry) -> bool:
         """Return whether an entry fits in the quota, but no longer in its topology domains."""
+        topology_usage = entry.assignment.topology_usage
+        if not entry.targets and not self._all_victims:
+            return quota.has_room(entry.queue.node, entry.usage) and not self._snapshot.topology.fits(topology_usage)
         with self._snapshot.what_if():
             self._release_victims(entry, self.claimed_in_tree(entry))
-            return quota.has_room(entry.queue.node, entry.usage) and not self._snapshot.topology.fits(
-                entry.assignment.topology_usage
-            )
+            return quota.has_room(entry.queue.node, entry.usage) and not self._snapshot.topology.fits(topology_usage)
 
     def _release_victims(self, entry: NominatedEntry, claimed_victims: Mapping[str, AdmittedWorkload]) -> None:
         own_victims = {target.workload.key: target.workload for target in entry.targets}

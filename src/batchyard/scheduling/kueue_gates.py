@@ -16,6 +16,9 @@ from batchyard.api.well_known import (
     ELASTIC_TOPOLOGY_GATE,
     GATES,
     TAS_BALANCED_PLACEMENT,
+    TAS_FAIL_FAST,
+    TAS_FAILED_NODE_REPLACEMENT,
+    TAS_FIXED_DELAY,
     TAS_OVERLAPPING_FLAVORS,
     TAS_POD_TERMINATION,
     TAS_PREFERRED_AFFINITY,
@@ -112,6 +115,17 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_obeyed("disabled, a Workload whose domains an earlier one took waits for the next cycle", TAS_RECOMPUTATION),
     **_obeyed("disabled, taints of nodes are no failures of nodes", TAS_TAINTED_NODES),
     **_obeyed(
+        "disabled, changes of nodes lead to no replacement; as in Kueue, the end of a pod on a failed node still does",
+        TAS_FAILED_NODE_REPLACEMENT,
+    ),
+    **_obeyed(
+        "disabled, a Workload without a replacement for a failed node keeps its quota, and the search is repeated",
+        TAS_FAIL_FAST,
+    ),
+    **_obeyed(
+        "enabled, a node also fails if it has not been ready for 30 seconds when a pod on it ends", TAS_FIXED_DELAY
+    ),
+    **_obeyed(
         "disabled, nodes that are not ready for 30 seconds or have untolerated taints fail while pods run on them",
         TAS_POD_TERMINATION,
     ),
@@ -173,13 +187,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     ),
     **_refused(
         "topology-aware scheduling always follows the rule of this gate",
-        *("TASFailedNodeReplacement", "TASMultiLayerTopology", "TASValidateWorkloadSliceSize"),
-    ),
-    **_refused(
-        "a Workload without a replacement for a failed node is always evicted", "TASFailedNodeReplacementFailFast"
-    ),
-    **_refused(
-        "topology-aware scheduling does not have the rule of this gate", "TASReplaceNodeDueToNotReadyOverFixedTime"
+        *("TASMultiLayerTopology", "TASValidateWorkloadSliceSize"),
     ),
     **_without_effect(
         "it decides nothing; it concerns how Kueue computes or stores topology assignments",

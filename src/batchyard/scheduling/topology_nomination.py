@@ -23,7 +23,7 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.quota import FlavorAssignmentMode
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.topology.assigner import PodSetTopologyRequest, TopologyFailure, assign_domains
+from batchyard.topology.assigner import PodSetTopologyRequest, TopologyAssignments, TopologyFailure, assign_domains
 from batchyard.topology.counts import placed_requests
 from batchyard.topology.placement import has_levels
 from batchyard.topology.state import DomainUsage, TopologyUsage, usage_of
@@ -139,6 +139,8 @@ class TopologyNominator:
     preemptor: Preemptor | None
     #: Whether the Workload may be admitted with fewer pods than its pod sets specify.
     may_shrink: bool = True
+    #: The assignment whose pods were last placed as if no Workload ran, with the requests and their domains.
+    _idle_placement: tuple[Assignment, list[PodSetTopologyRequest], TopologyAssignments] | None = None
 
     def nominate(self) -> Nomination:
         """Return the flavors, topology domains and preemption targets; with fewer pods if allowed and needed."""
@@ -179,14 +181,15 @@ class TopologyNominator:
             assignment.mode = _NO_FIT
             return []
         state = self.snapshot.topology
+        failed_pod_set: PodSetAssignment | None = None
         if assignment.mode is _FIT:
             found = assign_domains(state, requests)
             if not isinstance(found, TopologyFailure):
                 set_domains(assignment, found, self.workload)
                 return requests
-            failed = _pod_set_of(assignment, found.pod_set)
-            failed.topology_reason = found.reason
-            _set_mode(failed, _PREEMPT)
+            failed_pod_set = _pod_set_of(assignment, found.pod_set)
+            failed_pod_set.topology_reason = found.reason
+            _set_mode(failed_pod_set, _PREEMPT)
             assignment.mode = _PREEMPT
         found = assign_domains(state, requests, is_idle=True, explains=False)
         if isinstance(found, TopologyFailure):
@@ -196,7 +199,10 @@ class TopologyNominator:
             assignment.mode = _NO_FIT
             return requests
         for request in requests:
-            _set_mode(_pod_set_of(assignment, request.name), _PREEMPT)
+            placed_pod_set = _pod_set_of(assignment, request.name)
+            if placed_pod_set is not failed_pod_set:
+                _set_mode(placed_pod_set, _PREEMPT)
+        self._idle_placement = assignment, requests, found
         return requests
 
     def _topology_requests(self, assignment: Assignment) -> tuple[list[PodSetTopologyRequest], Mapping[str, str]]:
@@ -222,10 +228,14 @@ class TopologyNominator:
 
         Later Workloads of the cycle then cannot take them.
         """
+        snapshot, placed = self.snapshot, self._idle_placement
+        if not targets and placed is not None and placed[0] is assignment:
+            if placed[1]:
+                set_domains(assignment, placed[2], self.workload)
+            return
         requests, errors = self._topology_requests(assignment)
         if errors or not requests:
             return
-        snapshot = self.snapshot
         if not targets:
             found = assign_domains(snapshot.topology, requests, is_idle=True, explains=False)
         else:
@@ -344,7 +354,10 @@ def _set_topology_error(assignment: Assignment, pod_set: str, error: str) -> Non
 
 def _set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
     flavors = assigned.assigned_flavors
-    choices = {resource: choice._replace(mode=mode) for resource, choice in flavors.choices.items()}
+    choices = {
+        resource: choice if choice.mode is mode else choice._replace(mode=mode)
+        for resource, choice in flavors.choices.items()
+    }
     assigned.assigned_flavors = make_flavor_assignment(choices, flavors.usage, flavors.tried, mode)
 
 
@@ -418,6 +431,8 @@ class NodeReplacement:
     reason: str
     #: Whether other replacements of the cycle took the domains.
     is_skipped: bool = field(default=False)
+    #: Whether the search is repeated later if no domains are found; otherwise the Workload is evicted.
+    is_repeated: bool = field(default=False)
 
 
 def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> NodeReplacement:
@@ -439,9 +454,15 @@ def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: 
     found = assign_domains(snapshot.topology, requests, failed_node=workload.unhealthy_nodes[0])
     if isinstance(found, TopologyFailure):
         assignment.mode = _PREEMPT
-        return NodeReplacement(workload, queue, assignment, (), found.reason)
+        if snapshot.topology.rules.fails_fast:
+            return NodeReplacement(workload, queue, assignment, (), found.reason)
+        return NodeReplacement(workload, queue, assignment, (), _repeated_reason(found), is_repeated=True)
     set_domains(assignment, found, workload)
     return NodeReplacement(workload, queue, assignment, _added_usage(workload, assignment), "")
+
+
+def _repeated_reason(failure: TopologyFailure) -> str:
+    return f"couldn't assign flavors to pod set {failure.pod_set}: {failure.reason}"
 
 
 def _nominate_delayed(
@@ -452,7 +473,7 @@ def _nominate_delayed(
     found = assign_domains(snapshot.topology, requests)
     if isinstance(found, TopologyFailure):
         assignment.mode = _PREEMPT
-        nomination.reason = f"couldn't assign flavors to pod set {found.pod_set}: {found.reason}"
+        nomination.reason, nomination.is_repeated = _repeated_reason(found), True
     else:
         set_domains(assignment, found, workload)
         nomination.added_usage = _added_usage(workload, assignment)

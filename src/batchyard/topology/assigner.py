@@ -6,7 +6,7 @@ pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from batchyard.api.validation.topology import SliceLayer
 from batchyard.api.views.node import PodTemplate
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, TopologyRequest
 from batchyard.topology.balanced import BalancedSearch
+from batchyard.topology.class_counts import ClassCountCache
 from batchyard.topology.counts import CountCache, CountKey, DomainCounts, pod_amounts
 from batchyard.topology.placement import (
     DomainSearch,
@@ -53,6 +54,17 @@ class TopologyFailure(NamedTuple):
     reason: str
 
 
+class _KnownSearch(NamedTuple):
+    """What the search for the pods of a pod set needs besides the free capacity."""
+
+    template: PodTemplate
+    request: TopologyRequest | None
+    parameters: PlacementParameters
+    key: CountKey
+    cache: CountCache | ClassCountCache
+
+
+_SEARCHES_MAX: Final = 4096
 _UNEXPLAINED: Final = "the pods do not fit"
 #: The assignments by pod set.
 TopologyAssignments: TypeAlias = dict[str, TopologyAssignment]
@@ -71,6 +83,10 @@ def assign_domains(
     With `is_idle`, no Workload uses the domains. With `failed_node`, the pods on this node get other domains. Without
     `explains`, a failure has no reason; that saves time.
     """
+    if len(requests) == 1 and not failed_node:
+        flavor = requests[0].flavor
+        placed = _FlavorAssigner(state, state.get(flavor), is_idle, "", explains).place_group(requests)
+        return placed if isinstance(placed, TopologyFailure) else placed[0]
     result: TopologyAssignments = {}
     reserved: list[TopologyUsage] = []
     groups = _group_requests(requests)
@@ -127,6 +143,8 @@ class _FlavorAssigner:
         self, group: Sequence[PodSetTopologyRequest]
     ) -> tuple[TopologyAssignments, TopologyAssignments] | TopologyFailure:
         """Return the assignments of a group's pod sets, twice; or a failure."""
+        if len(group) == 1 and group[0].existing is None:
+            return self._place_alone(group[0])
         workers, leader = _workers_and_leader(group)
         if workers.existing is not None and self._has_domains(workers, leader):
             return self._resize_group(workers, leader, workers.existing)
@@ -211,15 +229,59 @@ class _FlavorAssigner:
         if isinstance(prepared, str):
             return prepared
         flavor, parameters, key = prepared
-        cache = flavor.count_cache(key)
         if leaves is not None:
+            cache = flavor.count_cache(key)
             return self._search(flavor, cache, key, cache.count_below(leaves), parameters, leaves)
+        counts = self._counts_for(flavor, key)
+        return self._search(flavor, counts, key, counts.refresh(), parameters, None)
+
+    def _counts_for(self, flavor: FlavorTopology, key: CountKey) -> CountCache | ClassCountCache:
+        classes = None if self.state.rules.is_balanced else flavor.class_counts(key)
+        return flavor.count_cache(key) if classes is None else classes
+
+    # One pod set without an earlier assignment. Equal requests share the result while nothing changes.
+
+    def _place_alone(
+        self, request: PodSetTopologyRequest
+    ) -> tuple[TopologyAssignments, TopologyAssignments] | TopologyFailure:
+        """Return the assignment of a pod set, twice; or a failure."""
+        known = self._known_search(request)
+        if isinstance(known, str):
+            return TopologyFailure(request.name, request.flavor, known)
+        assert self.flavor is not None
+        cache, parameters = known.cache, known.parameters
         counts = cache.refresh()
-        result_key = parameters, self.explains
-        result = cache.results.get(result_key)
-        if result is None:
-            result = cache.results[result_key] = self._search(flavor, cache, key, counts, parameters, None)
-        assert isinstance(result, list | str)
+        found = cache.results.get((parameters, self.explains))
+        if found is None:
+            placed = self._search(self.flavor, cache, known.key, counts, parameters, None)
+            found = placed
+            if not isinstance(placed, str):
+                found = self._make_assignment([(each.domain, each.pods) for each in placed])
+            cache.results[parameters, self.explains] = found
+        if isinstance(found, str):
+            return TopologyFailure(request.name, request.flavor, found)
+        assert isinstance(found, TopologyAssignment)
+        assignments = {request.name: found}
+        return assignments, assignments
+
+    def _known_search(self, request: PodSetTopologyRequest) -> _KnownSearch | str:
+        flavor = self.flavor
+        if flavor is None or request.invalid_update:
+            failure = self.prepare(request, None)
+            assert isinstance(failure, str)
+            return failure
+        search_id = id(request.template), id(request.request), request.pod_count, request.is_implied, self.is_idle
+        known = flavor.searches.get(search_id)
+        if isinstance(known, _KnownSearch) and known.template is request.template and known.request is request.request:
+            return known
+        prepared = self.prepare(request, None)
+        if isinstance(prepared, str):
+            return prepared
+        _, parameters, key = prepared
+        result = _KnownSearch(request.template, request.request, parameters, key, self._counts_for(flavor, key))
+        if len(flavor.searches) >= _SEARCHES_MAX:
+            flavor.searches.clear()
+        flavor.searches[search_id] = result
         return result
 
     def prepare(
@@ -256,16 +318,20 @@ class _FlavorAssigner:
     def _search(
         self,
         flavor: FlavorTopology,
-        cache: CountCache,
+        cache: CountCache | ClassCountCache,
         key: CountKey,
         counts: DomainCounts,
         parameters: PlacementParameters,
         leaves: range | None,
     ) -> list[PlacedPods] | str:
-        is_ranked = leaves is None and key.leader is None and not counts.scores
-        search = DomainSearch(flavor.tree, counts, parameters, cache.ranking if is_ranked else None)
-        if self.state.rules.is_balanced and not parameters.required and not parameters.unconstrained:
-            balanced = BalancedSearch(replace(search, ranking=None), partial(cache.sum_up, with_inner=False)).run()
+        search = DomainSearch(flavor.tree, counts, parameters, cache if isinstance(cache, ClassCountCache) else None)
+        if (
+            isinstance(cache, CountCache)
+            and self.state.rules.is_balanced
+            and not parameters.required
+            and not parameters.unconstrained
+        ):
+            balanced = BalancedSearch(search, partial(cache.sum_up, with_inner=False)).run()
             if balanced is not None:
                 return balanced
         placed = search.run()
@@ -435,7 +501,7 @@ def _workers_and_leader(
 @dataclass(slots=True)
 class _FailureText:
     flavor: FlavorTopology
-    cache: CountCache
+    cache: CountCache | ClassCountCache
     key: CountKey
     counts: DomainCounts
     parameters: PlacementParameters
@@ -465,6 +531,8 @@ class _FailureText:
             domains = range(best, best + 1)
             for each in range(level, layer_level):
                 domains = range(tree.first_child[each][domains.start], tree.first_child[each][domains.stop])
+            if isinstance(self.cache, ClassCountCache):
+                self.cache.fill(layer_level, domains)
             fitting = sum(self.counts.pods[layer_level][domain] // layer.size for domain in domains)
             texts.append(f"{fitting}/{self.parameters.pod_count // layer.size} slice(s) fit on level {layer.topology}")
         return "; ".join(texts)
@@ -481,7 +549,10 @@ class _FailureText:
             ]
             if outside:
                 reasons.append(f"topologyDomain: {len(outside)}")
-        limits = self.cache.limiting_resources(self.leaves)
+        if isinstance(self.cache, ClassCountCache):
+            limits = self.cache.limiting_resources()
+        else:
+            limits = self.cache.limiting_resources(self.leaves)
         reasons += [f'resource "{name}": {count}' for name, count in limits.items()]
         if not reasons:
             return ""

@@ -5,18 +5,19 @@ counts. After a change of the free capacity, only the changed domains and those 
 fillInCounts in Kueue's pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from batchyard.api.meta import Requirement
 from batchyard.api.views.node import NodeView, PodTemplate, Requests, Taint, Toleration, WeightedNodeTerm
-from batchyard.topology.tree import MAX_COUNT, PODS, FlavorCapacity, LeafClasses, PodAmounts, lowest_of, mask_of
+from batchyard.topology.tree import MAX_COUNT, PODS, CapacityTable, FlavorCapacity, LeafClasses, PodAmounts, mask_of
 
 _SCHEDULING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+#: The updates of nodes after which counts start over.
+_UPDATES_MAX: Final = 4096
 
 
 class NodeConstraints(NamedTuple):
@@ -54,12 +55,18 @@ class NodeExclusions:
     """The hosts that pods with some constraints cannot use, and how many hosts each kind of constraint excludes.
 
     If several nodes have the same host name, the first one decides. A host without nodes is excluded for no reason.
+    Without constraints (None), only domains without nodes are excluded.
     """
 
-    __slots__ = ("_constraints", "_reasons", "counts", "eligible", "excluded_count", "mask", "scores")
+    __slots__ = (
+        *("_constraints", "_reasons", "changes", "counts", "eligible", "excluded_count", "mask", "scores", "version"),
+    )
 
-    def __init__(self, nodes: Sequence[Sequence[NodeView]], constraints: NodeConstraints) -> None:
+    def __init__(self, nodes: Sequence[Sequence[NodeView]], constraints: NodeConstraints | None) -> None:
         self._constraints = constraints
+        #: The updated hosts, in order, each with whether it could be used before; and the number of updates so far.
+        self.changes: list[tuple[int, bool]] = []
+        self.version = 0
         self._reasons = [self._reason_of(leaf_nodes) for leaf_nodes in nodes]
         #: Whether pods can use each host; and these hosts as a set of bits.
         self.eligible = [not reason for reason in self._reasons]
@@ -68,10 +75,37 @@ class NodeExclusions:
         #: The number of excluded hosts by reason: a node selector, node affinity, or an untolerated taint.
         self.counts = Counter(self._reasons)
         #: The sum of the weights of the preferred terms that each host matches; empty without preferred terms.
-        self.scores = [self._score_of(each) for each in nodes] if constraints.preferred_affinity else []
+        prefers = constraints is not None and bool(constraints.preferred_affinity)
+        self.scores = [self._score_of(each) for each in nodes] if prefers else []
+
+    @property
+    def excludes_only_absent(self) -> bool:
+        """Whether all excluded hosts have no nodes, so that they have no room anyway."""
+        return not self.excluded_count or self.counts[_ABSENT] == self.excluded_count
+
+    def changed_since(self, version: int) -> dict[int, bool] | None:
+        """Return the hosts updated after a version, and whether each could be used; None if all may have changed."""
+        start = len(self.changes) - (self.version - version)
+        return dict(reversed(self.changes[start:])) if start >= 0 else None
+
+    def insert(self, leaf: int) -> None:
+        """Insert a host without nodes; the numbers of the hosts after it increase by one."""
+        self._reasons.insert(leaf, _ABSENT)
+        self.counts[_ABSENT] += 1
+        self.eligible.insert(leaf, False)
+        self.excluded_count += 1
+        self.mask = (self.mask & ((1 << leaf) - 1)) | ((self.mask >> leaf) << (leaf + 1))
+        if self.scores:
+            self.scores.insert(leaf, 0)
+        self.changes = []
+        self.version += 1
 
     def update(self, leaf: int, nodes: Sequence[NodeView]) -> None:
         """Check a host whose nodes changed again."""
+        if len(self.changes) >= _UPDATES_MAX:
+            self.changes = []
+        self.changes.append((leaf, self.eligible[leaf]))
+        self.version += 1
         old_reason, reason = self._reasons[leaf], self._reason_of(nodes)
         self._reasons[leaf] = reason
         self.counts[old_reason] -= 1
@@ -90,6 +124,8 @@ class NodeExclusions:
     def _reason_of(self, nodes: Sequence[NodeView]) -> str:
         if not nodes:
             return _ABSENT
+        if self._constraints is None:
+            return ""
         node = nodes[0]
         node_selector, affinity, tolerations, _ = self._constraints
         taint = untolerated_taint(node, tolerations) if node.taints else None
@@ -102,7 +138,7 @@ class NodeExclusions:
         return ""
 
     def _score_of(self, nodes: Sequence[NodeView]) -> int:
-        if self._reason_of(nodes):
+        if self._constraints is None or self._reason_of(nodes):
             return 0
         labels, fields = nodes[0].labels, {"metadata.name": nodes[0].name}
         return sum(
@@ -165,112 +201,55 @@ class DomainCounts:
         return DomainCounts(*([list(counts) for counts in levels] for levels in tables))
 
 
-#: The slices and pods that fit in a domain, and its number.
-RankedDomain: TypeAlias = tuple[int, int, int]
+class ClassCounter:
+    """How many pods of a CountKey fit in a domain of each class; computed when a class is first needed."""
 
+    __slots__ = ("_numbering", "_requests", "limits", "pods", "table")
 
-class SortedDomains:
-    """The domains of one level in ascending order of slices, pods and number."""
+    def __init__(self, table: CapacityTable, pod: PodAmounts) -> None:
+        self.table = table
+        #: How many pods fit in a domain of each class, if it is not excluded; -1 if not counted yet.
+        self.pods: list[int] = []
+        #: The resource that leaves no room for a pod in domains of each class; '' if there is room.
+        self.limits: list[str] = []
+        #: The column of each requested resource in the amounts of classes, the amount, and the resource.
+        self._requests: list[tuple[int, int, str]] = [(-1, amount, resource) for resource, amount in pod if amount]
+        self._numbering = -1
 
-    __slots__ = ("ranks",)
+    def classes(self) -> LeafClasses:
+        """Return the present classes, for which `pods` and `limits` then have elements."""
+        classes = self.table.classes()
+        if self._numbering != classes.numbering:
+            self._numbering = classes.numbering
+            self.pods, self.limits = [], []
+            self._requests = [(classes.column_of(resource), amount, resource) for _, amount, resource in self._requests]
+        missing_count = len(classes.amounts) - len(self.pods)
+        if missing_count:
+            self.pods += [-1] * missing_count
+            self.limits += [""] * missing_count
+        return classes
 
-    def __init__(self, slices: Sequence[int], pods: Sequence[int]) -> None:
-        self.ranks: list[RankedDomain] = sorted(zip(slices, pods, range(len(pods)), strict=True))
+    def count_used(self) -> LeafClasses:
+        """Return the present classes after counting those that have domains."""
+        classes = self.classes()
+        for number in classes.used:
+            if self.pods[number] < 0:
+                self.count(classes, number)
+        return classes
 
-    def move(self, old_ranks: Sequence[RankedDomain], slices: Sequence[int], pods: Sequence[int]) -> None:
-        """Move domains whose counts changed."""
-        for old in old_ranks:
-            domain = old[2]
-            new = slices[domain], pods[domain], domain
-            if new != old:
-                del self.ranks[bisect_left(self.ranks, old)]
-                insort(self.ranks, new)
-
-    def smallest_fit(self, needed: int, excluded: Collection[int] = ()) -> RankedDomain | None:
-        """Return the first domain in order with at least `needed` slices."""
-        for position in range(bisect_left(self.ranks, (needed,)), len(self.ranks)):
-            if self.ranks[position][2] not in excluded:
-                return self.ranks[position]
-        return None
-
-    def largest(self) -> RankedDomain:
-        """Return the last domain in order."""
-        return self.ranks[-1]
-
-    def slice_count(self) -> int:
-        """Return the slices of all domains together."""
-        return sum([rank[0] for rank in self.ranks])
-
-    def smallest_first(self) -> Iterator[RankedDomain]:
-        """Yield the domains with room, in order."""
-        yield from self.ranks[bisect_left(self.ranks, (1,)) :]
-
-    def largest_first(self) -> Iterator[RankedDomain]:
-        """Yield the domains with room by slices in descending order, then by pods and number in ascending order."""
-        ranks = self.ranks
-        end = len(ranks)
-        while end and ranks[end - 1][0]:
-            start = bisect_left(ranks, (ranks[end - 1][0],))
-            yield from ranks[start:end]
-            end = start
-
-
-class DomainsByClass:
-    """The domains of the lowest level in the same order, as sets of domains with equal counts."""
-
-    __slots__ = ("_groups",)
-
-    def __init__(self, groups: Sequence[tuple[int, int, int]]) -> None:
-        """Store the slices, the pods and the set of domains of each group, sorted, without empty sets."""
-        self._groups = groups
-
-    def smallest_fit(self, needed: int, excluded: Collection[int] = ()) -> RankedDomain | None:
-        """Return the first domain in order with at least `needed` slices."""
-        for position in range(bisect_left(self._groups, (needed,)), len(self._groups)):
-            slices, pods, mask = self._groups[position]
-            for domain in excluded:
-                mask &= ~(1 << domain)
-            if mask:
-                return slices, pods, lowest_of(mask)
-        return None
-
-    def largest(self) -> RankedDomain:
-        """Return the last domain in order."""
-        slices, pods, mask = self._groups[-1]
-        return slices, pods, mask.bit_length() - 1
-
-    def slice_count(self) -> int:
-        """Return the slices of all domains together."""
-        return sum([slices * mask.bit_count() for slices, _, mask in self._groups if slices])
-
-    def smallest_first(self) -> Iterator[RankedDomain]:
-        """Yield the domains with room, in order."""
-        for slices, pods, mask in self._groups[bisect_left(self._groups, (1,)) :]:
-            for domain in _numbers_in(mask):
-                yield slices, pods, domain
-
-    def largest_first(self) -> Iterator[RankedDomain]:
-        """Yield the domains with room by slices in descending order, then by pods and number in ascending order."""
-        end = len(self._groups)
-        while end and self._groups[end - 1][0]:
-            start = bisect_left(self._groups, (self._groups[end - 1][0],))
-            for slices, pods, mask in self._groups[start:end]:
-                for domain in _numbers_in(mask):
-                    yield slices, pods, domain
-            end = start
-
-
-#: The domains of a level in ascending order of slices, pods and number.
-DomainRanking: TypeAlias = SortedDomains | DomainsByClass
-
-
-def _numbers_in(mask: int) -> Iterator[int]:
-    """Yield the numbers in a set of domains, in ascending order."""
-    digits = bin(mask)[:1:-1]
-    position = digits.find("1")
-    while position >= 0:
-        yield position
-        position = digits.find("1", position + 1)
+    def count(self, classes: LeafClasses, number: int) -> int:
+        """Count the pods that fit in a domain of a class, and find the resource that leaves no room for one."""
+        amounts, count, limit = classes.amounts[number], MAX_COUNT, ""
+        for column, amount, resource in self._requests:
+            fitting = amounts[column] // amount if column >= 0 else 0
+            if fitting < count:
+                count = fitting
+            if fitting <= 0 and not limit:
+                # All counts are at least 0, so the first resource by name without room is the limit.
+                limit = resource
+        count = max(count, 0)
+        self.pods[number], self.limits[number] = count, limit
+        return count
 
 
 class CountCache:
@@ -278,14 +257,11 @@ class CountCache:
 
     __slots__ = (
         "_capacity",
-        "_class_counts",
-        "_class_limits",
-        "_class_requests",
+        "_counter",
+        "_exclusion_version",
         "_exclusions",
         "_has_equal_slices",
         "_key",
-        "_numbering",
-        "_ranked",
         "_table",
         "_version",
         "counts",
@@ -302,100 +278,41 @@ class CountCache:
         self._has_equal_slices = (
             key.leader is None and key.slice_size == 1 and key.slice_level == len(capacity.tree.levels) - 1
         )
-        #: How many pods fit in a domain of each class, if it is not excluded; -1 if not counted yet.
-        self._class_counts: list[int] = []
-        #: The resource that leaves no room for a pod in domains of each class; '' if there is room.
-        self._class_limits: list[str] = []
-        #: The column of each requested resource in the amounts of classes, the amount, and the resource.
-        self._class_requests: list[tuple[int, int, str]] = []
-        self._numbering = -1
+        self._counter = ClassCounter(self._table, key.pod)
         #: The results of searches with the present counts, by parameters of the searches.
         self.results: dict[object, object] = {}
         self._recount()
 
     def refresh(self) -> DomainCounts:
         """Return the counts for the current free capacity; `results` is emptied if something changed."""
-        if self._version != self._table.version:
-            changed_leaves = self._table.changed_since(self._version)
-            if changed_leaves is None:
+        self._table.classes()
+        exclusions = self._exclusions
+        if self._version != self._table.version or (
+            exclusions is not None and exclusions.version != self._exclusion_version
+        ):
+            changes = self._table.changed_since(self._version)
+            updates = {} if exclusions is None else exclusions.changed_since(self._exclusion_version)
+            if changes is None or updates is None:
                 self._recount()
             else:
-                self._update(changed_leaves)
+                self._update(sorted({*changes, *updates}))
         return self.counts
 
     def _recount(self) -> None:
         self.counts = self.count_below(range(self._capacity.tree.leaf_count))
+        self._remember_versions()
+
+    def _remember_versions(self) -> None:
         self._version = self._table.version
+        self._exclusion_version = 0 if self._exclusions is None else self._exclusions.version
         self.results = {}
-        #: By level: the domains sorted by the slices and pods that fit, and by number; None if not needed yet.
-        self._ranked: list[DomainRanking | None] = [None] * len(self.counts.pods)
-
-    def ranking(self, level: int) -> DomainRanking:
-        """Return the domains of a level, the smallest first; the counts must be those without a leader."""
-        ranked = self._ranked[level]
-        if ranked is None:
-            if level == len(self.counts.pods) - 1 == self._key.slice_level:
-                ranked = DomainsByClass(self._leaf_groups())
-            else:
-                ranked = SortedDomains(self.counts.slices[level], self.counts.pods[level])
-            self._ranked[level] = ranked
-        return ranked
-
-    def _leaf_groups(self) -> list[tuple[int, int, int]]:
-        """Return the slices, the pods and the set of domains of the lowest level with equal counts, sorted."""
-        classes, class_counts = self._counted_classes()
-        leaf_count = self._capacity.tree.leaf_count
-        eligible = (1 << leaf_count) - 1
-        if self._exclusions is not None and self._exclusions.excluded_count:
-            eligible = self._exclusions.mask
-        masks: dict[int, int] = {}
-        for number in classes.used:
-            count = class_counts[number]
-            if count < 0:
-                count = self._count_class(classes, number)
-            masks[count] = masks.get(count, 0) | classes.masks[number]
-        excluded = ((1 << leaf_count) - 1) ^ eligible
-        if excluded:
-            masks = {count: mask & eligible for count, mask in masks.items()}
-            masks[0] = masks.get(0, 0) | excluded
-        slice_size = self._key.slice_size
-        return sorted([(count // slice_size, count, mask) for count, mask in masks.items() if mask])
-
-    def _counted_classes(self) -> tuple[LeafClasses, list[int]]:
-        """Return the classes of domains, and how many pods fit in a domain of each; -1 if it was not counted yet."""
-        classes = self._table.classes()
-        if self._numbering != classes.numbering:
-            self._numbering = classes.numbering
-            self._class_counts, self._class_limits = [], []
-            self._class_requests = [
-                (classes.column_of(resource), amount, resource) for resource, amount in self._key.pod if amount
-            ]
-        missing_count = len(classes.amounts) - len(self._class_counts)
-        if missing_count:
-            self._class_counts += [-1] * missing_count
-            self._class_limits += [""] * missing_count
-        return classes, self._class_counts
-
-    def _count_class(self, classes: LeafClasses, number: int) -> int:
-        """Count the pods that fit in a domain of a class, and find the resource that leaves no room for one."""
-        amounts, count, limit = classes.amounts[number], MAX_COUNT, ""
-        for column, amount, resource in self._class_requests:
-            fitting = amounts[column] // amount if column >= 0 else 0
-            if fitting < count:
-                count = fitting
-            if fitting <= 0 and not limit:
-                # All counts are at least 0, so the first resource by name without room is the limit.
-                limit = resource
-        count = max(count, 0)
-        self._class_counts[number], self._class_limits[number] = count, limit
-        return count
 
     def limiting_resources(self, leaves: range | None) -> dict[str, int]:
         """Return the resources that leave no room for a pod, with the numbers of such domains of the lowest level.
 
         With `leaves`, only these domains count. Excluded domains and those without nodes do not count.
         """
-        classes, class_counts = self._counted_classes()
+        classes = self._counter.count_used()
         tree = self._capacity.tree
         allowed = -1
         if leaves is not None:
@@ -405,12 +322,9 @@ class CountCache:
         elif tree.absent:
             allowed &= ~mask_of(tree.absent.values(), tree.leaf_count)
         result: dict[str, int] = {}
-        limits = self._class_limits
+        limits = self._counter.limits
         for number in classes.used:
-            count = class_counts[number]
-            if count < 0:
-                count = self._count_class(classes, number)
-            if not count:
+            if limits[number]:
                 size = classes.sizes[number] if allowed == -1 else (classes.masks[number] & allowed).bit_count()
                 if size:
                     limit = limits[number]
@@ -443,42 +357,28 @@ class CountCache:
 
     def _update(self, leaves: Sequence[int]) -> None:
         """Count changed domains of the lowest level and those above them again."""
-        self._version = self._table.version
-        self.results = {}
+        self._remember_versions()
         if self.counts.scores:
             self.counts.scores = self._scores()
         tree, lowest = self._capacity.tree, len(self._capacity.tree.levels) - 1
         self._fill_leaves(self.counts, leaves)
-        self._ranked[lowest] = None
         domains = leaves
         for level in range(lowest - 1, -1, -1):
             parents = tree.parents[level + 1]
             domains = sorted({parents[domain] for domain in domains})
-            ranked = self._ranked[level]
-            if ranked is None:
-                self.sum_up(self.counts, level, domains)
-                continue
-            assert isinstance(ranked, SortedDomains)
-            slices, pods = self.counts.slices[level], self.counts.pods[level]
-            old_ranks = [(slices[domain], pods[domain], domain) for domain in domains]
             self.sum_up(self.counts, level, domains)
-            ranked.move(old_ranks, slices, pods)
 
     def _fill_leaves(self, counts: DomainCounts, leaves: Sequence[int]) -> None:
         key, capacity = self._key, self._capacity
-        classes, class_counts = self._counted_classes()
-        ids, pods = classes.ids, counts.pods[-1]
+        ids, pods = self._counter.count_used().ids, counts.pods[-1]
+        class_pods = self._counter.pods
         exclusions = self._exclusions
         eligible = exclusions.eligible if exclusions is not None and exclusions.excluded_count else None
         if len(leaves) == capacity.tree.leaf_count:
-            for number in classes.used:
-                if class_counts[number] < 0:
-                    self._count_class(classes, number)
-            pods[:] = [class_counts[number] for number in ids]
+            pods[:] = [class_pods[number] for number in ids]
         else:
             for leaf in leaves:
-                count = class_counts[ids[leaf]]
-                pods[leaf] = count if count >= 0 else self._count_class(classes, ids[leaf])
+                pods[leaf] = class_pods[ids[leaf]]
         if eligible is not None:
             for leaf in leaves:
                 if not eligible[leaf]:
@@ -521,27 +421,34 @@ class CountCache:
 
     def sum_up(self, counts: DomainCounts, level: int, domains: Sequence[int], *, with_inner: bool = True) -> None:
         """Set the counts of domains of a level from the counts of their children."""
-        if self._key.leader is not None:
-            children = self._capacity.tree.first_child[level]
-            _sum_up_with_leader(counts, self._key, children, level, domains, with_inner=with_inner)
-            return
-        first_child, slice_level, size = (
-            self._capacity.tree.first_child[level],
-            self._key.slice_level,
-            self._key.slice_size,
-        )
-        inner_size = self._key.inner_sizes[level + 1] if with_inner else 0
-        child_pods, child_slices = counts.pods[level + 1], counts.slices[level + 1]
-        pods, slices = counts.pods[level], counts.slices[level]
-        for domain in domains:
-            start, end = first_child[domain], first_child[domain + 1]
-            if inner_size:
-                pod_count = sum([count // inner_size * inner_size for count in child_pods[start:end]])
-            else:
-                pod_count = sum(child_pods[start:end])
-            pods[domain] = pod_count
-            if slices is not pods:
-                slices[domain] = pod_count // size if level == slice_level else sum(child_slices[start:end])
+        sum_up(counts, self._key, self._capacity.tree.first_child[level], level, domains, with_inner=with_inner)
+
+
+def sum_up(
+    counts: DomainCounts,
+    key: CountKey,
+    first_child: Sequence[int],
+    level: int,
+    domains: Sequence[int],
+    *,
+    with_inner: bool = True,
+) -> None:
+    """Set the counts of domains of a level from the counts of their children."""
+    if key.leader is not None:
+        _sum_up_with_leader(counts, key, first_child, level, domains, with_inner=with_inner)
+        return
+    inner_size = key.inner_sizes[level + 1] if with_inner else 0
+    child_pods, child_slices = counts.pods[level + 1], counts.slices[level + 1]
+    pods, slices = counts.pods[level], counts.slices[level]
+    for domain in domains:
+        start, end = first_child[domain], first_child[domain + 1]
+        if inner_size:
+            pod_count = sum([count // inner_size * inner_size for count in child_pods[start:end]])
+        else:
+            pod_count = sum(child_pods[start:end])
+        pods[domain] = pod_count
+        if slices is not pods:
+            slices[domain] = pod_count // key.slice_size if level == key.slice_level else sum(child_slices[start:end])
 
 
 def _sum_up_with_leader(
@@ -583,6 +490,8 @@ def placed_requests(template: PodTemplate) -> Requests:
 
 
 _amounts_by_template: dict[int, tuple[PodTemplate, PodAmounts]] = {}
+#: Equal amounts are one object, so that they are compared fast.
+_shared_amounts: dict[PodAmounts, PodAmounts] = {}
 _AMOUNTS_MAX: Final = 4096
 
 
@@ -594,7 +503,9 @@ def pod_amounts(template: PodTemplate) -> PodAmounts:
     amounts = dict(placed_requests(template))
     amounts[PODS] = amounts.get(PODS, 0) + 1
     result = tuple(sorted(amounts.items()))
+    result = _shared_amounts.setdefault(result, result)
     if len(_amounts_by_template) >= _AMOUNTS_MAX:
         _amounts_by_template.clear()
+        _shared_amounts.clear()
     _amounts_by_template[id(template)] = template, result
     return result

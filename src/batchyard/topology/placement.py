@@ -7,14 +7,15 @@ are chosen by best fit (the largest first, the last one as small as possible), o
 acceptable (`smallest_first`). Source: Kueue's pkg/cache/scheduler/tas_flavor_snapshot.go.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from batchyard.api.validation.topology import SliceLayer
 from batchyard.api.views.topology import TopologyRequest
-from batchyard.topology.counts import DomainCounts, DomainRanking
+from batchyard.topology.class_counts import ClassCountCache, DomainRanking
+from batchyard.topology.counts import DomainCounts
 from batchyard.topology.tree import TopologyTree
 
 
@@ -151,8 +152,8 @@ class DomainSearch:
     tree: TopologyTree
     counts: DomainCounts
     parameters: PlacementParameters
-    #: Returns the domains of a level, the smallest first; None if they are not sorted, as with a leader.
-    ranking: Callable[[int], DomainRanking] | None = None
+    #: The counts by classes of domains; None if every domain is counted, as with a leader.
+    cache: ClassCountCache | None = None
 
     def run(self) -> list[PlacedPods] | NoPlacement:
         """Return the domains of the lowest level, with their pods and leaders."""
@@ -170,6 +171,7 @@ class DomainSearch:
         parameters, tree = self.parameters, self.tree
         count, leaders, size = parameters.pod_count, parameters.leader_count, parameters.slice_size
         lowest = len(tree.levels) - 1
+        self._fill(level, domains)
         placed = self._assign(level, domains, count, leaders, size, by_slices=True)
         while level < min(lowest, parameters.slice_level) and not is_balanced:
             first_child = tree.first_child[level]
@@ -177,6 +179,7 @@ class DomainSearch:
                 child for each in placed for child in range(first_child[each.domain], first_child[each.domain + 1])
             ]
             level += 1
+            self._fill(level, below)
             placed = self._assign(level, self.ranked(level, below), count, leaders, size, by_slices=True)
         while level < lowest:
             placed = self._descend_by_parent(level, placed)
@@ -193,16 +196,24 @@ class DomainSearch:
             # The counts of slices are those of the outermost slices; here the slices of this level are placed.
             pods, pods_l = counts.pods[level + 1], counts.pods_with_leader[level + 1]
             slices, slices_l = list(counts.slices), list(counts.slices_with_leader)
-            slices[level + 1] = [count // size for count in pods]
-            slices_l[level + 1] = [count // size for count in pods_l]
+            slices[level + 1], slices_l[level + 1] = [0] * len(pods), [0] * len(pods_l)
             counts = replace(counts, slices=slices, slices_with_leader=slices_l)
         search = DomainSearch(self.tree, counts, parameters)
         result: list[PlacedPods] = []
         for each in placed:
             children = range(first_child[each.domain], first_child[each.domain + 1])
+            self._fill(level + 1, children)
+            if size > 1:
+                for child in children:
+                    slices[level + 1][child] = pods[child] // size
+                    slices_l[level + 1][child] = pods_l[child] // size
             below = self.ranked(level + 1, children)
             result += search._assign(level + 1, below, each.pods, each.leaders, size, by_slices=size > 1)
         return result
+
+    def _fill(self, level: int, domains: Sequence[int]) -> None:
+        if self.cache is not None:
+            self.cache.fill(level, domains)
 
     # The order of domains: by slices, then fewer pods, then by path.
 
@@ -231,8 +242,8 @@ class DomainSearch:
         parameters, counts = self.parameters, self.counts
         pods, slices, leaders = counts.pods_with_leader[level], counts.slices_with_leader[level], counts.leaders[level]
         slice_count, leader_count = parameters.slice_count, parameters.leader_count
-        if self.ranking is not None:
-            fitting_domain = self.ranking(level).smallest_fit(slice_count)
+        if self.cache is not None:
+            fitting_domain = self.cache.ranking(level).smallest_fit(slice_count)
             return None if fitting_domain is None else fitting_domain[2]
         if counts.scores:
             return self._preferred_domain(level)
@@ -280,8 +291,8 @@ class DomainSearch:
 
     def _largest_fit(self, level: int) -> int:
         """Return how many slices the first domain in order holds, for the message; the last one's pods in turn."""
-        if self.ranking is not None:
-            largest_slices, largest_pods, _ = self.ranking(level).largest()
+        if self.cache is not None:
+            largest_slices, largest_pods, _ = self.cache.ranking(level).largest()
             return largest_pods if self.parameters.smallest_first else largest_slices
         ranked = self.ranked_with_leader(level, self.tree.present_domains(level))
         if self.parameters.smallest_first:
@@ -290,8 +301,8 @@ class DomainSearch:
 
     def _find_several(self, level: int) -> tuple[int, list[int]] | NoPlacement:
         """Return domains of a level that hold the slices together, those with leaders first."""
-        if self.ranking is not None:
-            return self._find_several_ranked(level, self.ranking(level))
+        if self.cache is not None:
+            return self._find_several_ranked(level, self.cache.ranking(level))
         parameters, counts = self.parameters, self.counts
         slices, slices_l, leaders = counts.slices[level], counts.slices_with_leader[level], counts.leaders[level]
         remaining, remaining_leaders = parameters.slice_count, parameters.leader_count

@@ -20,6 +20,7 @@ from batchyard.api.well_known import (
     SLICE_LAYERS,
     SLICE_TOPOLOGY,
     TAS_BALANCED_PLACEMENT,
+    TAS_FAIL_FAST,
     TAS_OVERLAPPING_FLAVORS,
     TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
@@ -28,8 +29,9 @@ from batchyard.api.well_known import (
     UNCONSTRAINED_TOPOLOGY,
 )
 from batchyard.interfaces.client import Reader
+from batchyard.topology.class_counts import ClassCountCache
 from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions, pod_amounts
-from batchyard.topology.tree import FlavorCapacity, PodAmounts, TopologyTree, has_labels
+from batchyard.topology.tree import FlavorCapacity, FreeColumns, PodAmounts, TopologyTree, has_labels
 
 
 class DomainUsage(NamedTuple):
@@ -49,14 +51,29 @@ class DomainUsage(NamedTuple):
 TopologyUsage: TypeAlias = tuple[DomainUsage, ...]
 
 
+#: The usage of the last assignments by their ids, with what it depends on.
+_usages: dict[int, tuple[TopologyAssignment, tuple[str, ...], PodAmounts, TopologyUsage]] = {}
+_USAGES_MAX: Final = 1024
+
+
 def usage_of(flavors: Iterable[str], assignment: TopologyAssignment, template: PodTemplate) -> TopologyUsage:
     """Return the usage of a pod set that has this topology assignment in `flavors`."""
-    amounts = pod_amounts(template)
-    return tuple(
-        DomainUsage(flavor, assignment.is_by_host, domain.values, amounts, domain.pods)
-        for flavor in sorted(set(flavors))
-        for domain in assignment.domains
+    amounts, names = pod_amounts(template), tuple(sorted(set(flavors)))
+    known = _usages.get(id(assignment))
+    if known is not None and known[0] is assignment and known[1] == names and known[2] == amounts:
+        return known[3]
+    is_host = assignment.is_by_host
+    usage = tuple(
+        [
+            DomainUsage(flavor, is_host, domain.values, amounts, domain.pods)
+            for flavor in names
+            for domain in assignment.domains
+        ]
     )
+    if len(_usages) >= _USAGES_MAX:
+        _usages.clear()
+    _usages[id(assignment)] = assignment, names, amounts, usage
+    return usage
 
 
 #: The annotations that mark a pod whose usage belongs to a Workload with topology.
@@ -74,12 +91,17 @@ _CONSTRAINTS_MAX: Final = 256
 _TEMPLATES_MAX: Final = 4096
 
 
+#: The ids of a pod template and its topology request, the number of pods, whether topology is implied, and whether
+#: Workloads count.
+SearchId: TypeAlias = tuple[int, int, int, bool, bool]
+
+
 class FlavorTopology:
     """The topology of one flavor: its capacity, and the counts of pods that earlier searches computed."""
 
     __slots__ = (
-        *("_constraints", "_count_caches", "_exclusions", "_obeys_preferences", "_templates"),
-        *("capacity", "flavor", "topology", "tree"),
+        *("_class_caches", "_constraints", "_count_caches", "_exclusions", "_obeys_preferences", "_templates"),
+        *("capacity", "flavor", "searches", "topology", "tree"),
     )
 
     def __init__(
@@ -92,6 +114,9 @@ class FlavorTopology:
         self.tree = TopologyTree(levels, nodes)
         self.capacity = FlavorCapacity(self.tree)
         self._count_caches: dict[CountKey, CountCache] = {}
+        self._class_caches: dict[CountKey, ClassCountCache] = {}
+        #: What earlier searches derived from their requests, by the ids of the requests; cleared with the counts.
+        self.searches: dict[SearchId, object] = {}
         #: The constraints that occurred, numbered; and the number of each.
         self._constraints: list[NodeConstraints] = []
         self._exclusions: dict[int, NodeExclusions] = {}
@@ -126,16 +151,24 @@ class FlavorTopology:
         self._constraints.clear()
         self._exclusions.clear()
         self._templates.clear()
+        self._forget_counts()
+
+    def _forget_counts(self) -> None:
         self._count_caches.clear()
+        self._class_caches.clear()
+        self.searches.clear()
 
     def exclusions_for(self, constraints: int) -> NodeExclusions | None:
         """Return which hosts pods cannot use; None if the topology does not end at the host name."""
-        if not self.tree.has_hosts:
-            return None
-        exclusions = self._exclusions.get(constraints)
+        return self._usable_domains(constraints) if self.tree.has_hosts else None
+
+    def _usable_domains(self, constraints: int) -> NodeExclusions:
+        """Return which domains pods cannot use; without hosts, those are the domains without nodes."""
+        number = constraints if self.tree.has_hosts else -1
+        exclusions = self._exclusions.get(number)
         if exclusions is None:
-            exclusions = NodeExclusions(self.tree.nodes, self._constraints[constraints])
-            self._exclusions[constraints] = exclusions
+            exclusions = NodeExclusions(self.tree.nodes, None if number < 0 else self._constraints[number])
+            self._exclusions[number] = exclusions
         return exclusions
 
     def change_node(self, name: str, node: NodeView | None) -> int:
@@ -147,6 +180,8 @@ class FlavorTopology:
         tree = self.tree
         leaf = tree.leaf_by_node.get(name, -1)
         old_node = None if leaf < 0 else next(each for each in tree.nodes[leaf] if each.name == name)
+        if node is not None and old_node is None and self._insert(node):
+            self._forget_counts()
         leaf = tree.replace_node(name, node)
         if leaf >= 0:
             for each, sign in ((old_node, -1), (node, 1)):
@@ -157,14 +192,36 @@ class FlavorTopology:
                 exclusions.update(leaf, tree.nodes[leaf])
         return leaf
 
+    def _insert(self, node: NodeView) -> bool:
+        """Insert the domain of a node if it is new; return whether it was."""
+        leaf = self.tree.insert_leaf(node)
+        if leaf < 0:
+            return False
+        self.capacity.insert(leaf)
+        for exclusions in self._exclusions.values():
+            exclusions.insert(leaf)
+        return True
+
     def count_cache(self, key: CountKey) -> CountCache:
-        """Return the counts of pods and slices for a request; call `refresh()` to update them."""
+        """Return the counts of pods and slices in each domain for a request; call `refresh()` to update them."""
         cache = self._count_caches.get(key)
         if cache is None:
             if len(self._count_caches) >= _COUNT_CACHES_MAX:
-                self._count_caches.clear()
-            cache = CountCache(self.capacity, key, self.exclusions_for(key.constraints))
+                self._forget_counts()
+            cache = CountCache(self.capacity, key, self._usable_domains(key.constraints))
             self._count_caches[key] = cache
+        return cache
+
+    def class_counts(self, key: CountKey) -> ClassCountCache | None:
+        """Return the counts by classes of domains, which are faster; None if they do not suit the request."""
+        if key.leader is not None or self._constraints[key.constraints].preferred_affinity:
+            return None
+        cache = self._class_caches.get(key)
+        if cache is None:
+            if len(self._class_caches) >= _COUNT_CACHES_MAX:
+                self._forget_counts()
+            cache = ClassCountCache(self.capacity, key, self._usable_domains(key.constraints))
+            self._class_caches[key] = cache
         return cache
 
 
@@ -182,6 +239,8 @@ class TopologyRules:
     shares_hosts: bool = True
     #: Lets a Workload search other domains in the same cycle if an earlier one took its domains.
     recomputes: bool = True
+    #: Evicts a Workload without a replacement for its failed node; else the search is repeated.
+    fails_fast: bool = True
     #: Keeps the pods of a replaced slice of an elastic job in their domains.
     keeps_slices: bool = False
 
@@ -193,6 +252,7 @@ def _topology_rules(gates: Mapping[str, bool]) -> TopologyRules:
         obeys_preferences=gates.get(TAS_PREFERRED_AFFINITY, False),
         shares_hosts=gates.get(TAS_OVERLAPPING_FLAVORS, True),
         recomputes=gates.get(TAS_RECOMPUTATION, True),
+        fails_fast=gates.get(TAS_FAIL_FAST, True),
         keeps_slices=gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True),
     )
 
@@ -426,15 +486,18 @@ class TopologyState:
 
     def assume(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity for a while: by the usage of a Workload (sign 1), or without it (-1)."""
-        affected: list[FlavorTopology] = []
-        last_flavor: str | None = None
+        last_flavor = ""
+        last_amounts: PodAmounts | None = None
+        columns: list[tuple[FlavorTopology, FreeColumns]] = []
         for flavor, is_host, values, amounts, count in usage:
-            if flavor != last_flavor:
-                last_flavor, affected = flavor, self._affected(flavor, is_host=is_host)
-            for built in affected:
-                leaf = built.tree.leaf_by_values.get(values)
-                if leaf is not None:
-                    built.capacity.free.subtract(leaf, amounts, sign * count)
+            if amounts is not last_amounts or flavor != last_flavor:
+                last_flavor, last_amounts = flavor, amounts
+                affected = self._affected(flavor, is_host=is_host)
+                columns = [(built, built.capacity.free.columns_of(amounts)) for built in affected]
+            for built, built_columns in columns:
+                leaf = built.tree.leaf_by_values.get(values, -1)
+                if leaf >= 0:
+                    built.capacity.free.subtract_columns(leaf, built_columns, sign * count)
 
     def assume_at(self, position: int, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity until `undo_after`; `position` counts the changes of quota before this one."""
@@ -464,12 +527,16 @@ class TopologyState:
 
     def fits(self, usage: TopologyUsage) -> bool:
         """Return whether each domain has room for its pods; the resource `pods` is not compared, as in Kueue."""
+        last_amounts: PodAmounts | None = None
+        compared: PodAmounts = ()
         for flavor, _, values, amounts, count in usage:
             built = self.get(flavor)
             leaf = None if built is None else built.tree.leaf_by_values.get(values)
             if built is None or leaf is None:
                 return False
-            if built.capacity.count_pods(leaf, tuple([a for a in amounts if a[0] != "pods"])) < count:
+            if amounts is not last_amounts:
+                last_amounts, compared = amounts, tuple([each for each in amounts if each[0] != "pods"])
+            if built.capacity.count_pods(leaf, compared) < count:
                 return False
         return True
 

@@ -5,8 +5,10 @@ numbers, and a number breaks ties as a path does. Capacity is a list of amounts 
 the lowest level. Sources: Kueue's pkg/cache/scheduler (tas_topology_tree.go, tas_flavor_snapshot.go).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from itertools import pairwise
+from typing import Final, TypeAlias, TypeVar
 
 from batchyard.api.views.node import NodeView
 from batchyard.api.well_known import HOSTNAME
@@ -123,6 +125,46 @@ class TopologyTree:
             self.leaf_by_values[values] = leaf
         return leaf
 
+    def insert_leaf(self, node: NodeView) -> int:
+        """Insert the domain of a node of the lowest level, still without nodes; return its number.
+
+        The numbers of the domains after it, and after those above it, increase by one. The result is -1, and nothing is
+        changed, if the domain exists, if another domain has the same host name, or if the tree should be built anew,
+        because it is empty or many of its domains have no nodes.
+        """
+        path, values = self.path_of(node), self.assignment_values(self.path_of(node))
+        if values in self.leaf_by_values or path in self.absent or not self.leaf_count:
+            return -1
+        if len(self.absent) > self.leaf_count // 4:
+            return -1
+        parent = leaf = -1
+        for level, paths in enumerate(self.paths):
+            own_path = path[: level + 1]
+            leaf = bisect_left(paths, own_path)
+            if leaf == len(paths) or paths[leaf] != own_path:
+                self._insert_domain(level, leaf, own_path, parent)
+            parent = leaf
+        self.leaf_count += 1
+        self.nodes.insert(leaf, [])
+        for column in self.capacity.values():
+            column.insert(leaf, 0)
+        _shift_numbers(self.leaf_by_node, leaf)
+        _shift_numbers(self.leaf_by_values, leaf)
+        _shift_numbers(self.absent, leaf)
+        self.absent[path] = leaf
+        return leaf
+
+    def _insert_domain(self, level: int, number: int, path: Path, parent: int) -> None:
+        self.paths[level].insert(number, path)
+        self.parents[level].insert(number, parent)
+        if level:
+            starts = self.first_child[level - 1]
+            starts[parent + 1 :] = [start + 1 for start in starts[parent + 1 :]]
+        if level < len(self.levels) - 1:
+            self.first_child[level].insert(number, self.first_child[level][number])
+            below = self.parents[level + 1]
+            below[:] = [each + 1 if each >= number else each for each in below]
+
     def is_present(self, level: int, domain: int) -> bool:
         """Return whether a domain of a level has nodes."""
         return not self.absent or any(self.nodes[leaf] for leaf in self.leaves_below(level, domain))
@@ -177,22 +219,51 @@ class TopologyTree:
             self.parents.append(parents)
 
 
+_Name = TypeVar("_Name")
+
+
+def _shift_numbers(numbers: dict[_Name, int], first: int) -> None:
+    """Increase the numbers from `first` on by one."""
+    for key, number in numbers.items():
+        if number >= first:
+            numbers[key] = number + 1
+
+
 #: The resources that one pod uses, including one of the resource `pods`.
 PodAmounts: TypeAlias = tuple[tuple[str, int], ...]
 #: The changes after which readers start over, as a multiple of the domains.
 _CHANGES_PER_LEAF: Final = 2
+#: The most children of a domain that belongs to a group.
+_GROUP_CHILDREN_MAX: Final = 64
 #: The classes after which classes are numbered anew, as a multiple of the domains.
 _CLASSES_PER_LEAF: Final = 2
+
+
+#: The free amounts of resources, each with what one pod requests of it.
+FreeColumns: TypeAlias = list[tuple[list[int], int]]
+#: A domain of the lowest level whose class changed, and its old class.
+ClassChange: TypeAlias = tuple[int, int]
 
 
 class LeafClasses:
     """The domains of the lowest level by their free amounts: domains with equal amounts form one class.
 
-    Requests need one count of pods per class instead of one per domain. A set of domains is an integer whose bit N
-    stands for domain N.
+    Negative amounts are equal to 0, because no pod fits in either. Requests need one count of pods per class instead of
+    one per domain. A set of domains is an integer whose bit N stands for domain N.
     """
 
-    __slots__ = ("_by_amounts", "_columns", "_names", "amounts", "ids", "masks", "numbering", "sizes", "used")
+    __slots__ = (
+        "_by_amounts",
+        "_columns",
+        "_groups",
+        "_names",
+        "amounts",
+        "ids",
+        "masks",
+        "numbering",
+        "sizes",
+        "used",
+    )
 
     def __init__(self) -> None:
         #: The class of each domain.
@@ -223,7 +294,8 @@ class LeafClasses:
         members: list[list[int]] = []
         self.ids = []
         rows = zip(*self._columns, strict=True) if self._columns else [()] * leaf_count
-        for leaf, amounts in enumerate(rows):
+        for leaf, row in enumerate(rows):
+            amounts = row if not row or min(row) >= 0 else _without_debts(row)
             number = by_amounts.setdefault(amounts, len(members))
             if number == len(members):
                 members.append([])
@@ -235,22 +307,47 @@ class LeafClasses:
         self.masks = [mask_of(leaves, leaf_count) for leaves in members]
         self.used = set(range(len(members)))
 
-    def update(self, table: Mapping[str, list[int]], leaves: Iterable[int]) -> None:
-        """Move domains whose free amounts changed to their new classes."""
+    def insert(self, leaf: int) -> None:
+        """Insert a domain without amounts; the numbers of the domains after it increase by one."""
+        amounts = (0,) * len(self._columns)
+        number = self._by_amounts.setdefault(amounts, len(self.masks))
+        if number == len(self.masks):
+            self.amounts.append(amounts)
+            self.masks.append(0)
+            self.sizes.append(0)
+        before = (1 << leaf) - 1
+        for each in self.used:
+            mask = self.masks[each]
+            self.masks[each] = (mask & before) | ((mask >> leaf) << (leaf + 1))
+        self.masks[number] |= 1 << leaf
+        self.sizes[number] += 1
+        self.used.add(number)
+        self.ids.insert(leaf, number)
+
+    def update(self, table: Mapping[str, list[int]], leaves: Iterable[int]) -> list[ClassChange] | None:
+        """Move domains whose free amounts changed to their new classes.
+
+        Returns the domains that moved, each with its old class; None if all classes got new numbers.
+        """
         leaf_count = len(self.ids)
         if len(table) != len(self._columns) or len(self.amounts) > _CLASSES_PER_LEAF * leaf_count + 1024:
             self.rebuild(table, leaf_count)
-            return
+            return None
         ids, masks, sizes, by_amounts = self.ids, self.masks, self.sizes, self._by_amounts
         columns = self._columns
+        changes: list[ClassChange] = []
         for leaf in leaves:
             amounts = tuple([column[leaf] for column in columns])
             number = by_amounts.get(amounts, -1)
             if number < 0:
-                number = by_amounts[amounts] = len(masks)
-                self.amounts.append(amounts)
-                masks.append(0)
-                sizes.append(0)
+                if min(amounts) < 0:
+                    amounts = _without_debts(amounts)
+                    number = by_amounts.get(amounts, -1)
+                if number < 0:
+                    number = by_amounts[amounts] = len(masks)
+                    self.amounts.append(amounts)
+                    masks.append(0)
+                    sizes.append(0)
             old = ids[leaf]
             if number == old:
                 continue
@@ -264,6 +361,13 @@ class LeafClasses:
                 self.used.add(number)
             sizes[number] += 1
             ids[leaf] = number
+            changes.append((leaf, old))
+        return changes
+
+
+def _without_debts(amounts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return amounts of which the negative ones are 0: no pod fits in either, for the same reason."""
+    return tuple([max(amount, 0) for amount in amounts])
 
 
 def mask_of(leaves: Iterable[int], leaf_count: int) -> int:
@@ -279,58 +383,156 @@ def lowest_of(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
 
 
+class SiblingGroups:
+    """The domains above the lowest level by the classes of their children: domains with equal children form a group."""
+
+    __slots__ = ("_by_classes", "_first_child", "_parents", "changes", "classes", "ids", "numbering", "version")
+
+    def __init__(self, first_child: Sequence[int], parents: Sequence[int]) -> None:
+        """Store the tree: the first child of each domain above the lowest level, and the parent of each child."""
+        self._first_child = first_child
+        self._parents = parents
+        #: The group of each domain; and by group, the classes of the children in order.
+        self.ids: list[int] = []
+        self.classes: list[tuple[int, ...]] = []
+        #: The domains that moved to another group, each with its old group; and the number of such moves so far.
+        self.changes: list[ClassChange] = []
+        self.version = 0
+        #: Incremented when all groups get other numbers.
+        self.numbering = 0
+        self._by_classes: dict[tuple[int, ...], int] = {}
+
+    def rebuild(self, classes: Sequence[int]) -> None:
+        """Number the groups anew, given the class of each child."""
+        self.numbering += 1
+        self._by_classes = {}
+        numbers = self._by_classes
+        self.ids = [
+            numbers.setdefault(tuple(classes[start:end]), len(numbers)) for start, end in pairwise(self._first_child)
+        ]
+        self.classes = list(numbers)
+        self.changes = []
+
+    def update(self, classes: Sequence[int], children: Sequence[ClassChange]) -> None:
+        """Move the domains whose children have other classes than before."""
+        if max(len(self.changes), len(self.classes)) > _CHANGES_PER_LEAF * len(self.ids) + 1024:
+            self.rebuild(classes)
+            return
+        first_child, ids, parents = self._first_child, self.ids, self._parents
+        for domain in {parents[child] for child, _ in children}:
+            own_classes = tuple(classes[first_child[domain] : first_child[domain + 1]])
+            number = self._by_classes.setdefault(own_classes, len(self.classes))
+            if number == len(self.classes):
+                self.classes.append(own_classes)
+            self.changes.append((domain, ids[domain]))
+            ids[domain] = number
+            self.version += 1
+
+    def changed_since(self, version: int) -> dict[int, int]:
+        """Return the old group of each domain that moved after a version, if the numbers are still the same."""
+        return dict(reversed(self.changes[len(self.changes) - (self.version - version) :]))
+
+
 class CapacityTable:
     """The free amounts of the domains of the lowest level, by resource, and a log of the domains that changed."""
 
-    __slots__ = ("_class_version", "_classes", "_leaf_count", "amounts", "change_base", "changes")
+    __slots__ = (
+        *("_classes", "_is_classified", "_leaf_count", "_unclassified", "amounts", "change_base", "changes", "groups"),
+    )
 
-    def __init__(self, amounts: Mapping[str, Sequence[int]], leaf_count: int) -> None:
+    def __init__(
+        self, amounts: Mapping[str, Sequence[int]], leaf_count: int, groups: SiblingGroups | None = None
+    ) -> None:
         self.amounts = {resource: list(column) for resource, column in amounts.items()}
-        #: The domains that changed, in order; a reader updates what it derived from them.
-        self.changes: list[int] = []
+        #: The domains whose class changed, in order, with the old class; a reader updates what it derived from them.
+        self.changes: list[ClassChange] = []
         #: The number of changes that are no longer in `changes`.
         self.change_base = 0
         self._leaf_count = leaf_count
         self._classes = LeafClasses()
-        self._class_version = -1
+        #: The groups of domains above the lowest level; None if there are none, or if they would be large.
+        self.groups = groups
+        #: Whether the domains have classes; and those whose amounts changed since they got them.
+        self._is_classified = False
+        self._unclassified: list[int] = []
 
     @property
     def version(self) -> int:
-        """The number of changes so far."""
+        """The number of changes so far; call `classes()` before."""
         return self.change_base + len(self.changes)
 
-    def changed_since(self, version: int) -> Sequence[int] | None:
-        """Return the domains that changed after a version, each once and in order; None if all may have changed."""
+    def changed_since(self, version: int) -> dict[int, int] | None:
+        """Return the old class of each domain that changed after a version; None if all may have changed."""
         if version < self.change_base:
             return None
-        changed = self.changes[version - self.change_base :]
-        return sorted(set(changed)) if len(changed) > 1 else changed
+        return dict(reversed(self.changes[version - self.change_base :]))
 
-    def subtract(self, leaf: int, amounts: PodAmounts, count: int) -> None:
-        """Subtract the usage of `count` pods (negative: of pods that are gone) in a domain."""
+    def columns_of(self, amounts: PodAmounts) -> FreeColumns:
+        """Return the free amounts that pods with these requests change, and by how much one pod changes each."""
         table = self.amounts
+        result: FreeColumns = []
         for resource, amount in amounts:
             column = table.get(resource)
             if column is None:
                 column = table[resource] = [0] * self._leaf_count
+            result.append((column, amount))
+        return result
+
+    def subtract_columns(self, leaf: int, columns: FreeColumns, count: int) -> None:
+        """Subtract the usage of `count` pods, as `subtract` does, given the result of `columns_of`."""
+        for column, amount in columns:
             column[leaf] -= amount * count
-        changes = self.changes
-        changes.append(leaf)
-        if len(changes) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
-            self.change_base += len(changes)
-            self.changes = []
+        if self._is_classified:
+            self._unclassified.append(leaf)
+            if len(self._unclassified) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
+                self._is_classified = False
+
+    def subtract(self, leaf: int, amounts: PodAmounts, count: int) -> None:
+        """Subtract the usage of `count` pods (negative: of pods that are gone) in a domain."""
+        self.subtract_columns(leaf, self.columns_of(amounts), count)
 
     def classes(self) -> LeafClasses:
         """Return the classes of domains with equal amounts, for the current amounts."""
-        version = self.version
-        if self._class_version != version:
-            changed = self.changed_since(self._class_version)
-            if changed is None:
-                self._classes.rebuild(self.amounts, self._leaf_count)
+        if not self._is_classified:
+            self._is_classified = True
+            self._unclassified = []
+            self._classes.rebuild(self.amounts, self._leaf_count)
+            self._forget_changes()
+        elif self._unclassified:
+            changes = self._classes.update(self.amounts, sorted(set(self._unclassified)))
+            self._unclassified = []
+            if changes is None or len(self.changes) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
+                self._forget_changes()
             else:
-                self._classes.update(self.amounts, changed)
-            self._class_version = version
+                self.changes += changes
+                if changes and self.groups is not None:
+                    self.groups.update(self._classes.ids, changes)
         return self._classes
+
+    def insert(self, leaf: int) -> None:
+        """Insert a domain without amounts; the numbers of the domains after it increase by one."""
+        classes = self.classes() if self._is_classified else None
+        for column in self.amounts.values():
+            column.insert(leaf, 0)
+        self._leaf_count += 1
+        if classes is not None:
+            classes.insert(leaf)
+            self._forget_changes()
+
+    def _forget_changes(self) -> None:
+        """Let readers start over."""
+        if self.groups is not None:
+            self.groups.rebuild(self._classes.ids)
+        self.change_base += len(self.changes) + 1
+        self.changes = []
+
+
+def _sibling_groups(tree: TopologyTree) -> SiblingGroups | None:
+    if len(tree.levels) < 2 or not tree.leaf_count:
+        return None
+    first_child = tree.first_child[-1]
+    largest = max(end - start for start, end in pairwise(first_child))
+    return SiblingGroups(first_child, tree.parents[-1]) if largest <= _GROUP_CHILDREN_MAX else None
 
 
 class FlavorCapacity:
@@ -340,12 +542,24 @@ class FlavorCapacity:
     other pods only.
     """
 
-    __slots__ = ("free", "idle", "tree")
+    __slots__ = ("free", "idle", "scratch_pods", "scratch_slices", "tree", "zeros")
 
     def __init__(self, tree: TopologyTree) -> None:
         self.tree = tree
-        self.free = CapacityTable(tree.capacity, tree.leaf_count)
-        self.idle = CapacityTable(tree.capacity, tree.leaf_count)
+        self.free = CapacityTable(tree.capacity, tree.leaf_count, _sibling_groups(tree))
+        self.idle = CapacityTable(tree.capacity, tree.leaf_count, _sibling_groups(tree))
+        self._set_lists()
+
+    def insert(self, leaf: int) -> None:
+        """Insert a domain that the tree got; see `TopologyTree.insert_leaf`."""
+        self.free.insert(leaf)
+        self.idle.insert(leaf)
+        self._set_lists()
+
+    def _set_lists(self) -> None:
+        #: Lists that searches share for the pods and slices in domains of the lowest level; and zeros, by level.
+        self.scratch_pods, self.scratch_slices = [0] * self.tree.leaf_count, [0] * self.tree.leaf_count
+        self.zeros = [[0] * len(paths) for paths in self.tree.paths]
 
     def table(self, *, is_idle: bool) -> CapacityTable:
         """Return the free amounts; with `is_idle`, those without any Workload."""

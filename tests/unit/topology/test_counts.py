@@ -4,15 +4,7 @@ import pytest
 
 from batchyard.api.views.node import Taint, Toleration
 from batchyard.base.primitives import draw_integer
-from batchyard.topology.counts import (
-    CountCache,
-    CountKey,
-    DomainRanking,
-    NodeConstraints,
-    NodeExclusions,
-    RankedDomain,
-    tolerates,
-)
+from batchyard.topology.counts import CountCache, CountKey, tolerates
 from batchyard.topology.tree import FlavorCapacity, TopologyTree
 from racks import LEVELS, node, place, request, state, template
 
@@ -84,35 +76,6 @@ def test_updated_counts_are_those_of_a_new_count(seed: int) -> None:
         fresh = CountCache(capacity, key, None)
         assert cache.refresh() == fresh.counts
         assert cache.limiting_resources(None) == fresh.limiting_resources(None)
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("slice_size", [1, 2])
-def test_ranking_is_the_order_of_slices_pods_and_number(seed: int, slice_size: int) -> None:
-    nodes = [[node(f"b{i % 2}/r{i % 5}/h{i}", cpu=i % 7, taints=[GONE] * (i % 3 == seed % 3))] for i in range(12)]
-    capacity = FlavorCapacity(TopologyTree(LEVELS, [each for (each,) in nodes]))
-    exclusions = NodeExclusions(capacity.tree.nodes, NodeConstraints((), None, ()))
-    cache = CountCache(capacity, CountKey(POD, None, 0, slice_size, 2, (0, 0, 0), is_idle=False), exclusions)
-    for step in range(5):
-        capacity.use(draw_integer(seed, "leaf", str(step)) % 12, POD, 1 - step % 3)
-        counts = cache.refresh()
-        for level in range(3):
-            slices, pods = counts.slices[level], counts.pods[level]
-            check_ranking(cache.ranking(level), sorted(zip(slices, pods, range(len(pods)), strict=True)))
-
-
-def check_ranking(ranking: DomainRanking, expected: list[RankedDomain]) -> None:
-    """Check all methods of a ranking against the sorted list."""
-    with_room = [each for each in expected if each[0]]
-    assert ranking.largest() == expected[-1]
-    assert ranking.slice_count() == sum(each[0] for each in expected)
-    assert [*ranking.smallest_first()] == with_room
-    assert [*ranking.largest_first()] == sorted(with_room, key=lambda each: -each[0])
-    for needed in range(1, 8):
-        fitting = [each for each in expected if each[0] >= needed]
-        assert ranking.smallest_fit(needed) == (fitting[0] if fitting else None)
-        excluded = {each[2] for each in fitting[:1]}
-        assert ranking.smallest_fit(needed, excluded) == (fitting[1] if len(fitting) > 1 else None)
 
 
 def test_limiting_resources_follow_the_free_capacity() -> None:

@@ -159,6 +159,38 @@ def test_changed_nodes_give_the_same_placements_as_a_new_tree(seed: int, levels:
             assert idle == place(fresh, request(count, required="block"), is_idle=True)
 
 
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("levels", [("block", "rack", HOSTNAME), ("block", "rack"), ("rack", HOSTNAME), (HOSTNAME,)])
+def test_new_nodes_give_the_same_placements_as_a_new_tree(seed: int, levels: tuple[str, ...]) -> None:
+    topology = state(*[random_node(f"b{i % 2}/r{i % 5}/h{i}", seed, "first") for i in range(3)], levels=levels)
+    topology.add_usage(usage("h3", 1))
+    for step in range(12):
+        topology.build()
+        place(topology, request(3))
+        host = draw_integer(seed, "node", str(step)) % 24
+        change_node(topology, random_node(f"b{host % 3}/r{host % 7}/h{host}", seed, str(step)))
+        fresh = state(*topology.nodes.values(), levels=levels)
+        fresh.add_usage(usage("h3", 1))
+        for count in (1, 5, 9, 40):
+            for fields in ({"required": "rack"}, {"preferred": "rack"}, {"unconstrained": True}):
+                assert place(topology, request(count, **fields)) == place(fresh, request(count, **fields))
+
+
+def test_new_node_does_not_build_a_new_tree_until_many_domains_are_empty() -> None:
+    topology = state(*racks(b1r1h1=4, b1r1h5=4))
+    tree = topology.get("tas")
+    added = [node_object(name) for name in ("b1r1h3", "b1r1h4", "b1r1h2")]
+    for each in added[:2]:
+        topology.observe_node(each, None, is_deleted=False)
+    assert place(topology, request(9, required="block")) == "b1r1h1:4 b1r1h3:4 b1r1h4:1"
+    assert topology.get("tas") is tree
+    for each in added[:2]:
+        topology.observe_node(each, None, is_deleted=True)
+    topology.observe_node(added[2], None, is_deleted=False)
+    assert place(topology, request(5, required="block")) == "b1r1h1:4 b1r1h2:1"
+    assert topology.get("tas") is not tree
+
+
 def test_node_that_leaves_and_returns_does_not_build_a_new_tree() -> None:
     topology = state(*racks(b1r1h1=4, b1r1h2=4))
     tree = topology.get("tas")

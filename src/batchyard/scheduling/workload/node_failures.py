@@ -64,6 +64,9 @@ class NodeFailures:
 
     With the feature gate TASReplaceNodeOnPodTermination disabled, a node that is not ready for 30 seconds, or has a
     taint that the pods do not tolerate, fails at once. With TASReplaceNodeOnNodeTaints disabled, taints do not count.
+    With TASReplaceNodeDueToNotReadyOverFixedTime enabled, a node that is not ready for 30 seconds fails at its next
+    reconciliation, for example when a pod on it ends; as in Kueue, the end of the 30 seconds causes none. With
+    TASFailedNodeReplacement disabled, only pods that end or wait for a node cause reconciliations.
     """
 
     name = "node-failures"
@@ -75,6 +78,10 @@ class NodeFailures:
         """Create the controller; `gates` are the feature gates of topology-aware scheduling that are set."""
         self._waits_for_pods = gates.get(well_known.TAS_POD_TERMINATION, True)
         self._checks_taints = gates.get(well_known.TAS_TAINTED_NODES, True)
+        self._observes_nodes = gates.get(well_known.TAS_FAILED_NODE_REPLACEMENT, True)
+        self._fails_after_delay = gates.get(well_known.TAS_FIXED_DELAY, False)
+        #: Whether a node may fail at a check that no change of the node causes.
+        self._has_late_failures = self._fails_after_delay or not self._observes_nodes
         self._slices = AdmittedSlices()
         self._workloads_by_node: dict[str, dict[Key, None]] = {}
         self._nodes_by_workload: dict[Key, list[str]] = {}
@@ -88,9 +95,11 @@ class NodeFailures:
             self._slices.observe(event)
             nodes = self._index_workload(event)
             # After a restart, the state of the nodes may have changed without an event.
-            return [Key(scheme.NODE, "", node) for node in nodes] if event.old is None else ()
+            return [Key(scheme.NODE, "", node) for node in nodes] if event.old is None and self._observes_nodes else ()
         if event.key.kind == scheme.POD:
             return self._observe_pod(event)
+        if not self._observes_nodes:
+            return ()
         is_relevant = (
             event.old is None
             or event.type is _DELETED
@@ -112,6 +121,7 @@ class NodeFailures:
             failed_at = _failed_at(node)
             if failed_at > now:
                 return ReconcileResult(requeue_at=failed_at)
+        has_expired = self._fails_after_delay and node is not None and 0 < _failed_at(node) <= now
         owners = self._owners_of_running_pods(key.name, reader)
         for workload_key in self._workloads_by_node.get(key.name, _NO_KEYS):
             workload = reader.get(workload_key)
@@ -119,6 +129,7 @@ class NodeFailures:
                 has_pods = (workload_key.namespace, slice_name(workload)) in owners
                 health = self._health_of(key.name, node, workload, reader)
                 has_failed = health is _NodeHealth.FAILED or (health is _NodeHealth.DRAINING and not has_pods)
+                has_failed |= has_expired
                 _record_health(outcome, workload_key, workload, key.name, now, has_failed=has_failed)
         if key.name in self._waiting_pods and node is not None and find_condition(node, "Ready") is not None:
             self._end_waiting_pods(key.name, node, reader, now, outcome)
@@ -142,7 +153,9 @@ class NodeFailures:
             _index_pod(self._waiting_pods, selected_node, event.key, is_member=is_waiting)
             if is_waiting:
                 return (Key(scheme.NODE, "", selected_node),)
-        return (Key(scheme.NODE, "", node),) if node in self._workloads_by_node else ()
+        # As in Kueue, the end of a pod is checked. Other changes only matter if a gate makes such a check decide more.
+        is_ignored = self._has_late_failures and not (pod["metadata"].get("deletionTimestamp") or has_ended(pod))
+        return (Key(scheme.NODE, "", node),) if node in self._workloads_by_node and not is_ignored else ()
 
     def _owners_of_running_pods(self, node: str, reader: Reader) -> set[tuple[str, str]]:
         """Return the namespace and the name (see `pod_owner_name`) of the Workloads with running pods on a node."""
@@ -384,7 +397,7 @@ def apply_replacements(
         view = replacement.workload
         key = Key(scheme.WORKLOAD, view.namespace, view.name)
         workload = reader.get(key)
-        if not view.admitted and replacement.reason:
+        if replacement.reason and replacement.is_repeated:
             outcome.events.append(EventRecord(key, "Warning", "SecondPassFailed", replacement.reason))
         elif not replacement.is_skipped:
             decided_workloads.add(view.key)

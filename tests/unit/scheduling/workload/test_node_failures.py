@@ -26,6 +26,7 @@ from stage import Stage, condition_state
 HOSTNAME = "kubernetes.io/hostname"
 NO_GATES: Mapping[str, bool] = {}
 TERMINATION_OFF = {"TASReplaceNodeOnPodTermination": False}
+POD_ANNOTATIONS = {"kueue.x-k8s.io/workload": "wl", "kueue.x-k8s.io/podset-required-topology": "rack"}
 SCENARIO = {
     "apiVersion": "sim.batchyard.dev/v1alpha1",
     "kind": "Scenario",
@@ -190,8 +191,7 @@ def stage_with_pod(gates: Mapping[str, bool] = NO_GATES, **spec: Any) -> Stage:
     assignment = format_topology_assignment(TopologyAssignment((HOSTNAME,), domains))
     admission["podSetAssignments"][0]["topologyAssignment"] = assignment
     conditions = [make.condition("QuotaReserved"), make.condition("Admitted")]
-    annotations = {"kueue.x-k8s.io/workload": "wl", "kueue.x-k8s.io/podset-required-topology": "rack"}
-    metadata = make.metadata("p", annotations=annotations)
+    metadata = make.metadata("p", annotations=POD_ANNOTATIONS)
     owned = make.workload(pod_sets=[make.pod_set("main", 2)], conditions=conditions, status={"admission": admission})
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}
     owned["metadata"]["ownerReferences"] = [owner]
@@ -315,10 +315,10 @@ def test_pods_of_workloads_without_topology_may_wait_for_a_node() -> None:
 PROVISIONING = "kueue.x-k8s.io/provisioning-request"
 
 
-def delayed_stage(*, ready: bool) -> Stage:
+def delayed_stage(*, ready: bool, gates: Mapping[str, bool] = NO_GATES) -> Stage:
     """A Workload in a flavor for which machines are requested; its AdmissionCheck is ready, or pending."""
     cache = SchedulerCache()
-    cache.snapshot.topology.enable({})
+    cache.snapshot.topology.enable(gates)
     scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(watches_nodes=True))
     stage = Stage(scheduler, WorkloadLifecycle(), NodeFailures())
     checks = {"admissionChecks": [{"name": "machines"}]}
@@ -470,3 +470,39 @@ def test_untolerated_taint_fails_at_once_but_one_tolerated_for_a_time_when_the_p
     assert phase(stage) == "Pending"
     stage.put({**stage.get(scheme.POD, "p"), "status": {"phase": "Failed"}})
     assert phase(stage) == "Failed n1"
+
+
+def test_unready_node_fails_after_a_fixed_time_when_a_pod_ends() -> None:
+    for gates, failed in (({"TASReplaceNodeDueToNotReadyOverFixedTime": True}, " n1"), (NO_GATES, "")):
+        stage = stage_with_pod(gates, nodeName="n1")
+        other = {**stage.get(scheme.POD, "p"), "metadata": make.metadata("q", annotations=POD_ANNOTATIONS)}
+        stage.put(other)
+        stage.put(unready_node("n1"))
+        stage.put(with_path(node("n1"), ("status", "conditions"), [make.condition("Ready", False, since=-30)]))
+        stage.put({**stage.get(scheme.POD, "q"), "status": {"phase": "Running"}})
+        assert phase(stage) == "Pending"
+        stage.put({**stage.get(scheme.POD, "q"), "status": {"phase": "Failed"}})
+        assert phase(stage) == f"Pending{failed}"
+
+
+def test_failed_node_is_noticed_only_at_the_end_of_a_pod_without_the_gate_of_replacements() -> None:
+    stage = stage_with_pod({"TASFailedNodeReplacement": False}, nodeName="n1")
+    stage.put(node("n1", ready=False))
+    assert phase(stage) == "Pending"
+    stage.put({**stage.get(scheme.POD, "p"), "status": {"phase": "Failed"}})
+    assert phase(stage) == "Failed n1"
+
+
+def test_replacement_is_searched_again_without_fail_fast() -> None:
+    for gates, evicted in (({"TASFailedNodeReplacementFailFast": False}, False), (NO_GATES, True)):
+        stage = delayed_stage(ready=True, gates=gates)
+        stage.put(new_node("n1a"), node("n2a"))
+        stage.run(1)
+        stage.delete(scheme.NODE, "n1a", "")
+        stage.run(3)
+        assert ("EvictedDueToNodeFailures" in stage.reasons()) == evicted
+        assert ("SecondPassFailed" in stage.reasons()) != evicted
+        if not evicted:
+            stage.put(new_node("n1b"))
+            stage.run(6)
+            assert assigned(stage) == ("Ready", True, ["n1b"])
