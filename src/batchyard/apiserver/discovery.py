@@ -28,6 +28,7 @@ _FIRST_GROUPS: Final = (
     "authorization.k8s.io",
     "autoscaling",
     "batch",
+    "certificates.k8s.io",
     "networking.k8s.io",
     "policy",
     "rbac.authorization.k8s.io",
@@ -120,6 +121,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
         resource_entries += [
             {"name": f"{served_kind.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
+            if part not in resource.handlers
         ]
         resource_entries += [
             {
@@ -172,7 +174,9 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         **_short_names_and_categories(served_kind),
     }
     subresource_entries = [
-        {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources
+        {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS}
+        for part in resource.subresources
+        if part not in resource.handlers
     ]
     subresource_entries += [
         {

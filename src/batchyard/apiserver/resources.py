@@ -117,6 +117,8 @@ class Resource(NamedTuple):
     is_adoptable: bool = False
     #: Whether deletecollection is supported.
     supports_deletecollection: bool = True
+    #: Completes a new object with the user that creates it; None for kinds that do not store their creator.
+    complete_new: Callable[[Obj, UserInfo], Obj] | None = None
     #: The default propagation policy, and the warning if a delete relies on it.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""

@@ -14,6 +14,7 @@ from batchyard.apiserver.api_services import api_service_resource
 from batchyard.apiserver.auth.security import build_security
 from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.certificates.requests import CertificateRequests
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import (
@@ -125,7 +126,9 @@ class Api:
         self.stored.subscribe(self.containers)
         self.index = SchedulerCache()
         served = with_subresources(built_in, self.stored, self.containers, self.index, self.stored.kernel.now)
-        security = build_security(self.stored, served, self.tokens)
+        certificate_requests = CertificateRequests(self.stored, self.stored.kernel.now)
+        security = build_security(self.stored, [*served, certificate_requests.resource()], self.tokens)
+        certificate_requests.authorizer = security.rbac
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[AuditedRequest] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)

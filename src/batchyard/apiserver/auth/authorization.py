@@ -356,6 +356,12 @@ _BOOTSTRAP_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
         RbacRule(("create",), ("authentication.k8s.io",), ("tokenreviews",)),
         RbacRule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",)),
     ),
+    **{
+        f"system:certificates.k8s.io:{signer}-approver": (
+            RbacRule(("approve",), ("certificates.k8s.io",), ("signers",), (f"kubernetes.io/{signer}",)),
+        )
+        for signer in ("kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving", "legacy-unknown")
+    },
     "system:aggregate-to-admin": (
         RbacRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),
         RbacRule((*_WRITE_VERBS, *_READ_VERBS), (GROUP,), ("rolebindings", "roles")),
