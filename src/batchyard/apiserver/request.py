@@ -52,6 +52,10 @@ def has_read_only_token(user: UserInfo) -> bool:
 ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED_GROUP,))
 
 
+#: The user of a request whose token is not authenticated yet. It has no rights and is in no group.
+PENDING_USER: Final = UserInfo("system:pending", ())
+
+
 def certificate_user(name: str, groups: tuple[str, ...]) -> UserInfo:
     """Return the user that a verified client certificate names, with `system:authenticated` as a further group."""
     return UserInfo(name, (*groups, AUTHENTICATED_GROUP))

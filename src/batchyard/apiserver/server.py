@@ -9,6 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
+from batchyard.apiserver.auth.tokens import ExternalTokens
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
@@ -169,6 +170,17 @@ class ApiServer:
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request before its body is read. Raises StatusError if authentication fails."""
         return self._auth_filters.authenticate(request)
+
+    def finish_authentication(self, request: ApiRequest, on_done: Callable[[ApiRequest | None], None]) -> None:
+        """Authenticate a request of PENDING_USER. `on_done` later gets it with its user, or None if that fails.
+
+        Raises StatusError if too many requests wait.
+        """
+        self._auth_filters.finish_authentication(request, on_done)
+
+    def set_external_tokens(self, external_tokens: ExternalTokens) -> None:
+        """Set the authenticator of tokens of other issuers."""
+        self._auth_filters.external_tokens = external_tokens
 
     def begins_watch(self, request: ApiRequest) -> bool:
         """Return whether a request with `watch` starts a watch: whether it is a GET of a resource without a name."""

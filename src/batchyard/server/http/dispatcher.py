@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from batchyard.apiserver import request as api_request
+from batchyard.apiserver.auth.security import unauthorized_error
 from batchyard.apiserver.serialization import ConvertedItems
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
@@ -153,6 +154,9 @@ class RequestDispatcher:
         If a limit of requests or watches is reached, or the server shuts down, `on_response` gets a 429 at once.
         """
         user = request.user
+        if user is api_request.PENDING_USER:
+            self._authenticate_later(request, on_response)
+            return
         try:
             if self._is_ending:
                 raise too_many_requests()
@@ -169,6 +173,18 @@ class RequestDispatcher:
             is_urgent = api_request.is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
             self._queue.put(api_request.flow_of(user), queued_request, is_urgent=is_urgent)
             self._kernel.post(self._execute_next_request)
+
+    def _authenticate_later(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
+        def submit(authenticated_request: api_request.ApiRequest | None) -> None:
+            if authenticated_request is None:
+                on_response(encode_body(unauthorized_error().response()))
+            else:
+                self.submit(authenticated_request, on_response)
+
+        try:
+            self._server.finish_authentication(request, submit)
+        except api_request.StatusError as rejection:
+            on_response(encode_body(rejection.response()))
 
     def end(self) -> None:
         """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""

@@ -26,7 +26,7 @@ from batchyard.apiserver.api_services import (
 from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.auth.security import ServerSecurity, build_security
-from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
+from batchyard.apiserver.auth.tokens import ISSUER, ExternalTokens, TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.certificates.controller import CertificateController
 from batchyard.apiserver.certificates.requests import CertificateRequests
@@ -401,6 +401,10 @@ class EmbeddedPlatform:
     def failure(self) -> JournalError | None:
         """The error that ended all writes to the journal; None while the journal can be written."""
         return self._commit.failure
+
+    def set_external_tokens(self, external_tokens: ExternalTokens) -> None:
+        """Set the authenticator of tokens of other issuers."""
+        self._server.set_external_tokens(external_tokens)
 
     def end_watches(self) -> None:
         """End all watches, and kill the child processes of large requests, because the platform shuts down."""
