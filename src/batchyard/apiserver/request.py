@@ -281,13 +281,29 @@ class DeferredResponse:
     """A response that is not computed yet; a callback receives it later."""
 
     #: Registers a callback, which is called once with the response, after the registration has returned.
-    then: Callable[[Callable[[Response], None]], None]
+    then: Callable[[Callable[[Response | StreamingResponse], None]], None]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ProxyResponse:
+    """A response that another server gives: a request to send to it, and how to connect to it."""
+
+    method: str
+    #: The encoded head and body of the request.
+    request: bytes
+    connect: Callable[[SessionClient], ByteStream]
+    #: Returns the response for a failure to connect or a malformed response.
+    failure: Callable[[str], Response]
+    #: The seconds within which the response must begin; 0 for the default.
+    timeout: float = 0.0
+    #: Headers that are added to the response of the other server.
+    added_headers: tuple[tuple[str, str], ...] = ()
 
 
 UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
 StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
 """A response that can be sent immediately."""
-AnyResponse: TypeAlias = StartedResponse | DeferredResponse
+AnyResponse: TypeAlias = StartedResponse | DeferredResponse | ProxyResponse
 
 
 #: The media types of patches.

@@ -144,6 +144,10 @@ class Resources:
         """Return the resource with a group, version and plural name; None if it is not served."""
         return self._resources_by_path.get((group, version, plural))
 
+    def is_group_version_served(self, group: str, version: str) -> bool:
+        """Return whether a resource with a group and version is served."""
+        return any(key[:2] == (group, version) for key in self._resources_by_path)
+
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
         """Return whether objects of a kind have namespaces; None if the kind is not served."""
         return self._namespaced_by_kind.get((api_version, kind))

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
+from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, aggregated_attributes
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.auth.tokens import ExternalTokens
@@ -22,6 +23,7 @@ from batchyard.apiserver.request import (
     DeferredResponse,
     Response,
     StatusError,
+    StreamingResponse,
     method_not_allowed_error,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
@@ -132,6 +134,7 @@ class ApiServer:
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
+        self._aggregated_apis: AggregatedApis | None = None
         self._get_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._post_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
@@ -195,7 +198,7 @@ class ApiServer:
             path = parse_resource_path(self._resources, request.path)
             sender_request = effective_request = self._auth_filters.authenticate(request)
             effective_request = self._auth_filters.impersonate(sender_request)
-            response = _with_deprecation_warning(self._handle_request(effective_request, path), path)
+            response = _with_deprecation_warning(self._route(effective_request, path), path)
         except StatusError as error:
             response = error.response()
         finally:
@@ -212,11 +215,17 @@ class ApiServer:
     def _audit_deferred_response(
         self, deferred_response: DeferredResponse, audited_request: AuditedRequest
     ) -> DeferredResponse:
-        def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
+        def audit_and_respond(
+            respond: Callable[[Response | StreamingResponse], None], response: Response | StreamingResponse
+        ) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
 
         return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
+
+    def set_aggregation(self, apis: AggregatedApis) -> None:
+        """Set the APIs of other servers, to which requests are passed on."""
+        self._aggregated_apis = self._discovery.aggregated_apis = apis
 
     def _handle_request(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
         self._authorize(request, path)
@@ -250,6 +259,15 @@ class ApiServer:
             return handler.get(request, path)
         return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
 
+    def _route(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
+        """Answer a request, or pass it on to the server of an aggregated API."""
+        apis = self._aggregated_apis
+        api_service = apis.find(request.path) if path is None and apis is not None else None
+        if apis is None or api_service is None:
+            return self._handle_request(request, path)
+        self._auth_filters.authorize_attributes(aggregated_attributes(request))
+        return apis.forward(request, api_service)
+
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
         """Raise StatusError if the user may not perform a request; POST handlers check their requests themselves."""
         if path is not None or request.method != "POST" or request.path not in self._post_handlers:
@@ -266,7 +284,9 @@ class ApiServer:
         user = request.user
         prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
-        def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
+        def finish(
+            respond: Callable[[Response | StreamingResponse], None], attempt: int, encoded_write: bytes | StatusError
+        ) -> None:
             try:
                 response = self._store_prepared_write(
                     encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX
@@ -281,7 +301,7 @@ class ApiServer:
                 respond(DEFECT_ERROR.response())
                 raise
 
-        response_callbacks: list[Callable[[Response], None]] = []
+        response_callbacks: list[Callable[[Response | StreamingResponse], None]] = []
         executor.submit(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
         return DeferredResponse(response_callbacks.append)
 

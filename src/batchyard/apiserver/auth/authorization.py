@@ -99,10 +99,15 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
     """
     if path is None:
         return request.method.lower()
+    return verb_of_segments(request, has_name=bool(path.name))
+
+
+def verb_of_segments(request: ApiRequest, *, has_name: bool) -> str:
+    """Return the Kubernetes verb of a request for a resource, or with `has_name` for one of its objects."""
     verb = _VERBS.get(request.method, "")
-    if verb == "get" and not path.name:
+    if verb == "get" and not has_name:
         return "watch" if request.has_flag("watch") else "list"
-    return "deletecollection" if verb == "delete" and not path.name else verb
+    return "deletecollection" if verb == "delete" and not has_name else verb
 
 
 # Rules of roles: what a rule allows, and which rules other rules cover.

@@ -182,6 +182,10 @@ class AuthFilters:
         attributes = authorization.attributes_of(request, path)
         if verb:
             attributes = attributes._replace(verb=verb)
+        self.authorize_attributes(attributes)
+
+    def authorize_attributes(self, attributes: authorization.RequestAttributes) -> None:
+        """Raise StatusError unless a request with these attributes is allowed."""
         decision = self._authorizer.decide(attributes)
         if not decision.allowed:
             raise authorization.forbidden_error(attributes, decision.reason)

@@ -1,4 +1,4 @@
-"""Access to pods: `pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers` and `log`.
+"""Access to pods: `pods/NAME/exec`, `attach`, `portforward`, `ephemeralcontainers` and `log`.
 
 A simulated pod has no processes, so requests that need one fail. Sources: Kubernetes's
 pkg/registry/core/pod/{rest/subresources.go,strategy.go,storage/storage.go}, pkg/kubelet/server; k8s.io/cri-streaming.
@@ -84,7 +84,6 @@ def _header_values(request: api_request.ApiRequest, header: str) -> list[str]:
     return [value for each in text.split(",") if (value := each.strip())]
 
 
-_PROXY_METHODS: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
 #: Versions of the remote command protocol; with the fifth a client can close stdin.
 COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
@@ -113,9 +112,6 @@ class PodStreams:
             "attach": upgrade_handlers("PodAttachOptions", self._attach),
             "exec": upgrade_handlers("PodExecOptions", self._execute),
             "portforward": upgrade_handlers("PodPortForwardOptions", self._forward_ports),
-            "proxy": EndpointHandlers(
-                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXY_METHODS, self._reject_proxy), takes_subpath=True
-            ),
             "ephemeralcontainers": EndpointHandlers(
                 "",
                 "v1",
@@ -158,14 +154,6 @@ class PodStreams:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
 
         return api_request.PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
-
-    def _reject_proxy(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        """Reject a proxy request. Raises StatusError, because pod proxies are not supported or the pod does not exist.
-
-        The pod name in the path may include scheme and port: `https:NAME:443`.
-        """
-        segments = name.split(":")
-        raise self._unsupported_error(self._pods.get_pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
 
     def _get_pod(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
         return api_request.Response(200, self._pods.get_pod(namespace, name))

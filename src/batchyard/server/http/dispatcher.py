@@ -18,6 +18,7 @@ from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many_requests
 from batchyard.server.platform.group_commit import GroupCommit
+from batchyard.server.streaming.http_exchange import forward_request
 from batchyard.store.journal_file import JournalError
 
 # JSON encoding of objects, cached: the response to a write and all watches share one encoding.
@@ -224,6 +225,8 @@ class RequestDispatcher:
 
     def _execute_request(self, request: api_request.ApiRequest, began_at: float, finish: _ResponseFinisher) -> None:
         result, measurement = self._handle_request(request), (self._metrics.latest_labels, began_at)
+        if isinstance(result, api_request.ProxyResponse):
+            result = forward_request(result)
         if isinstance(
             result, api_request.DeferredResponse
         ):  # registered now: the response may come before the journal is written
@@ -247,10 +250,14 @@ class RequestDispatcher:
         on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(
-        self, finish: _ResponseFinisher, response: api_request.Response, measurement: _RequestMeasurement
+        self,
+        finish: _ResponseFinisher,
+        response: api_request.Response | api_request.StreamingResponse,
+        measurement: _RequestMeasurement,
     ) -> None:
         """Send a deferred response once the current store revision is durable: the response may contain its changes."""
-        self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
+        started_response = encode_body(response) if isinstance(response, api_request.Response) else response
+        self._commit.when_durable(self._revision(), partial(finish, started_response, measurement))
 
     def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:
         try:

@@ -82,6 +82,7 @@ from batchyard.server.local_node.node import LocalNodeComponents, local_node_set
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
+from batchyard.server.platform.aggregation import Aggregation
 from batchyard.server.platform.clock_control import CLOCK_PATH, ClockControl
 from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
@@ -301,7 +302,7 @@ class EmbeddedPlatform:
         self._local = None
         if local_settings is not None:
             self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
-        self._runtime = options.runtime
+        self._runtime, self._folder = options.runtime, options.folder
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
@@ -349,6 +350,9 @@ class EmbeddedPlatform:
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
         server.set_write_executor(self._forked_work)
+        self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
+        self._store.listen(self._aggregation.observe)
+        server.set_aggregation(self._aggregation.apis)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
@@ -414,6 +418,7 @@ class EmbeddedPlatform:
     async def close(self) -> None:
         """Stop the components, wait for the remaining writes to the journal, and close the journal."""
         self._kernel.stop()
+        self._aggregation.checks.close()
         self._forked_work.close()
         if self._forecast_engine is not None:
             self._forecast_engine.close()
@@ -482,6 +487,7 @@ class EmbeddedPlatform:
             self._kernel.post(lambda: self._store_cluster(cluster))
         self._kernel.post(lambda: self._create_missing(required_objects))
         self._provided_objects.begin()
+        self._aggregation.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
         stored_cluster = self._client.get(key_of(cluster))
