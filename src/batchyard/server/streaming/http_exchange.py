@@ -5,6 +5,7 @@ passed on: RFC 9110, section 7.6.1; Go's net/http/httputil, reverseproxy.go.
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -310,5 +311,5 @@ def _connection_problem(address: tuple[str, int], error: BaseException) -> str:
     elif isinstance(error, socket.gaierror):
         reason = "no such host"
     elif isinstance(error, OSError) and error.errno:
-        reason = str(error.strerror or error).lower()
+        reason = f"connect: {os.strerror(error.errno).lower()}"
     return f"dial tcp {f'[{host}]' if ':' in host else host}:{port}: {reason}"
