@@ -198,6 +198,23 @@ def test_kubectl_forwards_port(platform: UpProcess, variables: dict[str, str]) -
                 assert len(answer.read()) == 300_000
 
 
+def test_debug_starts_an_ephemeral_container_once(platform: UpProcess) -> None:
+    image = platform.kubectl("get", "pod", "idle", "-o", "jsonpath={.spec.containers[0].image}")
+    command = ("--", "sh", "-c", "echo found; exit 3")
+    platform.kubectl("debug", "idle", f"--image={image}", "--container=debugger", *command)
+    path = "{.status.ephemeralContainerStatuses[0].state.terminated.exitCode}"
+    platform.kubectl("wait", "pod/idle", f"--for=jsonpath={path}=3", PATIENCE)
+    assert platform.kubectl("logs", "idle", "-c", "debugger") == "found\n"
+    platform.kubectl("debug", "idle", f"--image={image}", "--container=second", "--", "sleep", "1000")
+    path = "{.status.ephemeralContainerStatuses[1].state.running}"
+    platform.kubectl("wait", "pod/idle", f"--for=jsonpath={path}", PATIENCE)
+    assert run(platform, "exec", "idle", "-c", "second", "--", "echo", "in it").stdout == b"in it\n"
+    pod = json.loads(platform.kubectl("get", "pod", "idle", "-o", "json"))
+    assert [each["restartCount"] for each in pod["status"]["ephemeralContainerStatuses"]] == [0, 0]
+    assert pod["status"]["phase"] == "Running"
+    assert platform.kubectl("get", "pod", "idle", "--no-headers").split()[1] == "1/1"
+
+
 def test_proxy_reaches_the_port_of_a_pod_and_of_a_service(platform: UpProcess) -> None:
     path = "/api/v1/namespaces/default"
     platform.kubectl("label", "pod", "server", "app=server")

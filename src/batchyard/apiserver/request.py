@@ -281,7 +281,7 @@ class DeferredResponse:
     """A response that is not computed yet; a callback receives it later."""
 
     #: Registers a callback, which is called once with the response, after the registration has returned.
-    then: Callable[[Callable[[Response | StreamingResponse], None]], None]
+    then: Callable[[Callable[[Response], None]], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

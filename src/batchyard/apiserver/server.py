@@ -23,7 +23,6 @@ from batchyard.apiserver.request import (
     DeferredResponse,
     Response,
     StatusError,
-    StreamingResponse,
     method_not_allowed_error,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
@@ -215,9 +214,7 @@ class ApiServer:
     def _audit_deferred_response(
         self, deferred_response: DeferredResponse, audited_request: AuditedRequest
     ) -> DeferredResponse:
-        def audit_and_respond(
-            respond: Callable[[Response | StreamingResponse], None], response: Response | StreamingResponse
-        ) -> None:
+        def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
 
@@ -284,9 +281,7 @@ class ApiServer:
         user = request.user
         prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
 
-        def finish(
-            respond: Callable[[Response | StreamingResponse], None], attempt: int, encoded_write: bytes | StatusError
-        ) -> None:
+        def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
                 response = self._store_prepared_write(
                     encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX
@@ -301,7 +296,7 @@ class ApiServer:
                 respond(DEFECT_ERROR.response())
                 raise
 
-        response_callbacks: list[Callable[[Response | StreamingResponse], None]] = []
+        response_callbacks: list[Callable[[Response], None]] = []
         executor.submit(user, prepare_and_encode, lambda encoded_write: finish(response_callbacks[0], 1, encoded_write))
         return DeferredResponse(response_callbacks.append)
 

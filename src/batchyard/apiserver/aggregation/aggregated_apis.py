@@ -200,7 +200,7 @@ def _addresses(objects: ObjectReader, service: Obj, service_port: Mapping[str, A
     for subset in (endpoints or {}).get("subsets") or ():
         addresses = [address["ip"] for address in subset.get("addresses") or ()]
         yield from _with_ports(addresses, subset.get("ports"), port_name)
-    selector = (service.get("spec") or {}).get("selector")
+    selector: Mapping[str, str] = (service.get("spec") or {}).get("selector") or {}
     for pod in objects.list(scheme.POD, namespace) if selector else ():
         labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
         if address and is_true(pod, "Ready") and all(labels.get(key) == value for key, value in selector.items()):

@@ -311,7 +311,7 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
 _POD_KINDS: Final = frozenset({("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")})
-_COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
+_COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach", "ephemeralcontainers"})
 
 
 class OwnerPodsAuthorizer:

@@ -5,7 +5,7 @@ Source: k8s.io/apiserver, plugin/pkg/authenticator/token/oidc/oidc.go; github.co
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from batchyard.apiserver.crd.rules import evaluate_program
 from batchyard.apiserver.external_tokens.configuration import ClaimMapping, TokenIssuerSettings, TokenRule
@@ -66,7 +66,7 @@ def _check_claims(claims: Mapping[str, Any], settings: TokenIssuerSettings, now:
         raise TokenRejected("current time is before the nbf (not before) time")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 

@@ -7,7 +7,12 @@ from batchyard.apiserver.aggregation.proxied_requests import PortProxies
 from batchyard.apiserver.resources import ApiObjectStore, Resource, with_subresource_handlers
 from batchyard.apiserver.subresources.metrics import metrics_resources
 from batchyard.apiserver.subresources.namespaces import with_finalize
-from batchyard.apiserver.subresources.pod_actions import BindingHandlers, EvictionHandler, PodContainers
+from batchyard.apiserver.subresources.pod_actions import (
+    BindingHandlers,
+    EphemeralContainersHandler,
+    EvictionHandler,
+    PodContainers,
+)
 from batchyard.apiserver.subresources.pod_streams import PodLogs, PodStreams
 from batchyard.apiserver.subresources.queueing import PendingQueues, VisibilityResources
 from batchyard.apiserver.subresources.scale import with_scales
@@ -37,6 +42,11 @@ def with_subresources(
         **PodStreams(pod_containers).handlers(),
         "proxy": port_proxies.pod_handlers(),
     }
+    resources = list(resources)
+    for resource in resources:
+        if resource.served_kind.constant == scheme.POD:
+            ephemeral_containers = EphemeralContainersHandler(objects, containers, resource, now)
+            pod_handlers["ephemeralcontainers"] = ephemeral_containers.handlers()
     service_handlers = {"proxy": port_proxies.service_handlers()}
     resources = with_subresource_handlers(resources, scheme.SERVICE, service_handlers)
     served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, pod_handlers), objects)

@@ -3,19 +3,23 @@
 Sources: Kubernetes's pkg/registry/core/pod/storage/storage.go and pkg/apis/core/validation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
+from batchyard.api.validation import containers, rules
 from batchyard.api.views import pods
 from batchyard.api.views.pods import SCHEDULED, bound_node, is_terminating, with_condition
 from batchyard.apiserver import request as api_request
+from batchyard.apiserver.built_in import BuiltInStrategy
+from batchyard.apiserver.handlers.write import WriteHandler
 from batchyard.apiserver.resources import (
     ApiObjectStore,
     EndpointHandlers,
     Resource,
+    ResourcePath,
     conflict_error,
     execute_write,
     not_found_error,
@@ -50,6 +54,13 @@ class PodContainers:
             raise not_found_error(_PODS, name)
         return pod_object
 
+    def check_has_process(self, pod: Obj) -> None:
+        """Raise StatusError (400) if a pod is not bound to a node, or is simulated and therefore has no processes."""
+        if not has_host(pod):
+            raise api_request.bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
+        if reason := self.runtime.no_process_reason(pod):
+            raise api_request.bad_request(reason)
+
 
 def select_container(pod: Obj, name: str) -> str:
     """Return the container name to use: `name`, or if it is '' that of the pod's only regular container.
@@ -74,6 +85,96 @@ def select_container(pod: Obj, name: str) -> str:
 def has_host(pod: Obj) -> bool:
     """Return whether a pod is bound to a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
+
+
+# Ephemeral containers: `kubectl debug` adds them to pods that run.
+#
+# Sources: Kubernetes's pkg/registry/core/pod/strategy.go (podEphemeralContainersStrategy) and pkg/apis/core/validation.
+
+
+_EPHEMERAL: Final = "ephemeralContainers"
+_EPHEMERAL_PATH: Final = f"spec.{_EPHEMERAL}"
+#: Fields that ephemeral containers cannot have.
+_FORBIDDEN_FIELDS: Final = ("ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+_FORBIDDEN_MESSAGE: Final = "cannot be set for an Ephemeral Container"
+
+
+class EphemeralContainersStrategy(BuiltInStrategy):
+    """The API logic of the subresource `ephemeralcontainers`, which only adds ephemeral containers to a pod."""
+
+    def __init__(self) -> None:
+        super().__init__(scheme.POD)
+
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """Return the old pod with the ephemeral containers of the new one."""
+        version = new["metadata"].get("resourceVersion") or old["metadata"]["resourceVersion"]
+        spec = {**old["spec"], _EPHEMERAL: new["spec"].get(_EPHEMERAL) or []}
+        return {**with_metadata(old, resourceVersion=version), "spec": spec}
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """Return the errors of the added containers, and of changes of those that exist."""
+        return [*_ephemeral_container_errors(new["spec"]), *_changed_container_errors(new["spec"], old["spec"])]
+
+
+def _ephemeral_container_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    init_containers, added_containers = spec.get("initContainers") or [], spec[_EPHEMERAL]
+    names = [each["name"] for each in (*spec["containers"], *init_containers)]
+    volumes = dict.fromkeys(volume["name"] for volume in spec.get("volumes") or ())
+    # The common rules of containers: the ephemeral ones are checked as if they were further init containers.
+    checked_spec = {**spec, "initContainers": [*init_containers, *added_containers]}
+    for fault in containers.containers_errors(checked_spec, volumes, "spec"):
+        prefix, _, suffix = fault.path.partition("]")
+        index = int(prefix.removeprefix("spec.initContainers[")) if prefix.startswith("spec.initContainers[") else -1
+        if index >= len(init_containers):
+            yield fault._replace(path=f"{_EPHEMERAL_PATH}[{index - len(init_containers)}]{suffix}")
+    for index, container in enumerate(added_containers):
+        path, target = f"{_EPHEMERAL_PATH}[{index}]", container.get("targetContainerName")
+        if target and target not in names:
+            yield rules.not_found(f"{path}.targetContainerName", target, "")
+        for field in _FORBIDDEN_FIELDS:
+            if container.get(field):
+                yield rules.forbidden(f"{path}.{field}", _FORBIDDEN_MESSAGE, "")
+        for mount_index, mount in enumerate(container.get("volumeMounts") or ()):
+            for field in ("subPath", "subPathExpr"):
+                if mount.get(field):
+                    yield rules.forbidden(f"{path}.volumeMounts[{mount_index}].{field}", _FORBIDDEN_MESSAGE, "")
+
+
+def _changed_container_errors(spec: Mapping[str, Any], old_spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    containers_by_name = {container["name"]: container for container in spec[_EPHEMERAL]}
+    for old_container in old_spec.get(_EPHEMERAL) or ():
+        name = old_container["name"]
+        if name not in containers_by_name:
+            message = f'existing ephemeral containers "{name}" may not be removed\n'
+            yield rules.forbidden(_EPHEMERAL_PATH, message, "")
+        elif containers_by_name[name] != old_container:
+            message = f'existing ephemeral containers "{name}" may not be changed\n'
+            yield rules.forbidden(_EPHEMERAL_PATH, message, "")
+
+
+class EphemeralContainersHandler:
+    """The handler of the subresource `ephemeralcontainers` of pods."""
+
+    def __init__(
+        self, objects: ApiObjectStore, runtime: Containers, pods_resource: Resource, now: Callable[[], Instant]
+    ) -> None:
+        self._writes = WriteHandler(objects, now)
+        self._pods = PodContainers(objects, runtime)
+        self._resource = pods_resource._replace(strategy=EphemeralContainersStrategy(), guard=None)
+
+    def handlers(self) -> EndpointHandlers:
+        """Return the handlers of `pods/NAME/ephemeralcontainers`."""
+        write = dict.fromkeys(("PUT", "PATCH"), self._write)
+        return EndpointHandlers("", "v1", "Pod", {"GET": self._get, **write})
+
+    def _get(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
+        pod = self._pods.get_pod(namespace, name)
+        return api_request.Response(200, self._resource.strategy.render(pod, "v1"))
+
+    def _write(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
+        self._pods.check_has_process(self._pods.get_pod(namespace, name))
+        path = ResourcePath(self._resource, "v1", namespace, name, "ephemeralcontainers", "v1")
+        return self._writes.handle(request, path)
 
 
 _KIND: Final = "Binding"

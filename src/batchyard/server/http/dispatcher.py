@@ -225,12 +225,12 @@ class RequestDispatcher:
 
     def _execute_request(self, request: api_request.ApiRequest, began_at: float, finish: _ResponseFinisher) -> None:
         result, measurement = self._handle_request(request), (self._metrics.latest_labels, began_at)
-        if isinstance(result, api_request.ProxyResponse):
-            result = forward_request(result)
         if isinstance(
             result, api_request.DeferredResponse
         ):  # registered now: the response may come before the journal is written
             result.then(lambda response: self._send_deferred(finish, response, measurement))
+        elif isinstance(result, api_request.ProxyResponse):
+            forward_request(result, lambda response: self._send_deferred(finish, response, measurement))
         else:
             self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 

@@ -393,8 +393,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         if not isinstance(response, Response):
             plain_head = Response(200, None, content_type=response.content_type)
-            head = response.head if isinstance(response, ProxiedStream) else plain_head
-            self._begin_stream(response, head, parsed_request)
+            stream_head = response.head if isinstance(response, ProxiedStream) else plain_head
+            self._begin_stream(response, stream_head, parsed_request)
             return
         if not isinstance(response.body, bytes):
             self._begin_stream(ResponsePieces(response.body), response, parsed_request)

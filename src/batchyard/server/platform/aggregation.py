@@ -24,7 +24,7 @@ from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.credentials import CA_FILE, CertificateAuthority
 from batchyard.server.platform.data_dir import write_private
-from batchyard.server.streaming.http_exchange import HttpExchange, TcpStream
+from batchyard.server.streaming.http_exchange import TcpStream, forward_request
 
 #: The name in the certificate with which the platform authenticates at aggregated servers.
 FRONT_PROXY_NAME: Final = "front-proxy-client"
@@ -127,30 +127,30 @@ class AvailabilityChecks:
             self._write_condition(name, reason, message, is_available=False)
             return
         self._in_progress.add(name)
-        HttpExchange(probe, partial(self._process_response, name)).start()
+        forward_request(probe, partial(self._process_response, name))
 
     def _process_response(self, name: str, response: Response | StreamingResponse) -> None:
         self._in_progress.discard(name)
         api_service = self._client.get(Key(API_SERVICE, "", name))
-        if not isinstance(response, Response):  # a resource list of unknown length
-            response = _collected(response, partial(self._process_response, name))
-            if response is None:
-                self._in_progress.add(name)
-                return
+        whole = (
+            response if isinstance(response, Response) else _collected(response, partial(self._process_response, name))
+        )
+        if whole is None:  # a resource list of unknown length, of which a part has arrived
+            self._in_progress.add(name)
+            return
         if api_service is None:
             return
-        spec = api_service["spec"]
-        path = f"https://{spec['service'].get('name', '')}.{spec['service'].get('namespace', '')}.svc"
-        path += f"/apis/{spec.get('group', '')}/{spec.get('version', '')}"
-        is_success = 200 <= response.code < 300
-        is_valid = self._apis.set_resource_list(api_service, response.body if is_success else None)
-        if is_valid:
+        spec, is_success = api_service["spec"], 200 <= whole.code < 300
+        if self._apis.set_resource_list(api_service, whole.body if is_success else None):
             self._write_condition(name, "Passed", "all checks passed", is_available=True)
             return
-        problem = f"bad status from {path}: {response.code}" if not is_success else "the response is no APIResourceList"
-        if isinstance(response.body, dict):
-            problem = str(response.body.get("message", problem)).removeprefix("error trying to reach service: ")
-        message = f"failing or missing response from {path}: {problem}"
+        reference = spec["service"]
+        url = f"https://{reference.get('name', '')}.{reference.get('namespace', '')}.svc"
+        url += f"/apis/{spec.get('group', '')}/{spec.get('version', '')}"
+        problem = "the response is no APIResourceList" if is_success else f"bad status from {url}: {whole.code}"
+        if isinstance(whole.body, dict):
+            problem = str(whole.body.get("message", problem)).removeprefix("error trying to reach service: ")
+        message = f"failing or missing response from {url}: {problem}"
         self._write_condition(name, "FailedDiscoveryCheck", message, is_available=False)
 
     def _write_condition(self, name: str, reason: str, message: str, *, is_available: bool) -> None:
@@ -160,8 +160,9 @@ class AvailabilityChecks:
                 return
             status = api_service.get("status") or {}
             old_conditions, now = status.get("conditions") or [], self._kernel.now()
-            fields = {"type": "Available", "status": is_available, "reason": reason, "message": message}
-            conditions = with_condition(old_conditions, now=now, **fields)
+            conditions = with_condition(
+                old_conditions, type="Available", status=is_available, reason=reason, message=message, now=now
+            )
             if conditions is not old_conditions:
                 updated = with_status(api_service, {**status, "conditions": conditions})
                 self._client.submit([UpdateStatus(updated)], _ignore_result)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httptools
 
-from batchyard.apiserver.request import DeferredResponse, ProxyResponse, Response, StreamingResponse
+from batchyard.apiserver.request import ProxyResponse, Response, StreamingResponse
 from batchyard.interfaces.containers import ByteStream, SessionClient, SessionEnd
 
 #: Seconds within which the connection must be open, and the response must begin.
@@ -81,9 +81,9 @@ def _ignore_data() -> None:
     pass
 
 
-def forward_request(proxy_response: ProxyResponse) -> DeferredResponse:
-    """Send the request of a proxy response to its server, and return the later response of that server."""
-    return DeferredResponse(lambda respond: HttpExchange(proxy_response, respond).start())
+def forward_request(proxy_response: ProxyResponse, respond: Callable[[Response | StreamingResponse], None]) -> None:
+    """Send the request of a proxy response to its server; `respond` later gets the response of that server."""
+    HttpExchange(proxy_response, respond).start()
 
 
 class HttpExchange:

@@ -39,7 +39,7 @@ class Exchange:
         self.responses: list[Any] = []
         failure = lambda problem: Response(503, problem)  # noqa: E731 - one expression
         proxied = ProxyResponse(method, b"request", self._connect, failure, **fields)
-        forward_request(proxied).then(self.responses.append)
+        forward_request(proxied, self.responses.append)
 
     def _connect(self, client: SessionClient) -> ByteStream:
         self.streams.append(ScriptedStream(client))
@@ -120,7 +120,7 @@ async def _failures() -> None:
 async def _timeout() -> None:
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     proxied = ProxyResponse("GET", b"", ScriptedStream, lambda text: Response(503, text), timeout=0.01)
-    forward_request(proxied).then(response.set_result)
+    forward_request(proxied, response.set_result)
     assert await response == Response(503, "the response timed out")
 
 
@@ -131,7 +131,7 @@ async def _unreachable() -> None:
     await server.wait_closed()
     failure: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
     connect = lambda client: TcpStream(("127.0.0.1", port), None, client)  # noqa: E731 - one expression
-    forward_request(ProxyResponse("GET", b"", connect, lambda text: Response(503, text))).then(failure.set_result)
+    forward_request(ProxyResponse("GET", b"", connect, lambda text: Response(503, text)), failure.set_result)
     assert (await failure).body == f"dial tcp 127.0.0.1:{port}: connect: connection refused"
 
 
