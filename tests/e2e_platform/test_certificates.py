@@ -38,7 +38,7 @@ def test_approved_certificate_logs_in(tmp_path: Path) -> None:
         certificate = platform.kubectl("get", "csr", "ada", "-o", "jsonpath={.status.certificate}")
         (tmp_path / "key").write_bytes(key.private_bytes(*encodings))
         (tmp_path / "certificate").write_bytes(base64.b64decode(certificate))
-        kubeconfig = shutil.copy(platform.kubeconfig, tmp_path / "kubeconfig")
+        kubeconfig = Path(shutil.copy(platform.kubeconfig, tmp_path / "kubeconfig"))
         files = (f"--client-key={tmp_path / 'key'}", f"--client-certificate={tmp_path / 'certificate'}")
         kubectl(kubeconfig, "config", "set-credentials", "ada", *files)
         user = kubectl(kubeconfig, "--user=ada", "auth", "whoami")

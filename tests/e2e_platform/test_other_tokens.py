@@ -25,8 +25,8 @@ def whoami(platform: UpProcess, text: str, *, fails: bool = False) -> str:
 async def check_tokens(folder: Path) -> None:
     """Log in with tokens of an issuer and of a webhook."""
     async with IssuerServer(folder).serve() as server:
-        options = ("--authentication-config", str(server.write_configuration()))
-        options += ("--authentication-token-webhook-config-file", str(server.write_webhook()))
+        options = ["--authentication-config", str(server.write_configuration())]
+        options += ["--authentication-token-webhook-config-file", str(server.write_webhook())]
         server.reviews["opaque"] = {"authenticated": True, "user": {"username": "eve"}}
         good, late = (token(iss=server.url, exp=wall_clock() // SECOND + seconds) for seconds in (600, -1))
         platform = await asyncio.to_thread(UpProcess, folder / "data", *options)

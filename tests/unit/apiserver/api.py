@@ -23,6 +23,7 @@ from batchyard.apiserver.request import (
     AnyResponse,
     ApiRequest,
     DeferredResponse,
+    ProxyResponse,
     Response,
     StreamingResponse,
     UpgradeResponse,
@@ -172,7 +173,7 @@ class Api:
     def stream(self, path: str) -> StreamingResponse:
         """The streaming answer of a path."""
         answer = self._answer("GET", path, None, {}, OWNER)
-        assert not isinstance(answer, Response | UpgradeResponse | DeferredResponse), answer
+        assert not isinstance(answer, Response | UpgradeResponse | DeferredResponse | ProxyResponse), answer
         return answer
 
     def answer(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> AnyResponse:

@@ -3,17 +3,16 @@
 Sources: Kubernetes's pkg/registry/core/pod/storage/storage.go and pkg/apis/core/validation.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
-from batchyard.api.validation import containers, rules
 from batchyard.api.views import pods
 from batchyard.api.views.pods import SCHEDULED, bound_node, is_terminating, with_condition
 from batchyard.apiserver import request as api_request
-from batchyard.apiserver.built_in import BuiltInStrategy
+from batchyard.apiserver.built_in import EphemeralContainersStrategy
 from batchyard.apiserver.handlers.write import WriteHandler
 from batchyard.apiserver.resources import (
     ApiObjectStore,
@@ -87,69 +86,7 @@ def has_host(pod: Obj) -> bool:
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
 
 
-# Ephemeral containers: `kubectl debug` adds them to pods that run.
-#
-# Sources: Kubernetes's pkg/registry/core/pod/strategy.go (podEphemeralContainersStrategy) and pkg/apis/core/validation.
-
-
-_EPHEMERAL: Final = "ephemeralContainers"
-_EPHEMERAL_PATH: Final = f"spec.{_EPHEMERAL}"
-#: Fields that ephemeral containers cannot have.
-_FORBIDDEN_FIELDS: Final = ("ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
-_FORBIDDEN_MESSAGE: Final = "cannot be set for an Ephemeral Container"
-
-
-class EphemeralContainersStrategy(BuiltInStrategy):
-    """The API logic of the subresource `ephemeralcontainers`, which only adds ephemeral containers to a pod."""
-
-    def __init__(self) -> None:
-        super().__init__(scheme.POD)
-
-    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
-        """Return the old pod with the ephemeral containers of the new one."""
-        version = new["metadata"].get("resourceVersion") or old["metadata"]["resourceVersion"]
-        spec = {**old["spec"], _EPHEMERAL: new["spec"].get(_EPHEMERAL) or []}
-        return {**with_metadata(old, resourceVersion=version), "spec": spec}
-
-    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
-        """Return the errors of the added containers, and of changes of those that exist."""
-        return [*_ephemeral_container_errors(new["spec"]), *_changed_container_errors(new["spec"], old["spec"])]
-
-
-def _ephemeral_container_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    init_containers, added_containers = spec.get("initContainers") or [], spec[_EPHEMERAL]
-    names = [each["name"] for each in (*spec["containers"], *init_containers)]
-    volumes = dict.fromkeys(volume["name"] for volume in spec.get("volumes") or ())
-    # The common rules of containers: the ephemeral ones are checked as if they were further init containers.
-    checked_spec = {**spec, "initContainers": [*init_containers, *added_containers]}
-    for fault in containers.containers_errors(checked_spec, volumes, "spec"):
-        prefix, _, suffix = fault.path.partition("]")
-        index = int(prefix.removeprefix("spec.initContainers[")) if prefix.startswith("spec.initContainers[") else -1
-        if index >= len(init_containers):
-            yield fault._replace(path=f"{_EPHEMERAL_PATH}[{index - len(init_containers)}]{suffix}")
-    for index, container in enumerate(added_containers):
-        path, target = f"{_EPHEMERAL_PATH}[{index}]", container.get("targetContainerName")
-        if target and target not in names:
-            yield rules.not_found(f"{path}.targetContainerName", target, "")
-        for field in _FORBIDDEN_FIELDS:
-            if container.get(field):
-                yield rules.forbidden(f"{path}.{field}", _FORBIDDEN_MESSAGE, "")
-        for mount_index, mount in enumerate(container.get("volumeMounts") or ()):
-            for field in ("subPath", "subPathExpr"):
-                if mount.get(field):
-                    yield rules.forbidden(f"{path}.volumeMounts[{mount_index}].{field}", _FORBIDDEN_MESSAGE, "")
-
-
-def _changed_container_errors(spec: Mapping[str, Any], old_spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    containers_by_name = {container["name"]: container for container in spec[_EPHEMERAL]}
-    for old_container in old_spec.get(_EPHEMERAL) or ():
-        name = old_container["name"]
-        if name not in containers_by_name:
-            message = f'existing ephemeral containers "{name}" may not be removed\n'
-            yield rules.forbidden(_EPHEMERAL_PATH, message, "")
-        elif containers_by_name[name] != old_container:
-            message = f'existing ephemeral containers "{name}" may not be changed\n'
-            yield rules.forbidden(_EPHEMERAL_PATH, message, "")
+# Ephemeral containers, which `kubectl debug` adds to pods that run.
 
 
 class EphemeralContainersHandler:

@@ -229,6 +229,15 @@ _AuthenticationConfig: TypeAlias = Annotated[
 _TokenWebhook: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Authenticate other tokens by the webhook in this kubeconfig.")
 ]
+_Speed: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        parser=cli_options.parse_speed,
+        metavar="FACTOR",
+        show_default="1x",
+        help="Speed of the platform's clock: 1x, 60x.",
+    ),
+]
 _Controllers: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
@@ -244,15 +253,7 @@ def up(
     host_network: Annotated[
         bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
     ] = False,
-    speed: Annotated[
-        float,
-        typer.Option(
-            parser=cli_options.parse_speed,
-            metavar="FACTOR",
-            show_default="1x",
-            help="Speed of the platform's clock: 1x, 60x.",
-        ),
-    ] = 1.0,
+    speed: _Speed = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="Serve without TLS and credentials, on this machine only.")

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.request import UserInfo
 from unit.apiserver import roles
-from unit.apiserver.api import Api
+from unit.apiserver.api import OWNER, Api
 
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 CLIENT = "kubernetes.io/kube-apiserver-client"
@@ -42,10 +42,10 @@ def csr(**spec: Any) -> dict[str, Any]:
     return {**kind, "metadata": {"name": "ada"}, "spec": whole_spec}
 
 
-def approved(api: Api, user: UserInfo | None = None) -> Any:
+def approved(api: Api, user: UserInfo = OWNER) -> Any:
     """The answer to an approval of `ada`."""
     obj = {**api.get(f"{PATH}/ada"), "status": {"conditions": [APPROVED], "certificate": REQUEST}}
-    return api.ask("PUT", f"{PATH}/ada/approval", obj, **({"user": user} if user else {}))
+    return api.ask("PUT", f"{PATH}/ada/approval", obj, user=user)
 
 
 def grant(api: Api, *rules: dict[str, Any]) -> None:

@@ -14,16 +14,16 @@ DEBUGGER = {"name": "debugger", "image": "busybox", "targetContainerName": "main
 STRATEGIC = {"content-type": "application/strategic-merge-patch+json"}
 
 
-def pod_api(*, has_processes: bool = True, **labels: str) -> Api:
+def pod_api(labels: dict[str, str] | None = None, *, has_processes: bool = True) -> Api:
     """An API with the pod `web`, whose Namespace has labels."""
     api = Api()
     namespace = api.get("/api/v1/namespaces/team")
-    namespace["metadata"]["labels"] = labels
+    namespace["metadata"]["labels"] = labels or {}
     assert api.ask("PUT", "/api/v1/namespaces/team", namespace).code == 200
     spec = {"containers": [{"name": "main", "image": "x"}], "nodeName": "n"}
     api.post(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
     if has_processes:
-        api.containers.no_process_reason = _no_reason  # type: ignore[method-assign]
+        api.containers.no_process_reason = _no_reason  # type: ignore[method-assign,assignment]
     return api
 
 
@@ -83,7 +83,7 @@ def test_existing_container_is_neither_changed_nor_removed() -> None:
 
 
 def test_pod_security_of_the_namespace_applies() -> None:
-    api = pod_api(**{"pod-security.kubernetes.io/enforce": "baseline"})
+    api = pod_api({"pod-security.kubernetes.io/enforce": "baseline"})
     response = patched(api, {**DEBUGGER, "securityContext": {"privileged": True}})
     assert response.code == 403
     assert 'violates PodSecurity "baseline:latest": privileged' in response.body["message"]

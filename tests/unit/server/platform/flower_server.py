@@ -69,5 +69,5 @@ class FlowerServer:
         await response.prepare(request)
         for name in ("blue", "white"):
             await response.write(json.dumps({"type": "ADDED", "object": rose(name)}).encode() + b"\n")
-        await asyncio.sleep(3600)  # until the client leaves
+        await asyncio.Event().wait()  # until the client leaves
         return response

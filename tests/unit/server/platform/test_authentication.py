@@ -132,9 +132,13 @@ async def _invalid_files(folder: Path) -> None:
         path.write_text(text)
         with pytest.raises(AuthenticationFileError, match=r"a\.yaml: "):
             await open_external_tokens(PlatformOptions(folder, authentication_config=path))
-    for missing in ({"authentication_config": folder / "no"}, {"token_webhook_config": folder / "no"}):
+    missing = folder / "no"
+    for options in (
+        PlatformOptions(folder, authentication_config=missing),
+        PlatformOptions(folder, token_webhook_config=missing),
+    ):
         with pytest.raises(AuthenticationFileError, match="no"):
-            await open_external_tokens(PlatformOptions(folder, **missing))
+            await open_external_tokens(options)
 
 
 test_token_of_a_known_key_is_verified_at_once = run(_known_key)

@@ -118,7 +118,7 @@ async def _failures() -> None:
 
 
 async def _timeout() -> None:
-    response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     proxied = ProxyResponse("GET", b"", ScriptedStream, lambda text: Response(503, text), timeout=0.01)
     forward_request(proxied, response.set_result)
     assert await response == Response(503, "the response timed out")
@@ -129,7 +129,7 @@ async def _unreachable() -> None:
     port = server.sockets[0].getsockname()[1]
     server.close()
     await server.wait_closed()
-    failure: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    failure: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     connect = lambda client: TcpStream(("127.0.0.1", port), None, client)  # noqa: E731 - one expression
     forward_request(ProxyResponse("GET", b"", connect, lambda text: Response(503, text)), failure.set_result)
     assert (await failure).body == f"dial tcp 127.0.0.1:{port}: connect: connection refused"
