@@ -26,6 +26,8 @@ DISCOVERY_TIMEOUT: Final = 5.0
 _AGGREGATOR: Final = UserInfo("system:kube-aggregator", (MASTERS_GROUP,))
 _SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 _UNAVAILABLE: Final = Response(503, "service unavailable\n", content_type=PLAIN_TEXT)
+#: Segments that another server may remove: it would then serve another path than the authorized one.
+_AMBIGUOUS_SEGMENTS: Final = ("", ".", "..")
 _OBJECT_PATH_LENGTH: Final = 3
 Connector: TypeAlias = Callable[[SessionClient], ByteStream]
 
@@ -69,8 +71,8 @@ class AggregatedApis:
 
     def find(self, path: str) -> Obj | None:
         """Return the APIService that announces the server of a path; None if the platform answers the request."""
-        segments = path.split("/", 4)
-        if len(segments) < 4 or segments[1] != "apis" or not segments[2] or not segments[3]:
+        segments = path.removesuffix("/").split("/")
+        if len(segments) < 4 or segments[1] != "apis" or any(each in _AMBIGUOUS_SEGMENTS for each in segments[1:]):
             return None
         api_service = self._objects.get(Key(API_SERVICE, "", f"{segments[3]}.{segments[2]}"))
         return None if api_service is None or not self.is_aggregated(api_service) else api_service

@@ -46,7 +46,8 @@ def encode_request(request: ApiRequest, path: str, host: str, headers: Iterable[
     target = quote(path, safe=_PATH_SAFE) + (f"?{query}" if query else "")
     lines = [f"{request.method} {target} HTTP/1.1", f"host: {host}"]
     for name, values in request.headers.items():
-        if name not in _DROPPED_HEADERS and not name.startswith(_DROPPED_PREFIXES):
+        # Some servers do not distinguish `_` and `-` in the names of headers.
+        if name not in _DROPPED_HEADERS and not name.replace("_", "-").startswith(_DROPPED_PREFIXES):
             lines += [f"{name}: {value}" for value in values.split(HEADER_SEPARATOR)]
     lines += [f"{name}: {value}" for name, value in headers]
     if request.body or request.method in {"POST", "PUT", "PATCH"}:

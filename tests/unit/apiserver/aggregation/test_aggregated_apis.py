@@ -88,7 +88,13 @@ def test_request_is_passed_on_with_the_user_and_without_credentials() -> None:
     garden = Garden()
     garden.add_service(ports=[{"port": 443}])
     garden.add_endpoints()
-    spoofed = {"x-remote-user": "root", "authorization": "Bearer t", "connection": "x", "accept": "application/json"}
+    spoofed = {
+        "x-remote-user": "root",
+        "x_remote_group": "root",
+        "authorization": "Bearer t",
+        "connection": "x",
+        "accept": "application/json",
+    }
     owner = ANNA._replace(groups=("system:masters",))
     answer = garden.answer(f"{PATH}/namespaces/a b/roses?limit=5", owner, **spoofed)
     assert head_of(answer)[:2] == [f"GET {PATH}/namespaces/a%20b/roses?limit=5 HTTP/1.1", "host: 10.1.2.3:8443"]
@@ -138,6 +144,14 @@ def test_request_is_authorized_as_a_request_for_the_resource() -> None:
         assert denied.code == 403, path
     message = f'cannot watch resource "roses" in API group "{GROUP}" at the cluster scope'
     assert message in garden.answer(f"{PATH}/roses?watch=true", ANNA).body["message"]
+
+
+@pytest.mark.parametrize("path", [f"{PATH}//roses", f"{PATH}/./roses", f"{PATH}/namespaces/team-a/roses/../../b/roses"])
+def test_path_that_a_server_may_read_otherwise_is_not_passed_on(path: str) -> None:
+    garden = Garden()
+    garden.add_service(type="ExternalName", externalName="x")
+    assert isinstance(garden.answer(f"{PATH}/roses/"), ProxyResponse)
+    assert garden.answer(path).code == 404
 
 
 def test_group_version_of_the_platform_is_not_passed_on() -> None:
