@@ -376,8 +376,6 @@ def build_security(
     ]
     handlers = {"token": TokenRequestHandler(objects, tokens).handlers()}
     guarded_resources = with_subresource_handlers(guarded_resources, scheme.SERVICE_ACCOUNT, handlers)
-    return ServerSecurity(
-        AuthFilters(OwnerPodsAuthorizer(rbac_authorizer, find_pods_denial_reason), tokens),
-        rbac_authorizer,
-        [*guarded_resources, *AccessReviews(rbac_authorizer, tokens).resources()],
-    )
+    auth_filters = AuthFilters(OwnerPodsAuthorizer(rbac_authorizer, find_pods_denial_reason), tokens)
+    reviews = AccessReviews(rbac_authorizer, tokens, lambda: auth_filters.external_tokens)
+    return ServerSecurity(auth_filters, rbac_authorizer, [*guarded_resources, *reviews.resources()])
