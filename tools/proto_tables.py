@@ -41,6 +41,7 @@ ROOTS: Final = (
     *("discovery.v1.EndpointSlice", "node.v1.RuntimeClass", "meta.v1.DeleteOptions", "meta.v1.Status"),
     "admissionregistration.v1.MutatingWebhookConfiguration",
     "admissionregistration.v1.ValidatingWebhookConfiguration",
+    "certificates.v1.CertificateSigningRequest",
 )
 #: Types whose encoding differs from their Go declaration; the decoder implements them.
 WIRE_TYPES: Final = {
@@ -53,6 +54,7 @@ WIRE_TYPES: Final = {
     "meta.v1.Verbs": "items",
     "authentication.v1.ExtraValue": "items",
     "authorization.v1.ExtraValue": "items",
+    "certificates.v1.ExtraValue": "items",
     "types.UID": "string",
     "types.NodeName": "string",
 }

@@ -84,6 +84,8 @@ class PlatformPorts:
     #: The store's history of changes.
     history: ChangeHistory = no_history
     pacing: DecisionPacing = IN_PROCESS_PACING
+    #: Further controllers of the API.
+    api_controllers: Sequence[Controller] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def _group_controllers(
         *node_controllers,
         (controller_groups.RUNTIME, ports.pod_controllers),
         (controller_groups.CLOUD, ports.machine_controllers),
-        (controller_groups.API, (EventExpiry(),) if settings.with_api else ()),
+        (controller_groups.API, (EventExpiry(), *ports.api_controllers) if settings.with_api else ()),
         (controller_groups.COSTS, _cost_controllers(ports, settings) if settings.with_costs else ()),
         (
             controller_groups.ADMISSION,

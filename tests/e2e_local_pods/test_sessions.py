@@ -198,6 +198,34 @@ def test_kubectl_forwards_port(platform: UpProcess, variables: dict[str, str]) -
                 assert len(answer.read()) == 300_000
 
 
+def test_debug_starts_an_ephemeral_container_once(platform: UpProcess) -> None:
+    image = platform.kubectl("get", "pod", "idle", "-o", "jsonpath={.spec.containers[0].image}")
+    command = ("--", "sh", "-c", "echo found; exit 3")
+    platform.kubectl("debug", "idle", f"--image={image}", "--container=debugger", *command)
+    path = "{.status.ephemeralContainerStatuses[0].state.terminated.exitCode}"
+    platform.kubectl("wait", "pod/idle", f"--for=jsonpath={path}=3", PATIENCE)
+    assert platform.kubectl("logs", "idle", "-c", "debugger") == "found\n"
+    platform.kubectl("debug", "idle", f"--image={image}", "--container=second", "--", "sleep", "1000")
+    path = "{.status.ephemeralContainerStatuses[1].state.running}"
+    platform.kubectl("wait", "pod/idle", f"--for=jsonpath={path}", PATIENCE)
+    assert run(platform, "exec", "idle", "-c", "second", "--", "echo", "in it").stdout == b"in it\n"
+    pod = json.loads(platform.kubectl("get", "pod", "idle", "-o", "json"))
+    assert [each["restartCount"] for each in pod["status"]["ephemeralContainerStatuses"]] == [0, 0]
+    assert pod["status"]["phase"] == "Running"
+    assert platform.kubectl("get", "pod", "idle", "--no-headers").split()[1] == "1/1"
+
+
+def test_proxy_reaches_the_port_of_a_pod_and_of_a_service(platform: UpProcess) -> None:
+    path = "/api/v1/namespaces/default"
+    platform.kubectl("label", "pod", "server", "app=server")
+    platform.kubectl("create", "service", "clusterip", "server", "--tcp=80:8000")
+    for target in ("pods/server:8000", "services/server:80", "services/server:80-8000"):
+        assert run(platform, "get", "--raw", f"{path}/{target}/proxy/page?q=1").stdout == b"x" * 300000, target
+    failed = run(platform, "get", "--raw", f"{path}/pods/server:9/proxy/")
+    assert b"(ServiceUnavailable): error trying to reach service" in failed.stderr
+    assert b"dial tcp4 127.0.0.1:9: connect: connection refused" in failed.stderr
+
+
 def test_forwarding_to_closed_port_reports_connection_refused(platform: UpProcess) -> None:
     with child(platform, "port-forward", "pod/server", ":9") as forwarding:
         assert forwarding.stdout is not None

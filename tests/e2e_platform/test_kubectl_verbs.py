@@ -98,7 +98,8 @@ READS = [
     ("auth can-i --list", r"\*\.\* +\[\] +\[\] +\[\*\]$"),
     ("version", r"Server Version: v1\.32\.0\+batchyard$"),
     ("cluster-info", r".*Kubernetes control plane.* is running at "),
-    ("!get csr", r'error: the server doesn\'t have a resource type "csr"$'),
+    ("api-resources --api-group=certificates.k8s.io -o name", r"certificatesigningrequests\.certificates\.k8s\.io$"),
+    ("!get csinodes", r'error: the server doesn\'t have a resource type "csinodes"$'),
 ]
 
 

@@ -46,9 +46,10 @@ def config_map(name: str, size: int = 1) -> dict[str, Any]:
 def test_data_directory_and_files_are_private(platform: UpProcess) -> None:
     folder = folder_of(platform)
     assert folder.stat().st_mode & 0o777 == 0o700
-    modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+    modes = {file.name: file.stat().st_mode & 0o777 for file in folder.rglob("*") if file.is_file()}
     assert {"journal.db", "journal.db-wal", "journal.mark", "kubeconfig", "server.pem", "up.json"} <= modes.keys()
     assert set(modes.values()) == {0o600}
+    assert {entry.stat().st_mode & 0o777 for entry in folder.iterdir() if entry.is_dir()} == {0o700}
 
 
 def test_second_platform_in_same_folder_is_rejected_with_pid_of_first(

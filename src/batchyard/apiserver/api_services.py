@@ -112,10 +112,12 @@ def with_available_condition(api_service: Obj, served_names: Mapping[str, Any], 
     The APIService itself is returned if it already has this condition.
     """
     is_served = api_service["metadata"]["name"] in served_names
+    if not is_served and api_service["spec"].get("service"):
+        return api_service  # the checks of aggregated APIs write the condition
     reason, message = (
         ("Local", "Local APIServices are always available")
         if is_served
-        else ("NotProxied", "batchyard does not proxy requests to other API servers")
+        else ("NotServed", "batchyard does not serve this group and version, and the APIService names no Service")
     )
     status = api_service.get("status") or {}
     old_conditions = status.get("conditions") or []

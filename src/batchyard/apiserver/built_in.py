@@ -11,10 +11,11 @@ from batchyard.api import conversion, scheme, validation
 from batchyard.api.conversion import TimeLocations, WireTimesCache, time_locations
 from batchyard.api.errors import FieldError
 from batchyard.api.manifests import DecodedObject, decode_unvalidated
-from batchyard.api.meta import QUANTITY_LENGTH_MAX, Obj
+from batchyard.api.meta import QUANTITY_LENGTH_MAX, Obj, with_metadata
 from batchyard.api.printing import Column, columns, row
 from batchyard.api.scheme import FILE_KINDS, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
 from batchyard.api.times import days_in_month
+from batchyard.api.validation import containers, rules
 from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import merge_schema_of_kind
 from batchyard.apiserver.resources import Resource, no_decoding_error
@@ -242,6 +243,71 @@ class BuiltInStrategy:
     def schemas(self, version: str) -> Mapping[str, Any]:
         """Return the OpenAPI schemas of the kind in a version, including referenced ones, by name."""
         return schemas_of(kind_info(self._constant), version)
+
+
+# Ephemeral containers: `kubectl debug` adds them to pods that run.
+#
+# Sources: Kubernetes's pkg/registry/core/pod/strategy.go (podEphemeralContainersStrategy) and pkg/apis/core/validation.
+
+
+_EPHEMERAL: Final = "ephemeralContainers"
+_EPHEMERAL_PATH: Final = f"spec.{_EPHEMERAL}"
+#: Fields that ephemeral containers cannot have.
+_FORBIDDEN_FIELDS: Final = ("ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+_FORBIDDEN_MESSAGE: Final = "cannot be set for an Ephemeral Container"
+
+
+class EphemeralContainersStrategy(BuiltInStrategy):
+    """The API logic of the subresource `ephemeralcontainers`, which only adds ephemeral containers to a pod."""
+
+    def __init__(self) -> None:
+        super().__init__(scheme.POD)
+
+    def prepare_update(self, new: dict[str, Any], old: Obj) -> dict[str, Any]:
+        """Return the old pod with the ephemeral containers of the new one."""
+        version = new["metadata"].get("resourceVersion") or old["metadata"]["resourceVersion"]
+        spec = {**old["spec"], _EPHEMERAL: new["spec"].get(_EPHEMERAL) or []}
+        return {**with_metadata(old, resourceVersion=version), "spec": spec}
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """Return the errors of the added containers, and of changes of those that exist."""
+        return [*_ephemeral_container_errors(new["spec"]), *_changed_container_errors(new["spec"], old["spec"])]
+
+
+def _ephemeral_container_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    init_containers, added_containers = spec.get("initContainers") or [], spec[_EPHEMERAL]
+    names = [each["name"] for each in (*spec["containers"], *init_containers)]
+    volumes = dict.fromkeys(volume["name"] for volume in spec.get("volumes") or ())
+    # The common rules of containers: the ephemeral ones are checked as if they were further init containers.
+    checked_spec = {**spec, "initContainers": [*init_containers, *added_containers]}
+    for fault in containers.containers_errors(checked_spec, volumes, "spec"):
+        prefix, _, suffix = fault.path.partition("]")
+        index = int(prefix.removeprefix("spec.initContainers[")) if prefix.startswith("spec.initContainers[") else -1
+        if index >= len(init_containers):
+            yield fault._replace(path=f"{_EPHEMERAL_PATH}[{index - len(init_containers)}]{suffix}")
+    for index, container in enumerate(added_containers):
+        path, target = f"{_EPHEMERAL_PATH}[{index}]", container.get("targetContainerName")
+        if target and target not in names:
+            yield rules.not_found(f"{path}.targetContainerName", target, "")
+        for field in _FORBIDDEN_FIELDS:
+            if container.get(field):
+                yield rules.forbidden(f"{path}.{field}", _FORBIDDEN_MESSAGE, "")
+        for mount_index, mount in enumerate(container.get("volumeMounts") or ()):
+            for field in ("subPath", "subPathExpr"):
+                if mount.get(field):
+                    yield rules.forbidden(f"{path}.volumeMounts[{mount_index}].{field}", _FORBIDDEN_MESSAGE, "")
+
+
+def _changed_container_errors(spec: Mapping[str, Any], old_spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    containers_by_name = {container["name"]: container for container in spec[_EPHEMERAL]}
+    for old_container in old_spec.get(_EPHEMERAL) or ():
+        name = old_container["name"]
+        if name not in containers_by_name:
+            message = f'existing ephemeral containers "{name}" may not be removed\n'
+            yield rules.forbidden(_EPHEMERAL_PATH, message, "")
+        elif containers_by_name[name] != old_container:
+            message = f'existing ephemeral containers "{name}" may not be changed\n'
+            yield rules.forbidden(_EPHEMERAL_PATH, message, "")
 
 
 #: Source: Kubernetes's pkg/registry/batch/job/strategy.go.

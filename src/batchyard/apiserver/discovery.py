@@ -1,7 +1,7 @@
 """Discovery documents of the API: groups, versions and resources."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.api.custom_kinds import version_priority
 from batchyard.api.scheme import ServedKind
@@ -18,6 +18,8 @@ VERSION: Final = {
     "platform": "linux/amd64",
     **dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler"), ""),
 }
+ResourceLists: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
+"""The APIResourceLists of aggregated APIs, by group and version."""
 _SINGLE_OBJECT_VERBS: Final = [verb for verb in VERBS if verb != "deletecollection"]
 _SUBRESOURCE_VERBS: Final = ["get", "patch", "update"]
 #: The groups that come first, in the order of Kubernetes, which determines that of `kubectl get all`.
@@ -28,6 +30,7 @@ _FIRST_GROUPS: Final = (
     "authorization.k8s.io",
     "autoscaling",
     "batch",
+    "certificates.k8s.io",
     "networking.k8s.io",
     "policy",
     "rbac.authorization.k8s.io",
@@ -40,12 +43,21 @@ _FIRST_GROUPS: Final = (
 )
 
 
+class AggregatedResources(Protocol):
+    """The resources of the servers of aggregated APIs; `edition` changes with them."""
+
+    edition: int
+    resource_lists: dict[tuple[str, str], Mapping[str, Any]]
+
+
 class Discovery:
     """The API discovery documents, rebuilt when the served resources change."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
-        self._edition = -1
+        self._edition = (-1, 0)
+        #: The APIs of other servers; None if there are none.
+        self.aggregated_apis: AggregatedResources | None = None
         self._documents_by_path: dict[str, Mapping[str, Any]] = {}
 
     def document(self, path: str, *, is_aggregated: bool) -> Mapping[str, Any] | None:
@@ -53,27 +65,35 @@ class Discovery:
 
         Aggregated documents exist only for `/api` and `/apis`.
         """
-        if self._edition != self._resources.edition:
-            self._edition = self._resources.edition
-            self._documents_by_path = _build_documents(self._resources.all())
+        apis = self.aggregated_apis
+        edition = (self._resources.edition, 0 if apis is None else apis.edition)
+        if self._edition != edition:
+            self._edition = edition
+            aggregated_lists = {} if apis is None else apis.resource_lists
+            self._documents_by_path = _build_documents(self._resources.all(), aggregated_lists)
         path_key = path.strip("/")
         return self._documents_by_path.get(f"{path_key}?aggregated" if is_aggregated else path_key)
 
 
-def _build_documents(resources: Sequence[Resource]) -> dict[str, Mapping[str, Any]]:
+def _build_documents(resources: Sequence[Resource], aggregated_lists: ResourceLists) -> dict[str, Mapping[str, Any]]:
     groups = versions_by_group(resources)
+    own_groups = dict(groups)
+    for group, version in aggregated_lists:
+        groups[group] = sorted({*groups.get(group, ()), version}, key=version_priority, reverse=True)
     group_documents = [_group_document(name, versions) for name, versions in groups.items() if name]
     documents: dict[str, Mapping[str, Any]] = {
         "version": VERSION,
         "api": {"kind": "APIVersions", "versions": groups.get("", []), "serverAddressByClientCIDRs": []},
         "apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": group_documents},
-        "api?aggregated": _aggregated_document(resources, {"": groups.get("", [])}),
-        "apis?aggregated": _aggregated_document(resources, {name: groups[name] for name in groups if name}),
+        "api?aggregated": _aggregated_document(resources, {"": groups.get("", [])}, {}),
+        "apis?aggregated": _aggregated_document(
+            resources, {name: groups[name] for name in groups if name}, aggregated_lists
+        ),
     }
     for name, versions in groups.items():
         if name:
             documents[f"apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **_group_document(name, versions)}
-        for version in versions:
+        for version in own_groups.get(name, ()):
             path = f"apis/{name}/{version}" if name else f"api/{version}"
             documents[path] = _resource_list(name, version, _resources_in(resources, name, version))
     paths = {path.partition("?")[0] for path in documents} | {*HEALTH_ENDPOINTS, "openapi/v2", "openapi/v3"}
@@ -120,6 +140,7 @@ def _resource_list(group: str, version: str, resources: Sequence[Resource]) -> d
         resource_entries += [
             {"name": f"{served_kind.plural}/{part}", "singularName": "", **common_fields, "verbs": _SUBRESOURCE_VERBS}
             for part in resource.subresources
+            if part not in resource.handlers
         ]
         resource_entries += [
             {
@@ -142,14 +163,18 @@ def _differing_group_version(handlers: EndpointHandlers, group: str, version: st
     return {} if is_same else {"group": handlers.group, "version": handlers.version}
 
 
-def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _aggregated_document(
+    resources: Sequence[Resource], groups: Mapping[str, Sequence[str]], aggregated_lists: ResourceLists
+) -> dict[str, Any]:
     items = [
         {
             "metadata": {"name": name} if name else {},
             "versions": [
                 {
                     "version": version,
-                    "resources": [_discovery_entry(each, version) for each in _resources_in(resources, name, version)],
+                    "resources": _aggregated_entries(aggregated_lists[name, version], name, version)
+                    if (name, version) in aggregated_lists
+                    else [_discovery_entry(each, version) for each in _resources_in(resources, name, version)],
                     "freshness": "Current",
                 }
                 for version in versions
@@ -158,6 +183,29 @@ def _aggregated_document(resources: Sequence[Resource], groups: Mapping[str, Seq
         for name, versions in groups.items()
     ]
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+
+
+def _aggregated_entries(resource_list: Mapping[str, Any], group: str, version: str) -> list[dict[str, Any]]:
+    """Convert the resource list of another server to entries of an aggregated discovery document."""
+    entries: dict[str, dict[str, Any]] = {}
+    for resource in sorted(resource_list["resources"], key=lambda each: each["name"].count("/")):
+        name, _, subresource = resource["name"].partition("/")
+        kind = {"group": resource.get("group") or group, "version": resource.get("version") or version}
+        kind = {**kind, "kind": resource.get("kind", "")}
+        if subresource:
+            subresource_entry = {"subresource": subresource, "responseKind": kind, "verbs": resource["verbs"]}
+            entries.setdefault(name, {"resource": name}).setdefault("subresources", []).append(subresource_entry)
+            continue
+        names = {field: resource[field] for field in ("shortNames", "categories") if resource.get(field)}
+        entries[name] = {
+            "resource": name,
+            "responseKind": kind,
+            "scope": "Namespaced" if resource.get("namespaced") else "Cluster",
+            "singularResource": resource.get("singularName", ""),
+            "verbs": resource["verbs"],
+            **names,
+        }
+    return list(entries.values())
 
 
 def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
@@ -172,7 +220,9 @@ def _discovery_entry(resource: Resource, version: str) -> dict[str, Any]:
         **_short_names_and_categories(served_kind),
     }
     subresource_entries = [
-        {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS} for part in resource.subresources
+        {"subresource": part, "responseKind": kind, "verbs": _SUBRESOURCE_VERBS}
+        for part in resource.subresources
+        if part not in resource.handlers
     ]
     subresource_entries += [
         {

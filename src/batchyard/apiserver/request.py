@@ -52,6 +52,10 @@ def has_read_only_token(user: UserInfo) -> bool:
 ANONYMOUS: Final = UserInfo("system:anonymous", (UNAUTHENTICATED_GROUP,))
 
 
+#: The user of a request whose token is not authenticated yet. It has no rights and is in no group.
+PENDING_USER: Final = UserInfo("system:pending", ())
+
+
 def certificate_user(name: str, groups: tuple[str, ...]) -> UserInfo:
     """Return the user that a verified client certificate names, with `system:authenticated` as a further group."""
     return UserInfo(name, (*groups, AUTHENTICATED_GROUP))
@@ -280,10 +284,26 @@ class DeferredResponse:
     then: Callable[[Callable[[Response], None]], None]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class ProxyResponse:
+    """A response that another server gives: a request to send to it, and how to connect to it."""
+
+    method: str
+    #: The encoded head and body of the request.
+    request: bytes
+    connect: Callable[[SessionClient], ByteStream]
+    #: Returns the response for a failure to connect or a malformed response.
+    failure: Callable[[str], Response]
+    #: The seconds within which the response must begin; 0 for the default.
+    timeout: float = 0.0
+    #: Headers that are added to the response of the other server.
+    added_headers: tuple[tuple[str, str], ...] = ()
+
+
 UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
 StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
 """A response that can be sent immediately."""
-AnyResponse: TypeAlias = StartedResponse | DeferredResponse
+AnyResponse: TypeAlias = StartedResponse | DeferredResponse | ProxyResponse
 
 
 #: The media types of patches.

@@ -117,6 +117,8 @@ class Resource(NamedTuple):
     is_adoptable: bool = False
     #: Whether deletecollection is supported.
     supports_deletecollection: bool = True
+    #: Completes a new object with the user that creates it; None for kinds that do not store their creator.
+    complete_new: Callable[[Obj, UserInfo], Obj] | None = None
     #: The default propagation policy, and the warning if a delete relies on it.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""
@@ -141,6 +143,10 @@ class Resources:
     def find(self, group: str, version: str, plural: str) -> Resource | None:
         """Return the resource with a group, version and plural name; None if it is not served."""
         return self._resources_by_path.get((group, version, plural))
+
+    def is_group_version_served(self, group: str, version: str) -> bool:
+        """Return whether a resource with a group and version is served."""
+        return any(key[:2] == (group, version) for key in self._resources_by_path)
 
     def is_namespaced(self, api_version: str, kind: str) -> bool | None:
         """Return whether objects of a kind have namespaces; None if the kind is not served."""

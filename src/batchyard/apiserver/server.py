@@ -7,8 +7,10 @@ from urllib.parse import urlencode
 
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
+from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, aggregated_attributes
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
+from batchyard.apiserver.auth.tokens import ExternalTokens
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
@@ -131,6 +133,7 @@ class ApiServer:
         self._audit = audit
         self._discovery = Discovery(resources)
         self._openapi = OpenApi(resources)
+        self._aggregated_apis: AggregatedApis | None = None
         self._get_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._post_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
@@ -170,6 +173,17 @@ class ApiServer:
         """Authenticate a request before its body is read. Raises StatusError if authentication fails."""
         return self._auth_filters.authenticate(request)
 
+    def finish_authentication(self, request: ApiRequest, on_done: Callable[[ApiRequest | None], None]) -> None:
+        """Authenticate a request of PENDING_USER. `on_done` later gets it with its user, or None if that fails.
+
+        Raises StatusError if too many requests wait.
+        """
+        self._auth_filters.finish_authentication(request, on_done)
+
+    def set_external_tokens(self, external_tokens: ExternalTokens) -> None:
+        """Set the authenticator of tokens of other issuers."""
+        self._auth_filters.external_tokens = external_tokens
+
     def begins_watch(self, request: ApiRequest) -> bool:
         """Return whether a request with `watch` starts a watch: whether it is a GET of a resource without a name."""
         path = parse_resource_path(self._resources, request.path)
@@ -183,7 +197,7 @@ class ApiServer:
             path = parse_resource_path(self._resources, request.path)
             sender_request = effective_request = self._auth_filters.authenticate(request)
             effective_request = self._auth_filters.impersonate(sender_request)
-            response = _with_deprecation_warning(self._handle_request(effective_request, path), path)
+            response = _with_deprecation_warning(self._route(effective_request, path), path)
         except StatusError as error:
             response = error.response()
         finally:
@@ -205,6 +219,10 @@ class ApiServer:
             respond(response)
 
         return DeferredResponse(lambda respond: deferred_response.then(partial(audit_and_respond, respond)))
+
+    def set_aggregation(self, apis: AggregatedApis) -> None:
+        """Set the APIs of other servers, to which requests are passed on."""
+        self._aggregated_apis = self._discovery.aggregated_apis = apis
 
     def _handle_request(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
         self._authorize(request, path)
@@ -237,6 +255,15 @@ class ApiServer:
         if path.name:
             return handler.get(request, path)
         return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
+
+    def _route(self, request: ApiRequest, path: ResourcePath | None) -> AnyResponse:
+        """Answer a request, or pass it on to the server of an aggregated API."""
+        apis = self._aggregated_apis
+        api_service = apis.find(request.path) if path is None and apis is not None else None
+        if apis is None or api_service is None:
+            return self._handle_request(request, path)
+        self._auth_filters.authorize_attributes(aggregated_attributes(request))
+        return apis.forward(request, api_service)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
         """Raise StatusError if the user may not perform a request; POST handlers check their requests themselves."""

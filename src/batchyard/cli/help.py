@@ -46,7 +46,7 @@ _OPTIONS_BY_GROUP: Final[Mapping[str, Sequence[str]]] = {
     "API requests": ("--kube-api-",),
     "Webhooks": ("--webhook-",),
     "Shadow mode": ("--shadow", "--for", "--patience"),
-    _NETWORK: ("--port", "--grafana-port", "--listen", "--insecure-loopback"),
+    _NETWORK: ("--port", "--grafana-port", "--listen", "--insecure-loopback", "--authentication-"),
     _CLUSTER: ("--kubeconfig", "--context", "--data-dir", "--state"),
     _OUTPUT: (
         *("--output", "--report", "--html", "--events", "--audit-log", "--otlp", "--log-", "--verbose", "--help"),

@@ -14,6 +14,7 @@ from batchyard.apiserver.api_services import api_service_resource
 from batchyard.apiserver.auth.security import build_security
 from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.certificates.requests import CertificateRequests
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import (
@@ -22,6 +23,7 @@ from batchyard.apiserver.request import (
     AnyResponse,
     ApiRequest,
     DeferredResponse,
+    ProxyResponse,
     Response,
     StreamingResponse,
     UpgradeResponse,
@@ -125,7 +127,9 @@ class Api:
         self.stored.subscribe(self.containers)
         self.index = SchedulerCache()
         served = with_subresources(built_in, self.stored, self.containers, self.index, self.stored.kernel.now)
-        security = build_security(self.stored, served, self.tokens)
+        certificate_requests = CertificateRequests(self.stored, self.stored.kernel.now)
+        security = build_security(self.stored, [*served, certificate_requests.resource()], self.tokens)
+        certificate_requests.authorizer = security.rbac
         self.stored.store.listen(security.rbac.observe)
         self.audited: list[AuditedRequest] = []
         now, resources = self.stored.kernel.now, Resources(security.resources)
@@ -169,7 +173,7 @@ class Api:
     def stream(self, path: str) -> StreamingResponse:
         """The streaming answer of a path."""
         answer = self._answer("GET", path, None, {}, OWNER)
-        assert not isinstance(answer, Response | UpgradeResponse | DeferredResponse), answer
+        assert not isinstance(answer, Response | UpgradeResponse | DeferredResponse | ProxyResponse), answer
         return answer
 
     def answer(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> AnyResponse:

@@ -1,10 +1,11 @@
 """Access reviews."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from batchyard.apiserver.request import UserInfo
+from batchyard.apiserver.request import PENDING_USER, DeferredResponse, Response, UserInfo
 from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 
@@ -106,3 +107,41 @@ def test_invalid_review_reports_field(sent: dict[str, Any], field: str) -> None:
     assert [cause["field"] for cause in answer.body["details"]["causes"]] == [field]
     empty: dict[str, Any] = {"spec": {"resourceAttributes": {}}}
     assert Api().ask("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", empty).code == 201
+
+
+class OtherTokens:
+    """Knows the token `good` at once, and `late` after `finish`."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[UserInfo | None], None]] = []
+
+    def find_user(self, token: str) -> UserInfo | None:
+        return {"good": UserInfo("ada", ("a",)), "late": PENDING_USER}.get(token)
+
+    def finish(self, token: str, on_result: Callable[[UserInfo | None], None]) -> None:
+        self.waiting.append(on_result)
+
+
+def token_review(api: Api, token: str, **spec: Any) -> Any:
+    """The answer to a review of a token."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token, **spec}}
+    return api.answer("POST", "/apis/authentication.k8s.io/v1/tokenreviews", review)
+
+
+def test_token_of_another_issuer_is_reviewed_for_the_audience_of_the_server() -> None:
+    api, issuer = Api(), "https://kubernetes.default.svc"
+    api.server.set_external_tokens(OtherTokens())
+    status = token_review(api, "good").body["status"]
+    assert status == {"authenticated": True, "user": {"username": "ada", "groups": ["a"]}, "audiences": [issuer]}
+    assert "error" in token_review(api, "good", audiences=["other"]).body["status"]
+    assert "error" in token_review(api, "bad").body["status"]
+
+
+def test_review_of_a_token_waits_for_the_keys_of_its_issuer() -> None:
+    api, tokens, answers = Api(), OtherTokens(), list[Response]()
+    api.server.set_external_tokens(tokens)
+    answer = token_review(api, "late")
+    assert isinstance(answer, DeferredResponse)
+    answer.then(answers.append)
+    tokens.waiting[0](UserInfo("eve", ()))
+    assert answers[0].body["status"]["user"] == {"username": "eve"}

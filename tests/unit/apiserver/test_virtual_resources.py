@@ -112,8 +112,12 @@ def test_api_service_with_service_is_stored() -> None:
     other = {**sent, "metadata": {"name": "v1.example.com"}, "spec": {**spec, "group": "example.com", "version": "v1"}}
     api.post(SERVICES, other)
     api.settle()
-    result = api.get(f"{SERVICES}/v1.example.com")
-    assert [(each["status"], each["reason"]) for each in result["status"]["conditions"]] == [("False", "NotProxied")]
+    assert not api.get(f"{SERVICES}/v1.example.com").get("status")  # the checks of aggregated APIs write it
+    unserved = {**other["spec"], "group": "other.example.com", "service": None}
+    api.post(SERVICES, {**other, "metadata": {"name": "v1.other.example.com"}, "spec": unserved})
+    api.settle()
+    result = api.get(f"{SERVICES}/v1.other.example.com")
+    assert [(each["status"], each["reason"]) for each in result["status"]["conditions"]] == [("False", "NotServed")]
     assert isinstance(api.watch(f"{SERVICES}?watch=true"), WatchStream)
 
 

@@ -99,10 +99,15 @@ def verb_of(request: ApiRequest, path: ResourcePath | None) -> str:
     """
     if path is None:
         return request.method.lower()
+    return verb_of_segments(request, has_name=bool(path.name))
+
+
+def verb_of_segments(request: ApiRequest, *, has_name: bool) -> str:
+    """Return the Kubernetes verb of a request for a resource, or with `has_name` for one of its objects."""
     verb = _VERBS.get(request.method, "")
-    if verb == "get" and not path.name:
+    if verb == "get" and not has_name:
         return "watch" if request.has_flag("watch") else "list"
-    return "deletecollection" if verb == "delete" and not path.name else verb
+    return "deletecollection" if verb == "delete" and not has_name else verb
 
 
 # Rules of roles: what a rule allows, and which rules other rules cover.
@@ -356,6 +361,12 @@ _BOOTSTRAP_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
         RbacRule(("create",), ("authentication.k8s.io",), ("tokenreviews",)),
         RbacRule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",)),
     ),
+    **{
+        f"system:certificates.k8s.io:{signer}-approver": (
+            RbacRule(("approve",), ("certificates.k8s.io",), ("signers",), (f"kubernetes.io/{signer}",)),
+        )
+        for signer in ("kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving", "legacy-unknown")
+    },
     "system:aggregate-to-admin": (
         RbacRule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),
         RbacRule((*_WRITE_VERBS, *_READ_VERBS), (GROUP,), ("rolebindings", "roles")),

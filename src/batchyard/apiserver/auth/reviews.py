@@ -5,7 +5,7 @@ Authentication: TokenReview, SelfSubjectReview, TokenRequest.
 Sources: Kubernetes's pkg/registry/{authorization,authentication}, pkg/apis/authorization/validation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
@@ -14,9 +14,11 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.times import format_time
 from batchyard.api.validation import rules
 from batchyard.apiserver.auth.authorization import RbacAuthorizer, RequestAttributes
-from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
+from batchyard.apiserver.auth.tokens import ISSUER, ExternalTokens, TokenIssuer
 from batchyard.apiserver.request import (
+    PENDING_USER,
     ApiRequest,
+    DeferredResponse,
     Response,
     StatusError,
     UserInfo,
@@ -35,16 +37,23 @@ AUTHENTICATION: Final = "authentication.k8s.io"
 _VERSION: Final = "v1"
 _ATTRIBUTES_REMEDY: Final = "set the attributes of the request"
 
-ReviewHandler: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any]]
+LaterStatus: TypeAlias = Callable[[Callable[[Mapping[str, Any]], None]], None]
+"""Registers a callback, which later gets the status of a review."""
+ReviewHandler: TypeAlias = Callable[[ApiRequest, Mapping[str, Any], str], Mapping[str, Any] | LaterStatus]
 """Returns the status of a review, from the request, the spec and the namespace of the path."""
+_INVALID_TOKEN_STATUS: Final = {"error": "the token is invalid or has none of the requested audiences"}
 
 
 class AccessReviews:
     """Serves review resources, such as SubjectAccessReview and TokenReview, from RBAC and the token verifier."""
 
-    def __init__(self, rbac: RbacAuthorizer, tokens: TokenIssuer) -> None:
+    def __init__(
+        self, rbac: RbacAuthorizer, tokens: TokenIssuer, find_external_tokens: Callable[[], ExternalTokens | None]
+    ) -> None:
+        """Create the reviews. `find_external_tokens` returns the authenticator of other issuers' tokens, if any."""
         self._rbac = rbac
         self._tokens = tokens
+        self._find_external_tokens = find_external_tokens
 
     def resources(self) -> list[Resource]:
         """Return the review kinds as create-only resources."""
@@ -91,18 +100,23 @@ class AccessReviews:
             "incomplete": False,
         }
 
-    def _token_review(self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
+    def _token_review(
+        self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str
+    ) -> Mapping[str, Any] | LaterStatus:
         token = _string_field(spec, "token")
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
         verified_token = self._tokens.verify_token(token)
         requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
+        external_tokens = self._find_external_tokens()
+        if verified_token is None and external_tokens is not None and ISSUER in requested_audiences:
+            return _review_external_token(external_tokens, token)
         audiences = (
             [] if verified_token is None else [each for each in requested_audiences if each in verified_token.audiences]
         )
         if verified_token is None or not audiences:
-            return {"error": "the token is invalid or has none of the requested audiences"}
-        return {"authenticated": True, "user": verified_token.user.to_json(), "audiences": audiences}
+            return _INVALID_TOKEN_STATUS
+        return _authenticated_status(verified_token.user, audiences)
 
     def _self_subject_review(self, request: ApiRequest, _spec: Mapping[str, Any], _namespace: str) -> Mapping[str, Any]:
         return {"userInfo": request.user.to_json()}
@@ -129,8 +143,26 @@ class AccessReviews:
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
+def _review_external_token(external_tokens: ExternalTokens, token: str) -> Mapping[str, Any] | LaterStatus:
+    """Return the status of a review of another issuer's token. Raises StatusError if too many requests wait."""
+    user = external_tokens.find_user(token)
+    if user is not PENDING_USER:
+        return _external_status(user)
+    callbacks: list[Callable[[Mapping[str, Any]], None]] = []
+    external_tokens.finish(token, lambda outcome: callbacks[0](_external_status(outcome)))
+    return callbacks.append
+
+
+def _external_status(user: UserInfo | None) -> Mapping[str, Any]:
+    return _INVALID_TOKEN_STATUS if user is None else _authenticated_status(user, [ISSUER])
+
+
+def _authenticated_status(user: UserInfo, audiences: Sequence[str]) -> Mapping[str, Any]:
+    return {"authenticated": True, "user": user.to_json(), "audiences": list(audiences)}
+
+
 def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, namespaced: bool = False) -> Resource:
-    def create(request: ApiRequest, namespace: str, name: str) -> Response:
+    def create(request: ApiRequest, namespace: str, name: str) -> Response | DeferredResponse:
         if name:
             raise method_not_allowed_error()
         body = read_body(request).value
@@ -142,6 +174,11 @@ def _review_resource(group: str, kind: str, review_handler: ReviewHandler, *, na
             _check_metadata(kind, metadata, is_namespaced=namespaced)
         status = review_handler(request, _object_field(body, "spec"), namespace)
         result = {"kind": kind, "apiVersion": f"{group}/{_VERSION}", "metadata": metadata, "spec": body.get("spec", {})}
+        if callable(status):
+            later_status = status
+            return DeferredResponse(
+                lambda respond: later_status(lambda final: respond(Response(201, {**result, "status": final})))
+            )
         return Response(201, {**result, "status": status})
 
     singular = kind.lower()

@@ -10,7 +10,7 @@ from batchyard.api.meta import Obj
 from batchyard.apiserver import request as api_request
 from batchyard.apiserver.auth import authorization
 from batchyard.apiserver.auth.reviews import AccessReviews, TokenRequestHandler
-from batchyard.apiserver.auth.tokens import TokenIssuer
+from batchyard.apiserver.auth.tokens import ExternalTokens, TokenIssuer
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH
 from batchyard.apiserver.resources import (
     Resource,
@@ -109,6 +109,8 @@ class AuthFilters:
     def __init__(self, authorizer: authorization.Authorizer, tokens: TokenIssuer) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
+        #: Authenticates the tokens of other issuers; None if only the platform's own tokens are valid.
+        self.external_tokens: ExternalTokens | None = None
 
     @property
     def authorizer(self) -> authorization.Authorizer:
@@ -118,8 +120,11 @@ class AuthFilters:
     def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
         """Return the request with the user of its certificate or token.
 
+        The user is PENDING_USER if only `finish_authentication` can determine the user of the token.
         Raises StatusError if the token is invalid, or if the request has neither and its path is not public.
         """
+        if request.user is api_request.PENDING_USER:
+            raise unauthorized_error()
         if request.user != api_request.ANONYMOUS:
             return request
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -127,12 +132,25 @@ class AuthFilters:
             user = self._tokens.user_of(token.strip())
             if user is None and permits_dashboard_token(request):
                 user = self._dashboard_user(request, token.strip())
+            if user is None and self.external_tokens is not None:
+                user = self.external_tokens.find_user(token.strip())
             if user is None:
                 raise unauthorized_error()
             return request.with_user(user)
         if not _is_public_path(request):
             raise unauthorized_error()
         return request
+
+    def finish_authentication(
+        self, request: api_request.ApiRequest, on_done: Callable[[api_request.ApiRequest | None], None]
+    ) -> None:
+        """Authenticate a request of PENDING_USER. `on_done` later gets it with its user, or None if that fails.
+
+        Raises StatusError if too many requests wait.
+        """
+        token = request.headers.get("authorization", "").partition(" ")[2].strip()
+        assert self.external_tokens is not None, "only tokens of other issuers are pending"
+        self.external_tokens.finish(token, lambda user: on_done(None if user is None else request.with_user(user)))
 
     def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
         """Return the user of a dashboard token; None if it is no dashboard token.
@@ -164,6 +182,10 @@ class AuthFilters:
         attributes = authorization.attributes_of(request, path)
         if verb:
             attributes = attributes._replace(verb=verb)
+        self.authorize_attributes(attributes)
+
+    def authorize_attributes(self, attributes: authorization.RequestAttributes) -> None:
+        """Raise StatusError unless a request with these attributes is allowed."""
         decision = self._authorizer.decide(attributes)
         if not decision.allowed:
             raise authorization.forbidden_error(attributes, decision.reason)
@@ -289,7 +311,7 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
 _POD_KINDS: Final = frozenset({("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")})
-_COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach"})
+_COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach", "ephemeralcontainers"})
 
 
 class OwnerPodsAuthorizer:
@@ -349,11 +371,11 @@ def build_security(
     """
     rbac_authorizer = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac_authorizer).guards()
-    guarded_resources = [resource._replace(guard=guards.get(resource.served_kind.constant)) for resource in resources]
+    guarded_resources = [
+        resource._replace(guard=guards.get(resource.served_kind.constant, resource.guard)) for resource in resources
+    ]
     handlers = {"token": TokenRequestHandler(objects, tokens).handlers()}
     guarded_resources = with_subresource_handlers(guarded_resources, scheme.SERVICE_ACCOUNT, handlers)
-    return ServerSecurity(
-        AuthFilters(OwnerPodsAuthorizer(rbac_authorizer, find_pods_denial_reason), tokens),
-        rbac_authorizer,
-        [*guarded_resources, *AccessReviews(rbac_authorizer, tokens).resources()],
-    )
+    auth_filters = AuthFilters(OwnerPodsAuthorizer(rbac_authorizer, find_pods_denial_reason), tokens)
+    reviews = AccessReviews(rbac_authorizer, tokens, lambda: auth_filters.external_tokens)
+    return ServerSecurity(auth_filters, rbac_authorizer, [*guarded_resources, *reviews.resources()])

@@ -8,7 +8,7 @@ Sources: Kubernetes's pkg/serviceaccount/{claims,jwt}.go and pkg/registry/core/s
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -52,6 +52,23 @@ class Signer(Protocol):
 
     def is_signed(self, message: bytes, signature: bytes) -> bool:
         """Return whether the signature of a message is valid."""
+
+
+TokenOutcome: TypeAlias = UserInfo | None
+"""The user of a token; None if the token is not valid."""
+
+
+class ExternalTokens(Protocol):
+    """Authenticates tokens that other issuers have signed."""
+
+    def find_user(self, token: str) -> UserInfo | None:
+        """Return the user of a token, None if it is not valid, or PENDING_USER if only `finish` can determine that."""
+
+    def finish(self, token: str, on_result: Callable[[TokenOutcome], None]) -> None:
+        """Authenticate a token for which `find_user` returned PENDING_USER; `on_result` gets the outcome later.
+
+        Raises StatusError if too many requests wait.
+        """
 
 
 class VerifiedToken(NamedTuple):

@@ -300,7 +300,9 @@ class WriteHandler:
             schema = path.resource.merge_schema(path.version)
             managed_fields = apply.managed_fields_after_create(new, self._field_manager(path, options), schema)
         _check_write_guard(sent_object.obj, None, path, options)
-        obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
+        complete_new = path.resource.complete_new
+        obj = sent_object.obj if complete_new is None else complete_new(sent_object.obj, options.user)
+        obj = with_metadata(obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
         pod_review = review_security(path.served_kind.constant, obj, None, self._objects)
         warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")

@@ -12,10 +12,13 @@ from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.views import pods
 from batchyard.api.views.pods import SCHEDULED, bound_node, is_terminating, with_condition
 from batchyard.apiserver import request as api_request
+from batchyard.apiserver.built_in import EphemeralContainersStrategy
+from batchyard.apiserver.handlers.write import WriteHandler
 from batchyard.apiserver.resources import (
     ApiObjectStore,
     EndpointHandlers,
     Resource,
+    ResourcePath,
     conflict_error,
     execute_write,
     not_found_error,
@@ -50,6 +53,13 @@ class PodContainers:
             raise not_found_error(_PODS, name)
         return pod_object
 
+    def check_has_process(self, pod: Obj) -> None:
+        """Raise StatusError (400) if a pod is not bound to a node, or is simulated and therefore has no processes."""
+        if not has_host(pod):
+            raise api_request.bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
+        if reason := self.runtime.no_process_reason(pod):
+            raise api_request.bad_request(reason)
+
 
 def select_container(pod: Obj, name: str) -> str:
     """Return the container name to use: `name`, or if it is '' that of the pod's only regular container.
@@ -74,6 +84,34 @@ def select_container(pod: Obj, name: str) -> str:
 def has_host(pod: Obj) -> bool:
     """Return whether a pod is bound to a node, or has container statuses, as in simulations without nodes."""
     return bool(pod["spec"].get("nodeName") or (pod.get("status") or {}).get("containerStatuses"))
+
+
+# Ephemeral containers, which `kubectl debug` adds to pods that run.
+
+
+class EphemeralContainersHandler:
+    """The handler of the subresource `ephemeralcontainers` of pods."""
+
+    def __init__(
+        self, objects: ApiObjectStore, runtime: Containers, pods_resource: Resource, now: Callable[[], Instant]
+    ) -> None:
+        self._writes = WriteHandler(objects, now)
+        self._pods = PodContainers(objects, runtime)
+        self._resource = pods_resource._replace(strategy=EphemeralContainersStrategy(), guard=None)
+
+    def handlers(self) -> EndpointHandlers:
+        """Return the handlers of `pods/NAME/ephemeralcontainers`."""
+        write = dict.fromkeys(("PUT", "PATCH"), self._write)
+        return EndpointHandlers("", "v1", "Pod", {"GET": self._get, **write})
+
+    def _get(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
+        pod = self._pods.get_pod(namespace, name)
+        return api_request.Response(200, self._resource.strategy.render(pod, "v1"))
+
+    def _write(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
+        self._pods.check_has_process(self._pods.get_pod(namespace, name))
+        path = ResourcePath(self._resource, "v1", namespace, name, "ephemeralcontainers", "v1")
+        return self._writes.handle(request, path)
 
 
 _KIND: Final = "Binding"

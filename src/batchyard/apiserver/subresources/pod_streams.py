@@ -1,4 +1,4 @@
-"""Access to pods: `pods/NAME/exec`, `attach`, `portforward`, `proxy`, `ephemeralcontainers` and `log`.
+"""Access to pods: `pods/NAME/exec`, `attach`, `portforward` and `log`.
 
 A simulated pod has no processes, so requests that need one fail. Sources: Kubernetes's
 pkg/registry/core/pod/{rest/subresources.go,strategy.go,storage/storage.go}, pkg/kubelet/server; k8s.io/cri-streaming.
@@ -84,7 +84,6 @@ def _header_values(request: api_request.ApiRequest, header: str) -> list[str]:
     return [value for each in text.split(",") if (value := each.strip())]
 
 
-_PROXY_METHODS: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
 #: Versions of the remote command protocol; with the fifth a client can close stdin.
 COMMAND_V5: Final = "v5.channel.k8s.io"
 COMMAND_V4: Final = "v4.channel.k8s.io"
@@ -97,7 +96,7 @@ _PORTS_MAX: Final = 128
 
 
 class PodStreams:
-    """The handlers of exec, attach and port-forward requests, and of unsupported subresources of pods."""
+    """The handlers of exec, attach and port-forward requests."""
 
     def __init__(self, pods: PodContainers) -> None:
         self._pods = pods
@@ -113,25 +112,12 @@ class PodStreams:
             "attach": upgrade_handlers("PodAttachOptions", self._attach),
             "exec": upgrade_handlers("PodExecOptions", self._execute),
             "portforward": upgrade_handlers("PodPortForwardOptions", self._forward_ports),
-            "proxy": EndpointHandlers(
-                "", "v1", "PodProxyOptions", dict.fromkeys(_PROXY_METHODS, self._reject_proxy), takes_subpath=True
-            ),
-            "ephemeralcontainers": EndpointHandlers(
-                "",
-                "v1",
-                "Pod",
-                {
-                    "GET": self._get_pod,
-                    "PATCH": self._reject_ephemeral_containers,
-                    "PUT": self._reject_ephemeral_containers,
-                },
-            ),
         }
 
     def _execute(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         pod = self._pods.get_pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
-        self._check_has_process(pod)
+        self._pods.check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
         streams, command = _requested_streams(request), request.query_values("command")
         if not command:
@@ -142,7 +128,7 @@ class PodStreams:
     def _attach(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         pod = self._pods.get_pod(namespace, name)
         container = select_container(pod, request.query.get("container", ""))
-        self._check_has_process(pod)
+        self._pods.check_has_process(pod)
         upgrade = negotiate_upgrade(request, (COMMAND_V5, COMMAND_V4), (COMMAND_V4,))
         streams = _requested_streams(request)
         open_session = partial(self._pods.runtime.attach, pod, container, streams)
@@ -150,7 +136,7 @@ class PodStreams:
 
     def _forward_ports(self, request: api_request.ApiRequest, namespace: str, name: str) -> api_request.AnyResponse:
         pod = self._pods.get_pod(namespace, name)
-        self._check_has_process(pod)
+        self._pods.check_has_process(pod)
         upgrade = negotiate_upgrade(request, (PORT_TUNNEL, COMMAND_V4, UNNAMED_PROTOCOL), (PORT_FORWARD,))
         ports = requested_ports(request) if upgrade.subprotocol in _CHANNEL_PROTOCOLS else ()
 
@@ -158,35 +144,6 @@ class PodStreams:
             return f"error forwarding port {port} to pod {name}, uid {pod['metadata']['uid']}: {session_end.failure}"
 
         return api_request.PortForwardResponse(upgrade, ports, partial(self._pods.runtime.connect, pod), format_failure)
-
-    def _reject_proxy(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        """Reject a proxy request. Raises StatusError, because pod proxies are not supported or the pod does not exist.
-
-        The pod name in the path may include scheme and port: `https:NAME:443`.
-        """
-        segments = name.split(":")
-        raise self._unsupported_error(self._pods.get_pod(namespace, segments[0] if len(segments) < 3 else segments[1]))
-
-    def _get_pod(self, _request: api_request.ApiRequest, namespace: str, name: str) -> api_request.Response:
-        return api_request.Response(200, self._pods.get_pod(namespace, name))
-
-    def _reject_ephemeral_containers(
-        self, _request: api_request.ApiRequest, namespace: str, name: str
-    ) -> api_request.Response:
-        raise self._unsupported_error(self._pods.get_pod(namespace, name))
-
-    def _unsupported_error(self, pod: Obj) -> api_request.StatusError:
-        self._check_has_process(pod)
-        return api_request.bad_request(
-            f"pod {pod['metadata']['name']}: this subresource is not supported by this platform"
-        )
-
-    def _check_has_process(self, pod: Obj) -> None:
-        if not has_host(pod):
-            raise api_request.bad_request(f"pod {pod['metadata']['name']} does not have a host assigned")
-        reason = self._pods.runtime.no_process_reason(pod)
-        if reason:
-            raise api_request.bad_request(reason)
 
 
 def session_status(command: Sequence[str], session_end: SessionEnd) -> Mapping[str, Any]:

@@ -35,8 +35,8 @@ from batchyard.cli.background import END_TIMEOUT_SECONDS, UpOptions, start_in_ba
 from batchyard.cli.commands.status import open_owner_connection, request_as_owner
 from batchyard.controller_groups import GROUPS
 from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.platform.clock_control import CLOCK_PATH
 from batchyard.server.platform.data_dir import KUBECONFIG_FILE, LOG_FILE, PlatformOptions, prepare_data_dir
-from batchyard.server.platform.platform import CLOCK_PATH
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.guide import (
     PLATFORM_FILES,

@@ -223,6 +223,21 @@ _AuditLog: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write an audit log as JSON lines; rotated at 100 MB, one old file is kept."),
 ]
+_AuthenticationConfig: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Accept tokens of the issuers in this AuthenticationConfiguration.")
+]
+_TokenWebhook: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Authenticate other tokens by the webhook in this kubeconfig.")
+]
+_Speed: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        parser=cli_options.parse_speed,
+        metavar="FACTOR",
+        show_default="1x",
+        help="Speed of the platform's clock: 1x, 60x.",
+    ),
+]
 _Controllers: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
@@ -238,15 +253,7 @@ def up(
     host_network: Annotated[
         bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
     ] = False,
-    speed: Annotated[
-        float,
-        typer.Option(
-            parser=cli_options.parse_speed,
-            metavar="FACTOR",
-            show_default="1x",
-            help="Speed of the platform's clock: 1x, 60x.",
-        ),
-    ] = 1.0,
+    speed: _Speed = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[
         bool, typer.Option("--insecure-loopback", help="Serve without TLS and credentials, on this machine only.")
@@ -261,6 +268,8 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; return once it listens.")] = False,
     listen: _Listen = None,
     audit_log: _AuditLog = None,
+    authentication_config: _AuthenticationConfig = None,
+    authentication_token_webhook_config_file: _TokenWebhook = None,
     controllers: _Controllers = "*",
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
     log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
@@ -283,6 +292,8 @@ def up(
         traces_to=otlp,
         runtime=runtime,
         kueue_version="" if kueue_version is None else kueue_version.value,
+        authentication_config=authentication_config,
+        token_webhook_config=authentication_token_webhook_config_file,
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

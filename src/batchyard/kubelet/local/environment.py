@@ -152,7 +152,8 @@ def _divide_rounding_up(dividend: int, divisor: int) -> int:
 
 def _find_container(pod: Obj, name: str) -> Mapping[str, Any]:
     spec = pod["spec"]
-    for container in [*spec["containers"], *(spec.get("initContainers") or ())]:
+    fields = ("containers", "initContainers", "ephemeralContainers")
+    for container in (each for field in fields for each in spec.get(field) or ()):
         if container["name"] == name:
             return container  # type: ignore[no-any-return]
     raise local_errors.InputError(f"container {name} not found")

@@ -31,15 +31,21 @@ from batchyard.kubelet.local.runs import (
 # The observed state of a pod on this machine: its sandbox, and its containers with their runs.
 
 
-_CONTAINER_STATUS_FIELDS = ("initContainerStatuses", "containerStatuses")
+_CONTAINER_STATUS_FIELDS = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
 class ContainerRole(Enum):
-    """Whether a container is an init container, a sidecar or a main container."""
+    """Whether a container is an init container, a sidecar, a main container or an ephemeral container."""
 
     INIT = "init"
     SIDECAR = "sidecar"
     MAIN = "main"
+    EPHEMERAL = "ephemeral"
+
+    @property
+    def is_init(self) -> bool:
+        """Whether a container with this role belongs to the init containers of its pod."""
+        return self is ContainerRole.INIT or self is ContainerRole.SIDECAR
 
 
 class PodContainer(NamedTuple):
@@ -98,7 +104,7 @@ class PodState(NamedTuple):
 
     pod: Obj
     sandbox: ObservedRun | None
-    #: Init containers and sidecars in order, then the main containers.
+    #: Init containers and sidecars in order, then the main containers, then the ephemeral ones.
     containers: Sequence[PodContainer]
     #: The number of the next sandbox.
     next_sandbox: int
@@ -139,7 +145,11 @@ def observed_pod_state(pod: Obj, runs: Sequence[Obj]) -> PodState:
     return PodState(
         pod,
         sandbox,
-        [*init_containers, *(build_container(entry, ContainerRole.MAIN) for entry in spec["containers"])],
+        [
+            *init_containers,
+            *(build_container(entry, ContainerRole.MAIN) for entry in spec["containers"]),
+            *(build_container(entry, ContainerRole.EPHEMERAL) for entry in spec.get("ephemeralContainers") or ()),
+        ],
         last_sandbox_number + 1,
     )
 
@@ -345,7 +355,7 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     the main containers. Without init containers, or while a main container is alive, they are all sidecars and main
     containers.
     """
-    init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
+    init_containers = [container for container in pod_state.containers if container.role.is_init]
     main_containers = list(pod_state.containers_with_role(ContainerRole.MAIN))
     sidecars = [container for container in init_containers if container.role is ContainerRole.SIDECAR]
     if not init_containers or any(container.is_alive for container in main_containers):
@@ -364,14 +374,21 @@ def _startable_containers(pod_state: PodState) -> Sequence[PodContainer]:
     ]
 
 
+def _new_ephemeral_containers(pod_state: PodState) -> Iterator[PodContainer]:
+    """Yield the ephemeral containers that have never run: they start at any time, and only once."""
+    for container in pod_state.containers_with_role(ContainerRole.EPHEMERAL):
+        if container.last_run is None and not container.status.get("containerID"):
+            yield container
+
+
 def _start_actions(pod_state: PodState, now: Instant) -> PodActions:
     policy = pod_state.restart_policy
     container_starts: list[ContainerStart] = []
     container_stops: list[ContainerStop] = []
     backoffs: dict[str, Duration] = {}
     check_times = [deadline_of(pod_state.pod)]
-    for container in _startable_containers(pod_state):
-        run = container.last_run if container.role is ContainerRole.MAIN else container.current_run
+    for container in (*_startable_containers(pod_state), *_new_ephemeral_containers(pod_state)):
+        run = container.current_run if container.role.is_init else container.last_run
         if run is None:
             container_starts.append(ContainerStart(container, container.next_attempt))
         elif run.is_alive:

@@ -26,6 +26,9 @@ _LOST_MESSAGE: Final = "The container could not be located when the pod was term
 _DELETED_TEXT: Final = "The container could not be located when the pod was deleted.  The container used to be Running"
 _KILLED_EXIT_CODE: Final = 137
 
+#: The roles of containers whose readiness counts.
+_ROLES_WITH_READINESS: Final = (ContainerRole.MAIN, ContainerRole.SIDECAR)
+
 Statuses = Sequence[Mapping[str, Any]]
 
 
@@ -72,7 +75,7 @@ def container_status(
         "state": container_state,
         "lastState": last_state,
         "ready": has_init_succeeded
-        or (is_running and container.role is not ContainerRole.INIT and bool(run.status.get("ready"))),
+        or (is_running and container.role in _ROLES_WITH_READINESS and bool(run.status.get("ready"))),
         "started": is_running and run.is_started,
         "restartCount": run.attempt,
         **({} if run.phase == STARTING else {"containerID": container_id(run)}),
@@ -228,7 +231,7 @@ def _containers_ready_condition(pod_state: PodState, statuses: Statuses, phase: 
     unready_names = [
         container.name
         for container in pod_state.containers
-        if container.role is not ContainerRole.INIT and not ready_by_name[container.name]
+        if container.role in _ROLES_WITH_READINESS and not ready_by_name[container.name]
     ]
     if unready_names:
         message = f"containers with unready status: {_format_names(unready_names)}"
@@ -259,7 +262,7 @@ def _initialized_condition(pod_state: PodState, statuses: Statuses, phase: str) 
     ):
         return PodConditionStatus(True)
     status_fields = {ContainerRole.INIT: "ready", ContainerRole.SIDECAR: "started"}
-    init_containers = [container for container in pod_state.containers if container.role is not ContainerRole.MAIN]
+    init_containers = [container for container in pod_state.containers if container.role.is_init]
     incomplete_names = [
         container.name
         for container in init_containers
@@ -313,6 +316,9 @@ def status_of(inputs: StatusInputs, now: Instant) -> dict[str, Any]:
     if init_statuses:
         status["initContainerStatuses"] = init_statuses
     status["containerStatuses"] = main_statuses
+    if ephemeral_statuses := _container_statuses(inputs, (ContainerRole.EPHEMERAL,)):
+        final_statuses = map(_with_terminated_state, ephemeral_statuses)
+        status["ephemeralContainerStatuses"] = list(final_statuses) if has_ended else ephemeral_statuses
     return status
 
 
@@ -409,7 +415,7 @@ def _has_initialized(pod_state: PodState, init_statuses: Statuses, main_statuses
 
 
 def _init_containers(pod_state: PodState) -> Iterator[Any]:
-    return (container for container in pod_state.containers if container.role is not ContainerRole.MAIN)
+    return (container for container in pod_state.containers if container.role.is_init)
 
 
 def _has_ever_started(status: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from batchyard.apiserver import request as api_request
+from batchyard.apiserver.auth.security import unauthorized_error
 from batchyard.apiserver.serialization import ConvertedItems
 from batchyard.apiserver.server import ApiServer
 from batchyard.metrics.controllers import RequestMetrics
@@ -17,6 +18,7 @@ from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many_requests
 from batchyard.server.platform.group_commit import GroupCommit
+from batchyard.server.streaming.http_exchange import forward_request
 from batchyard.store.journal_file import JournalError
 
 # JSON encoding of objects, cached: the response to a write and all watches share one encoding.
@@ -153,6 +155,9 @@ class RequestDispatcher:
         If a limit of requests or watches is reached, or the server shuts down, `on_response` gets a 429 at once.
         """
         user = request.user
+        if user is api_request.PENDING_USER:
+            self._authenticate_later(request, on_response)
+            return
         try:
             if self._is_ending:
                 raise too_many_requests()
@@ -169,6 +174,18 @@ class RequestDispatcher:
             is_urgent = api_request.is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
             self._queue.put(api_request.flow_of(user), queued_request, is_urgent=is_urgent)
             self._kernel.post(self._execute_next_request)
+
+    def _authenticate_later(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
+        def submit(authenticated_request: api_request.ApiRequest | None) -> None:
+            if authenticated_request is None:
+                on_response(encode_body(unauthorized_error().response()))
+            else:
+                self.submit(authenticated_request, on_response)
+
+        try:
+            self._server.finish_authentication(request, submit)
+        except api_request.StatusError as rejection:
+            on_response(encode_body(rejection.response()))
 
     def end(self) -> None:
         """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""
@@ -212,6 +229,8 @@ class RequestDispatcher:
             result, api_request.DeferredResponse
         ):  # registered now: the response may come before the journal is written
             result.then(lambda response: self._send_deferred(finish, response, measurement))
+        elif isinstance(result, api_request.ProxyResponse):
+            forward_request(result, lambda response: self._send_deferred(finish, response, measurement))
         else:
             self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 
@@ -231,10 +250,14 @@ class RequestDispatcher:
         on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(
-        self, finish: _ResponseFinisher, response: api_request.Response, measurement: _RequestMeasurement
+        self,
+        finish: _ResponseFinisher,
+        response: api_request.Response | api_request.StreamingResponse,
+        measurement: _RequestMeasurement,
     ) -> None:
         """Send a deferred response once the current store revision is durable: the response may contain its changes."""
-        self._commit.when_durable(self._revision(), partial(finish, encode_body(response), measurement))
+        started_response = encode_body(response) if isinstance(response, api_request.Response) else response
+        self._commit.when_durable(self._revision(), partial(finish, started_response, measurement))
 
     def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:
         try:

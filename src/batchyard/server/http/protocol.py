@@ -35,6 +35,7 @@ from batchyard.server.http.connections import CertificateUser, ConnectionDeadlin
 from batchyard.server.http.dispatcher import PIECE_SIZE, RequestDispatcher, encode_body, encode_with_cache
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import ParsedRequest, RequestParser
+from batchyard.server.streaming.http_exchange import ProxiedStream
 from batchyard.server.streaming.pod_streams import serve_upgraded, switching_protocols_response
 from batchyard.server.streaming.upgraded_connection import UpgradedConnection
 
@@ -391,7 +392,9 @@ class HttpProtocol(asyncio.Protocol):
             self._upgrade_connection(response, parsed_request)
             return
         if not isinstance(response, Response):
-            self._begin_stream(response, Response(200, None, content_type=response.content_type), parsed_request)
+            plain_head = Response(200, None, content_type=response.content_type)
+            stream_head = response.head if isinstance(response, ProxiedStream) else plain_head
+            self._begin_stream(response, stream_head, parsed_request)
             return
         if not isinstance(response.body, bytes):
             self._begin_stream(ResponsePieces(response.body), response, parsed_request)

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from batchyard.api.times import to_datetime
-from batchyard.base.instant import HOUR, Duration, Instant
+from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
+from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.data_dir import write_private
 
 ADMIN_USER: Final = "admin"
@@ -28,6 +29,14 @@ CA_FILE: Final = "ca.crt"
 COMMON_NAME_MAX: Final = 64
 _VALID_FOR: Final = 10 * 365 * 24 * HOUR
 _BACKDATED_VALIDITY: Final = HOUR  # tolerates clock skew
+#: Certificates for requests: how far their validity is backdated, and the lifetime below which its end is not.
+_REQUEST_BACKDATED: Final = 5 * MINUTE
+_SHORT_LIFETIME: Final = 8 * HOUR
+#: The usages of Kubernetes' certificate requests that the signers of a platform accept.
+_EXTENDED_USAGES: Final = {
+    "client auth": ExtendedKeyUsageOID.CLIENT_AUTH,
+    "server auth": ExtendedKeyUsageOID.SERVER_AUTH,
+}
 _SIGNATURE_NUMBER_SIZE: Final = 32  # bytes of each of r and s
 
 
@@ -86,6 +95,35 @@ class CertificateAuthority:
         return self._sign_certificate(
             self._certificate_builder(_subject_name(user, groups), valid_for), ExtendedKeyUsageOID.CLIENT_AUTH, None
         )
+
+    def sign_request(self, request: x509.CertificateSigningRequest, usages: Sequence[str], lifetime: Duration) -> bytes:
+        """Return a certificate as PEM for the subject, key and names of a request. The validity counts from now.
+
+        Source: Kubernetes's pkg/controller/certificates/authority/policies.go.
+        """
+        now = wall_clock()
+        backdated_end = 0 if lifetime < _SHORT_LIFETIME else _REQUEST_BACKDATED
+        end = min(to_datetime(now + lifetime - backdated_end), self._certificate.not_valid_after_utc)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(request.subject)
+            .issuer_name(self._certificate.subject)
+            .public_key(request.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(to_datetime(now - _REQUEST_BACKDATED))
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        )
+        if key_usage := _key_usage(usages):
+            builder = builder.add_extension(key_usage, critical=True)
+        if extended_usages := [_EXTENDED_USAGES[usage] for usage in usages if usage in _EXTENDED_USAGES]:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(extended_usages), critical=False)
+        try:
+            names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            builder = builder.add_extension(names, critical=False)
+        except x509.ExtensionNotFound:
+            pass
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def _make_certificate(self) -> None:
         name = _subject_name("batchyard-ca")
@@ -173,6 +211,15 @@ def kubeconfig_text(
 def _subject_name(user: str, groups: Sequence[str] = ()) -> x509.Name:
     name_attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*name_attributes, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+
+
+def _key_usage(usages: Sequence[str]) -> x509.KeyUsage | None:
+    signs, enciphers = "digital signature" in usages, "key encipherment" in usages
+    if not signs and not enciphers:
+        return None
+    other_usages = ("content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign")
+    no_usages = dict.fromkeys((*other_usages, "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=signs, key_encipherment=enciphers, **no_usages)
 
 
 def _general_name(address: str) -> x509.GeneralName:

@@ -149,3 +149,6 @@ class PlatformOptions:
     runtime: Duration | None = None
     #: The version of Kueue whose decision rules apply; '' for the version of the last start, else the default.
     kueue_version: str = ""
+    #: The file with the AuthenticationConfiguration, and the kubeconfig of the token webhook; None for none.
+    authentication_config: Path | None = None
+    token_webhook_config: Path | None = None

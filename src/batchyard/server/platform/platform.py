@@ -1,7 +1,6 @@
 """The embedded platform (`batchyard up`): a durable store, controllers, and an API server, in one process."""
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,14 +26,15 @@ from batchyard.apiserver.api_services import (
 from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.auth.security import ServerSecurity, build_security
-from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
+from batchyard.apiserver.auth.tokens import ISSUER, ExternalTokens, TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
+from batchyard.apiserver.certificates.controller import CertificateController
+from batchyard.apiserver.certificates.requests import CertificateRequests
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.openapi_definitions import platform_definition
-from batchyard.apiserver.request import ApiRequest, Response, StatusError
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
@@ -82,6 +82,8 @@ from batchyard.server.local_node.node import LocalNodeComponents, local_node_set
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
+from batchyard.server.platform.aggregation import Aggregation
+from batchyard.server.platform.clock_control import CLOCK_PATH, ClockControl
 from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
 from batchyard.server.platform.data_dir import (
@@ -241,45 +243,6 @@ def issue_pod_token(
     return issuer.issue_account_token(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
 
 
-# Clock control: the owner of a platform with accelerated time can let it run up to an instant, where it stops.
-#
-# A client that must act at an instant of the platform's time can therefore be arbitrarily slow. `PUT` takes
-# `{"until": INSTANT}`, in microseconds since 1970; null lets time run freely. The responses to `PUT` and `GET` hold the
-# current instant, the last revision, and whether time has stopped with all work due by then done.
-
-
-#: The URL path.
-CLOCK_PATH: Final = "/batchyard/clock"
-_INVALID_CLOCK_REQUEST: Final = StatusError(
-    400, "BadRequest", 'the body must be {"until": INSTANT}, with INSTANT in microseconds since 1970 or null'
-)
-
-
-class ClockControl:
-    """Handles HTTP requests that read or control the accelerated clock of a platform."""
-
-    def __init__(self, kernel: LiveKernel, revision: Callable[[], int]) -> None:
-        self._kernel = kernel
-        self._revision = revision
-
-    def document(self) -> Mapping[str, Any]:
-        """Return JSON fields: the current instant, when time stops, whether it has stopped, and the last revision."""
-        kernel = self._kernel
-        has_stopped, revision = kernel.has_stopped(), self._revision()
-        return {"instant": kernel.clock(), "until": kernel.stops_at, "hasStopped": has_stopped, "revision": revision}
-
-    def put(self, request: ApiRequest) -> Response:
-        """Handle a PUT request: let time run until an instant, or without end if null. Raises StatusError (400)."""
-        try:
-            end_time = json.loads(request.body)["until"]
-        except (ValueError, TypeError, KeyError):
-            raise _INVALID_CLOCK_REQUEST from None
-        if end_time is not None and type(end_time) is not int:
-            raise _INVALID_CLOCK_REQUEST
-        self._kernel.run_until(end_time)
-        return Response(200, self.document())
-
-
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
 
@@ -316,14 +279,14 @@ class EmbeddedPlatform:
         has_nodes = bool(stored_clusters) or cluster is not None
         effective_cluster = cluster or (stored_clusters[0] if stored_clusters else None)
         local_settings = local_node_settings(effective_cluster)
-        root_pem = _root_certificate(options, is_mounted=local_settings is not None)
+        self._signer = None if options.is_insecure else CertificateAuthority(options.folder, wall_clock())
+        root_pem = _root_certificate(self._signer, is_mounted=local_settings is not None)
         version = options.kueue_version or DEFAULT_KUEUE_VERSION
         self._journal.record_setting(KUEUE_VERSION_SETTING, version, DEFAULT_KUEUE_VERSION)
         kueue = platform_kueue_settings(options.configuration, version)
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
-        settings = replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
-        self._kueue = kueue
+        self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue)
@@ -339,7 +302,7 @@ class EmbeddedPlatform:
         self._local = None
         if local_settings is not None:
             self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
-        self._runtime = options.runtime
+        self._runtime, self._folder = options.runtime, options.folder
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
@@ -374,11 +337,10 @@ class EmbeddedPlatform:
         all_resources = with_subresources(base_resources, client, self._create_containers(), scheduler_cache, now)
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
-        why_handler = WhyHandler(self.platform.explainer, now)
-        security = build_security(
-            client, why_handler.with_why_subresource(all_resources), tokens, self._pods_denial_reason
-        )
-        why_handler.authorizer = security.rbac
+        why_handler, certificate_requests = WhyHandler(self.platform.explainer, now), CertificateRequests(client, now)
+        explained_resources = [*why_handler.with_why_subresource(all_resources), certificate_requests.resource()]
+        security = build_security(client, explained_resources, tokens, self._pods_denial_reason)
+        why_handler.authorizer = certificate_requests.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
         client.set_scope_lookup(resources.is_namespaced)
@@ -388,6 +350,9 @@ class EmbeddedPlatform:
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
         server.set_write_executor(self._forked_work)
+        self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
+        self._store.listen(self._aggregation.observe)
+        server.set_aggregation(self._aggregation.apis)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
@@ -441,6 +406,10 @@ class EmbeddedPlatform:
         """The error that ended all writes to the journal; None while the journal can be written."""
         return self._commit.failure
 
+    def set_external_tokens(self, external_tokens: ExternalTokens) -> None:
+        """Set the authenticator of tokens of other issuers."""
+        self._server.set_external_tokens(external_tokens)
+
     def end_watches(self) -> None:
         """End all watches, and kill the child processes of large requests, because the platform shuts down."""
         self._forked_work.close()
@@ -449,6 +418,7 @@ class EmbeddedPlatform:
     async def close(self) -> None:
         """Stop the components, wait for the remaining writes to the journal, and close the journal."""
         self._kernel.stop()
+        self._aggregation.checks.close()
         self._forked_work.close()
         if self._forecast_engine is not None:
             self._forecast_engine.close()
@@ -482,6 +452,7 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
+            api_controllers=() if self._signer is None else (CertificateController(self._signer),),
         )
         return build_platform(platform_ports, settings)
 
@@ -516,6 +487,7 @@ class EmbeddedPlatform:
             self._kernel.post(lambda: self._store_cluster(cluster))
         self._kernel.post(lambda: self._create_missing(required_objects))
         self._provided_objects.begin()
+        self._aggregation.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
         stored_cluster = self._client.get(key_of(cluster))
@@ -558,11 +530,11 @@ def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExpor
     return SpanExport(url, loop)
 
 
-def _root_certificate(options: PlatformOptions, *, is_mounted: bool) -> str:
+def _root_certificate(authority: CertificateAuthority | None, *, is_mounted: bool) -> str:
     """Return the API server's CA certificate as PEM; without TLS, a comment if pods mount the file, else ''."""
-    if options.is_insecure:
+    if authority is None:
         return _NO_CERTIFICATE if is_mounted else ""
-    return CertificateAuthority(options.folder, wall_clock()).certificate_file.read_text("ascii")
+    return authority.certificate_file.read_text("ascii")
 
 
 def _last_instant(store: Store) -> Instant:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from batchyard.api.meta import Obj
 from batchyard.apiserver.request import MASTERS_GROUP, ApiRequest
@@ -32,6 +32,9 @@ from batchyard.server.platform import data_dir
 from batchyard.server.platform.credentials import ADMIN_USER, CA_FILE, CertificateAuthority, kubeconfig_text
 from batchyard.server.platform.platform import EmbeddedPlatform
 from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
+
+if TYPE_CHECKING:
+    from batchyard.server.platform.authentication import ExternalTokenAuthenticator
 
 # Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it.
 
@@ -177,21 +180,35 @@ async def serve_platform(
     serves no forecasts.
 
     Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written. Raises
-    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials.
+    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials or an
+    invalid configuration of authentication.
     Raises SpawnerError if this machine cannot be a node, and OSError for other files.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
+    external_tokens = await _open_external_tokens(options)
     with _create_listener(options) as listener, nullcontext() if audit_log is None else closing(audit_log):
         platform = EmbeddedPlatform(
             options, cluster, speed, discard_audit if audit_log is None else audit_log.record, forecast_functions
         )
+        if external_tokens is not None:
+            platform.set_external_tokens(external_tokens)
         try:
             with rare_garbage_collections(asyncio.get_running_loop()):
                 await _serve_on_listener(listener, options, platform, on_ready)
         finally:
+            if external_tokens is not None:
+                await external_tokens.close()
             await platform.close()
     if platform.failure is not None:
         raise platform.failure
+
+
+async def _open_external_tokens(options: data_dir.PlatformOptions) -> "ExternalTokenAuthenticator | None":
+    if options.authentication_config is None and options.token_webhook_config is None:
+        return None
+    from batchyard.server.platform.authentication import open_external_tokens  # noqa: PLC0415 - loads the HTTP client
+
+    return await open_external_tokens(options)
 
 
 async def _serve_on_listener(

@@ -36,6 +36,7 @@ def decided(
         ("create", "", "pods", "exec"),
         ("get", "", "pods", "exec"),
         ("create", "", "pods", "attach"),
+        ("patch", "", "pods", "ephemeralcontainers"),
     ],
 )
 def test_owner_pods_denies_users_pods_without_isolation(verb: str, group: str, resource: str, part: str) -> None:

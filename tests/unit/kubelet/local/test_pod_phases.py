@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 import make
+from batchyard.api import scheme
 from unit.kubelet.local.fake_machine import FOREVER, UID, ContainerScript, LocalStage, pod
 from unit.kubelet.local.local_make import container
 
@@ -129,3 +130,24 @@ def test_start_error_is_followed_by_backoff() -> None:
     stage.put(pod(restartPolicy="Always"))
     stage.run(9)
     assert stage.machine.started == ["sandbox", "main/0", "main/1"]
+
+
+def test_ephemeral_container_starts_in_a_running_pod_and_only_once() -> None:
+    stage = LocalStage(pod(), debugger=ContainerScript(5, 3))
+    running = stage.get(scheme.POD, "pod")
+    stage.put({**running, "spec": {**running["spec"], "ephemeralContainers": [container("debugger")]}})
+    (status,) = stage.status["ephemeralContainerStatuses"]
+    assert ("running" in status["state"], status["ready"]) == (True, False)
+    assert stage.condition("Ready") == ("True", "", "")
+    stage.run(60)
+    (status,) = stage.status["ephemeralContainerStatuses"]
+    assert (status["state"]["terminated"]["exitCode"], status["restartCount"]) == (3, 0)
+    assert stage.status["phase"] == "Running"
+
+
+def test_ephemeral_container_does_not_keep_its_pod_running() -> None:
+    stage = LocalStage(pod(ephemeralContainers=[container("debugger")]), main=ContainerScript(5))
+    stage.run(60)
+    assert stage.status["phase"] == "Succeeded"
+    assert "terminated" in stage.status["ephemeralContainerStatuses"][0]["state"]
+    assert stage.machine.alive() == []

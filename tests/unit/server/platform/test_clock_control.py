@@ -8,7 +8,7 @@ import pytest
 from batchyard.apiserver.request import ApiRequest, StatusError
 from batchyard.base.instant import HOUR
 from batchyard.server.clocks.kernel import LiveKernel
-from batchyard.server.platform.platform import CLOCK_PATH, ClockControl
+from batchyard.server.platform.clock_control import CLOCK_PATH, ClockControl
 
 START = 1_767_225_600_000_000
 

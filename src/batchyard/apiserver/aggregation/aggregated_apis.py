@@ -1,0 +1,244 @@
+"""Aggregated APIs: group versions that other servers serve, as APIServices with a Service announce them.
+
+A group version that the platform serves itself is never aggregated. Sources: k8s.io/kube-aggregator,
+pkg/apiserver/handler_proxy.go and pkg/controllers/status/remote; k8s.io/apiserver, pkg/util/proxy/proxy.go.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from batchyard.api import scheme
+from batchyard.api.meta import Key, Obj, is_true
+from batchyard.apiserver.aggregation.proxied_requests import encode_request, service_unavailable, user_headers
+from batchyard.apiserver.api_services import API_SERVICE
+from batchyard.apiserver.auth.authorization import RequestAttributes, verb_of_segments
+from batchyard.apiserver.request import MASTERS_GROUP, PLAIN_TEXT, ApiRequest, ProxyResponse, Response, UserInfo
+from batchyard.interfaces.client import ObjectReader
+from batchyard.interfaces.containers import ByteStream, SessionClient
+
+#: Seconds within which a server must answer a request for discovery.
+DISCOVERY_TIMEOUT: Final = 5.0
+_AGGREGATOR: Final = UserInfo("system:kube-aggregator", (MASTERS_GROUP,))
+_SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
+_UNAVAILABLE: Final = Response(503, "service unavailable\n", content_type=PLAIN_TEXT)
+#: Segments that another server may remove: it would then serve another path than the authorized one.
+_AMBIGUOUS_SEGMENTS: Final = ("", ".", "..")
+_OBJECT_PATH_LENGTH: Final = 3
+Connector: TypeAlias = Callable[[SessionClient], ByteStream]
+
+
+class ServerTls(NamedTuple):
+    """How the certificate of an aggregated server is verified."""
+
+    server_name: str
+    #: Certificate authorities as PEM; '' for those of the machine.
+    authority: str
+    skips_verification: bool
+
+
+class ServerConnections(Protocol):
+    """Opens TLS connections to aggregated servers, with the front-proxy certificate of the platform."""
+
+    def connect(self, address: tuple[str, int], tls: ServerTls, client: SessionClient) -> ByteStream:
+        """Connect to a host and port."""
+
+
+class Unavailable(NamedTuple):
+    """Why an APIService is not available: the reason and message of its condition."""
+
+    reason: str
+    message: str
+
+
+class AggregatedApis:
+    """Passes requests for aggregated group versions on to their servers, and holds their discovery documents."""
+
+    def __init__(
+        self, objects: ObjectReader, connections: ServerConnections, is_served: Callable[[str, str], bool]
+    ) -> None:
+        """Create the aggregation. `is_served` returns whether the platform serves a group and version itself."""
+        self._objects = objects
+        self._connections = connections
+        self._is_served = is_served
+        #: The APIResourceLists of the available servers, by group and version; `edition` counts their changes.
+        self.resource_lists: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.edition = 0
+
+    def find(self, path: str) -> Obj | None:
+        """Return the APIService that announces the server of a path; None if the platform answers the request."""
+        segments = path.removesuffix("/").split("/")
+        if len(segments) < 4 or segments[1] != "apis" or any(each in _AMBIGUOUS_SEGMENTS for each in segments[1:]):
+            return None
+        api_service = self._objects.get(Key(API_SERVICE, "", f"{segments[3]}.{segments[2]}"))
+        return None if api_service is None or not self.is_aggregated(api_service) else api_service
+
+    def is_aggregated(self, api_service: Obj) -> bool:
+        """Return whether requests for an APIService are passed on to another server."""
+        spec = api_service["spec"]
+        return bool(spec.get("service")) and not self._is_served(spec.get("group", ""), spec.get("version", ""))
+
+    def aggregated_services(self) -> list[Obj]:
+        """Return the APIServices whose requests are passed on."""
+        return [each for each in self._objects.list(API_SERVICE) if self.is_aggregated(each)]
+
+    def forward(self, request: ApiRequest, api_service: Obj) -> ProxyResponse | Response:
+        """Pass an authorized request on; return 503 if the server is not available."""
+        if "upgrade" in request.headers:
+            message = "upgrades of connections to aggregated APIs are not supported"
+            return Response(501, f"{message}\n", content_type=PLAIN_TEXT)
+        if not is_true(api_service, "Available"):
+            return _UNAVAILABLE
+        is_discovery = len(request.path.strip("/").split("/")) == _OBJECT_PATH_LENGTH
+        return self._proxied(request, api_service, DISCOVERY_TIMEOUT if is_discovery else 0.0) or _UNAVAILABLE
+
+    def discovery_probe(self, api_service: Obj) -> ProxyResponse | None:
+        """Return the request for the resource list of a server, or None if the server has no address."""
+        spec = api_service["spec"]
+        path = f"/apis/{spec.get('group', '')}/{spec.get('version', '')}"
+        request = ApiRequest("GET", path, headers={"accept": "application/json"}, user=_AGGREGATOR)
+        return self._proxied(request, api_service, DISCOVERY_TIMEOUT)
+
+    def set_resource_list(self, api_service: Obj, body: bytes | None) -> bool:
+        """Store the resource list of a server, None if it is not available; return whether the list is valid."""
+        group_version = (api_service["spec"].get("group", ""), api_service["spec"].get("version", ""))
+        old_list, new_list = self.resource_lists.get(group_version), None if body is None else _resource_list(body)
+        if new_list is None:
+            self.resource_lists.pop(group_version, None)
+        else:
+            self.resource_lists[group_version] = new_list
+        self.edition += old_list != new_list
+        return new_list is not None
+
+    def unavailable(self, api_service: Obj) -> Unavailable | None:
+        """Return why the Service of an APIService cannot be reached; None if its server may be asked."""
+        reference = api_service["spec"]["service"]
+        name, namespace, port = _service_reference(reference)
+        service = self._objects.get(Key(scheme.SERVICE, namespace, name))
+        where = f'service/{name} in "{namespace}"'
+        if service is None:
+            return Unavailable("ServiceNotFound", f"{where} is not present")
+        if _is_external(service):
+            return None
+        service_port = _find_port(service, port)
+        if service_port is None:
+            return Unavailable("ServicePortError", f"{where} is not listening on port {port}")
+        if not any(True for _ in _addresses(self._objects, service, service_port)):
+            port_name = service_port.get("name") or ""
+            message = f'endpointslices for {where} have no addresses with port name "{port_name}"'
+            return Unavailable("MissingEndpoints", message)
+        return None
+
+    def _proxied(self, request: ApiRequest, api_service: Obj, timeout: float) -> ProxyResponse | None:
+        name, namespace, port = _service_reference(api_service["spec"]["service"])
+        address = self._address(name, namespace, port)
+        if address is None:
+            return None
+        spec, server_name = api_service["spec"], f"{name}.{namespace}.svc"
+        tls = ServerTls(server_name, _decode_authority(spec.get("caBundle")), bool(spec.get("insecureSkipTLSVerify")))
+        forwarded = (("X-Forwarded-For", request.client_address),) if request.client_address else ()
+        host = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        encoded = encode_request(request, request.path, host, (*user_headers(request.user), *forwarded))
+        connect = partial(self._connections.connect, address, tls)
+        return ProxyResponse(request.method, encoded, connect, _failed_response, timeout)
+
+    def _address(self, name: str, namespace: str, port: int) -> tuple[str, int] | None:
+        service = self._objects.get(Key(scheme.SERVICE, namespace, name))
+        if service is None:
+            return None
+        if _is_external(service):
+            return str(service["spec"].get("externalName") or ""), port
+        service_port = _find_port(service, port)
+        return None if service_port is None else next(_addresses(self._objects, service, service_port), None)
+
+
+def aggregated_attributes(request: ApiRequest) -> RequestAttributes:
+    """Return the authorization attributes of a request for an aggregated API.
+
+    Source: k8s.io/apiserver, pkg/endpoints/request/requestinfo.go.
+    """
+    segments = request.path.strip("/").split("/")
+    if len(segments) <= _OBJECT_PATH_LENGTH:
+        return RequestAttributes(request.user, request.method.lower(), path=request.path)
+    group, parts, namespace = segments[1], segments[3:], ""
+    if parts[0] == "namespaces" and len(parts) > 2:
+        namespace, parts = parts[1], parts[2:]
+    resource, name, subresource = [*parts, "", ""][:3]
+    verb = verb_of_segments(request, has_name=bool(name))
+    return RequestAttributes(request.user, verb, group, resource, subresource, namespace, name)
+
+
+def _failed_response(problem: str) -> Response:
+    return service_unavailable(f"error trying to reach service: {problem}").response()
+
+
+def _service_reference(reference: Mapping[str, Any]) -> tuple[str, str, int]:
+    return reference.get("name", ""), reference.get("namespace", ""), reference.get("port", 443)
+
+
+def _is_external(service: Obj) -> bool:
+    return bool((service.get("spec") or {}).get("type") == "ExternalName")
+
+
+def _find_port(service: Obj, port: int) -> Mapping[str, Any] | None:
+    ports: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("ports") or ()
+    return next((each for each in ports if each["port"] == port), None)
+
+
+def _addresses(objects: ObjectReader, service: Obj, service_port: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the addresses and ports behind a Service: of EndpointSlices, of Endpoints, and of the pods it selects."""
+    metadata, port_name = service["metadata"], service_port.get("name") or ""
+    name, namespace = metadata["name"], metadata["namespace"]
+    for endpoint_slice in objects.list(scheme.ENDPOINT_SLICE, namespace):
+        if (endpoint_slice["metadata"].get("labels") or {}).get(_SERVICE_NAME_LABEL) == name:
+            for endpoint in endpoint_slice.get("endpoints") or ():
+                if (endpoint.get("conditions") or {}).get("ready") is not False:
+                    yield from _with_ports(endpoint["addresses"][:1], endpoint_slice.get("ports"), port_name)
+    endpoints = objects.get(Key(scheme.ENDPOINTS, namespace, name))
+    for subset in (endpoints or {}).get("subsets") or ():
+        addresses = [address["ip"] for address in subset.get("addresses") or ()]
+        yield from _with_ports(addresses, subset.get("ports"), port_name)
+    selector: Mapping[str, str] = (service.get("spec") or {}).get("selector") or {}
+    for pod in objects.list(scheme.POD, namespace) if selector else ():
+        labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
+        if address and is_true(pod, "Ready") and all(labels.get(key) == value for key, value in selector.items()):
+            target_port = service_port.get("targetPort") or service_port["port"]
+            yield from ((address, port) for port in _numbers(pod, target_port))
+
+
+def _numbers(pod: Obj, target_port: int | str) -> Iterator[int]:
+    if isinstance(target_port, int):
+        yield target_port
+        return
+    for container in pod["spec"]["containers"]:
+        yield from (port["containerPort"] for port in container.get("ports") or () if port.get("name") == target_port)
+
+
+def _with_ports(addresses: Sequence[str], ports: Any, port_name: str) -> Iterator[tuple[str, int]]:
+    for port in ports or ():
+        if (port.get("name") or "") == port_name and port.get("port"):
+            yield from ((address, port["port"]) for address in addresses)
+
+
+def _decode_authority(bundle: Any) -> str:
+    try:
+        return base64.b64decode(bundle or "", validate=True).decode("ascii")
+    except (binascii.Error, UnicodeDecodeError, TypeError):
+        return ""
+
+
+def _resource_list(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    resources = document.get("resources") if isinstance(document, dict) else None
+    is_valid = isinstance(resources, list) and all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) and isinstance(each.get("verbs"), list)
+        for each in resources
+    )
+    return document if is_valid else None

@@ -1,0 +1,1 @@
+"""CertificateSigningRequests: the API resource, its validation, and the controller that signs and removes them."""

@@ -1,0 +1,1 @@
+"""Bearer tokens of external issuers: JSON Web Tokens of the issuers in an AuthenticationConfiguration."""

@@ -1,0 +1,1 @@
+"""Tests of aggregated APIs and port proxies."""
