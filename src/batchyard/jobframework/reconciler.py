@@ -267,7 +267,8 @@ class JobReconciler:
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
         elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
-        return elastic._replace(unowned_pods=self._relations.unowned_pods(job_pass.key.namespace, job_workloads))
+        unowned_pods = self._relations.unowned_pods(job_pass.key.namespace, job_workloads)
+        return elastic._replace(unowned_pods=unowned_pods, allows_partial_scale_up=self._rules.partial_scale_up)
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.
@@ -455,7 +456,8 @@ def _sync_child_job(
 def _set_pods_ready(
     integration: GenericJob, job_pass: _JobPass, workload: meta.Obj, policy: PodsReadyPolicy
 ) -> ReconcileResult | None:
-    are_ready, tracks_scheduling = integration.pods_ready(job_pass.job), policy.unscheduled_timeout > 0
+    job = slices.with_granted_parallelism(job_pass.job, workload) if meta.is_elastic(workload) else job_pass.job
+    are_ready, tracks_scheduling = integration.pods_ready(job), policy.unscheduled_timeout > 0
     updated_workload = set_pods_ready(workload, are_ready, job_pass.now, tracks_scheduling)
     return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 

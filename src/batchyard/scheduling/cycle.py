@@ -90,6 +90,10 @@ class SchedulingPolicy:
         """The fair sharing preemption strategies; empty if fair sharing is disabled."""
         return self.preemption_strategies if self.fair_sharing else ()
 
+    def may_shrink(self, workload: WorkloadView) -> bool:
+        """Return whether a Workload with `minCount` may be admitted with fewer pods than it requests."""
+        return self.partial_admission or (workload.elastic and self.rules.partial_scale_up)
+
 
 @dataclass(slots=True)
 class NominatedEntry:
@@ -222,20 +226,19 @@ class Cycle:
         )
         if workload.replaced_slice and self.policy.rules.elastic_jobs:
             assigner.replaced = slices.find_replaced_slice(workload, queue)
+        grows_in_part = self.policy.rules.partial_scale_up
         if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
-            may_shrink = self.policy.partial_admission
             return topology_nomination.TopologyNominator(
-                workload, queue, self.snapshot, assigner, preemptor, may_shrink
+                workload, queue, self.snapshot, assigner, preemptor, self.policy.may_shrink(workload), grows_in_part
             ).nominate()
-        full_result = _assign_with_counts(assigner, preemptor, workload.counts)
+        assign = partial(_assign_with_counts, assigner, preemptor)
+        full_result = assign(workload.counts)
         if assigner.replaced is not None:
-            return full_result[0], slices.with_replaced_slice(full_result[0].mode, full_result[1], assigner.replaced)
-        may_shrink = workload.can_be_partially_admitted and self.policy.partial_admission
+            return slices.nominate_slice(workload, assigner.replaced, full_result, assign, is_partial=grows_in_part)
+        may_shrink = workload.can_be_partially_admitted and self.policy.may_shrink(workload)
         if not may_shrink or _fits_or_has_targets(full_result):
             return full_result
-        partial_result = flavor_assigner.search_pod_counts(
-            workload.pod_sets, partial(_assign_with_counts, assigner, preemptor), _fits_or_has_targets
-        )
+        partial_result = flavor_assigner.search_pod_counts(workload.pod_sets, assign, _fits_or_has_targets)
         return partial_result or full_result
 
     def _preemptor_for(self, workload: WorkloadView, queue: ClusterQueue) -> Preemptor:

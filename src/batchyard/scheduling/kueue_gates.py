@@ -15,6 +15,7 @@ from batchyard.api.well_known import (
     ELASTIC_JOBS_GATE,
     ELASTIC_TOPOLOGY_GATE,
     GATES,
+    PARTIAL_SCALE_UP_GATE,
     TAS_BALANCED_PLACEMENT,
     TAS_OVERLAPPING_FLAVORS,
     TAS_POD_TERMINATION,
@@ -99,6 +100,11 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
     ),
     **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
+    **_obeyed(
+        "enabled, a Job that grows may get a part of the additional pods (annotation"
+        " `kueue.x-k8s.io/elastic-job-scale-up-strategy: partial`)",
+        PARTIAL_SCALE_UP_GATE,
+    ),
     **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
         "disabled, pods without required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED

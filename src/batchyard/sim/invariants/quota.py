@@ -535,7 +535,7 @@ class ElasticPodsAreGranted(Invariant):
                 continue
             dependents = self.world_view.world.client.owned_by(job["metadata"]["uid"], key.namespace)
             slices = [workload_view(obj) for obj in dependents if obj["kind"] == "Workload"]
-            granted = max([sum(p.count for p in each.pod_sets) for each in slices if _holds_quota(each)], default=0)
+            granted = max([_granted_count(each) for each in slices if _holds_quota(each)], default=0)
             ungated_count = sum(obj["kind"] == "Pod" and _may_be_scheduled(obj) for obj in dependents)
             if ungated_count > granted:
                 self.violate(f"{ungated_count} pods of {key} may be scheduled, but {granted} have quota", key)
@@ -549,6 +549,13 @@ def _is_elastic_dependent(obj: Obj) -> bool:
 
 def _holds_quota(view: WorkloadView) -> bool:
     return view.quota_reserved and not view.finished
+
+
+def _granted_count(view: WorkloadView) -> int:
+    """Return the number of pods that a slice with quota was admitted with, or has shrunk to since."""
+    counts = {pod_set.name: pod_set.count for pod_set in view.pod_sets}
+    assignments = ((view.obj.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    return sum([min(counts[each["name"]], each.get("count", counts[each["name"]])) for each in assignments])
 
 
 def _may_be_scheduled(pod: Obj) -> bool:
