@@ -23,6 +23,11 @@ WAIT_FOR_PODS_READY: Final = "kueue.x-k8s.io/wait-for-pods-ready"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 STOPPING: Final = "kueue.x-k8s.io/stopping"
+#: On an elastic job that was preempted in part: the parallelism that it requests again after a backoff, when it was
+#: preempted, and how often.
+FULL_PARALLELISM: Final = "batchyard.dev/full-parallelism"
+PARTIALLY_PREEMPTED_AT: Final = "batchyard.dev/partially-preempted-at"
+PARTIAL_PREEMPTIONS: Final = "batchyard.dev/partial-preemptions"
 
 # On Workloads.
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
@@ -276,7 +281,7 @@ _GATES_OFF_BY_DEFAULT: Final = """
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
     FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
-    PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
+    PartialPreemption PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
     SchedulingEquivalenceHashingIgnorePodSetName
     ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady

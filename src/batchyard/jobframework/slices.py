@@ -11,7 +11,7 @@ These rules differ from Kueue's:
 - A replacement keeps the pod templates of the first slice. Therefore, an evicted job may get other flavors.
 - All unfinished slices of a finished job finish.
 - A slice keeps the quota of pods that run, even if the job has become smaller.
-- If a slice is evicted that a replacement waits for, the replacement is kept. Its `minCount` is the last size of the job.
+- If a slice is evicted that a replacement waits for, the replacement is kept. Its `minCount` is the job's last size.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Reader, Update, UpdateStatus
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.jobframework import shrinking
 from batchyard.jobframework.workloads import GenericJob, PodSets, is_created_for, workload_name
 from batchyard.scheduling.slices import PARTIAL_STRATEGY, SLICE_REPLACED
 from batchyard.scheduling.workload import lifecycle
@@ -216,8 +217,9 @@ class ElasticJob(NamedTuple):
     actions: SliceActions
     #: The pods that carry the name of the first slice, but that no job owns.
     unowned_pods: Sequence[meta.Key] = ()
-    #: Whether the feature gate is on with which the job may grow in part.
+    #: Whether the feature gates are on with which the job may grow in part, and may be preempted in part.
     allows_partial_scale_up: bool = False
+    allows_partial_preemption: bool = False
 
     @property
     def grows_in_part(self) -> bool:
@@ -225,6 +227,11 @@ class ElasticJob(NamedTuple):
         return self.allows_partial_scale_up and meta.annotation(self.job, well_known.SCALE_UP_STRATEGY) == (
             PARTIAL_STRATEGY
         )
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether the job may be preempted down to its minimum."""
+        return self.allows_partial_preemption and shrinking.allows_partial_preemption(self.job)
 
 
 def reconcile_elastic_job(elastic: ElasticJob) -> ReconcileResult | None:
@@ -256,13 +263,19 @@ def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileRe
     ending_slice = next((each for each in slices if _is_ending(each, roles)), None)
     if ending_slice is not None:
         return elastic.actions.follow_workload(ending_slice)
+    due: Instant | None = None
+    if elastic.allows_partial_preemption:
+        waiting = roles.selected if roles.selected is not roles.reserved and roles.reserved is not None else None
+        step, due = shrinking.next_step(elastic.job, roles.reserved, waiting, elastic.now)
+        if step is not None:
+            return step
     finish_at = _handover_end(slices, elastic.now)
     surplus = roles.surplus if finish_at is None else [each for each in roles.surplus if not _holds_quota(each)]
     if surplus:
         return ReconcileResult([UpdateStatus(each) for each in _finished_slices(slices, surplus, elastic.now)])
     outcome = _sync_slices(elastic, roles)
-    if outcome is not None and finish_at is not None:
-        outcome.requeue_at = finish_at
+    if outcome is not None and (finish_at is not None or due is not None):
+        outcome.requeue_at = min(each for each in (finish_at, due) if each is not None)
     return outcome
 
 
@@ -270,7 +283,8 @@ def _sync_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult | No
     job_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
     if job_counts.keys() != counts.keys():
         return None
-    running_counts = _running_counts(_pods_of(elastic))
+    counts_terminating = elastic.allows_partial_preemption and shrinking.is_shrinking(roles.reserved)
+    running_counts = _running_counts(_pods_of(elastic), counts_terminating=counts_terminating)
     new_counts = {name: max(pod_count, running_counts.get(name, 0)) for name, pod_count in job_counts.items()}
     if new_counts != counts:
         return _resize(elastic, roles.selected, counts, new_counts)
@@ -325,7 +339,7 @@ def _is_ending(workload: Obj, roles: SliceRoles) -> bool:
 def _resize(elastic: ElasticJob, workload: Obj, counts: Counts, new_counts: Counts) -> ReconcileResult:
     pod_sets = with_counts(workload["spec"]["podSets"], new_counts)
     has_quota = lifecycle.has_quota_reservation(workload)
-    if elastic.grows_in_part and not has_quota and _replaced_key(workload) is None:
+    if elastic.grows_in_part and not elastic.may_shrink and not has_quota and _replaced_key(workload) is None:
         pod_sets = with_min_counts(pod_sets, new_counts)  # a first slice is admitted with all its pods
     if not has_quota or has_shrunk(counts, new_counts):
         return ReconcileResult([Update(meta.with_path(workload, ("spec", "podSets"), pod_sets))])
@@ -338,7 +352,8 @@ def _create_slice(
     """Return the write that creates a slice.
 
     With partial scale-up, `minCount` is the number of pods that have quota in the replaced slice, of each pod set that
-    grows. In a first slice, it is the number of pods that are requested.
+    grows. In a first slice, it is the number of pods that are requested. For a job that may be preempted in part, it is
+    the minimum of the job.
     """
     annotations: dict[str, str] = {}
     if elastic.grows_in_part:
@@ -347,6 +362,11 @@ def _create_slice(
         granted = requested if replaced is None else granted_counts(replaced)
         growing = requested if replaced is None else [name for name, n in requested.items() if n > granted[name]]
         pod_sets = with_min_counts(pod_sets, {name: granted[name] for name in growing})
+    if elastic.may_shrink:
+        annotations[well_known.PARTIAL_PREEMPTION] = "true"
+    if elastic.may_shrink or not elastic.grows_in_part:
+        floors = {each["name"]: each["minCount"] for each in elastic.pod_sets if "minCount" in each}
+        pod_sets = with_min_counts(pod_sets, floors if elastic.may_shrink else {})
 
     def complete(workload: Obj) -> Obj:
         name = _unused_name(elastic.job, elastic.workloads, name_extra)
@@ -401,15 +421,18 @@ def _pods_of(elastic: ElasticJob) -> list[Obj]:
     return [*(obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD), *unowned_pods]
 
 
-def _running_counts(pods: Sequence[Obj]) -> Counts:
+def _running_counts(pods: Sequence[Obj], *, counts_terminating: bool = False) -> Counts:
     """Return, by pod set, the number of pods without the gate that neither have ended nor are being deleted.
+
+    With `counts_terminating`, pods that are being deleted count until they have stopped.
 
     A slice does not shrink below this number. The Job controller does not delete pods of a Job without completions once
     one has succeeded.
     """
     counts: dict[str, int] = {}
     for pod in pods:
-        if not (has_gate(pod) or is_terminal(pod) or "deletionTimestamp" in pod["metadata"]):
+        is_ending = "deletionTimestamp" in pod["metadata"] and not counts_terminating
+        if not (has_gate(pod) or is_terminal(pod) or is_ending):
             pod_set = meta.label(pod, well_known.POD_SET) or ""
             counts[pod_set] = counts.get(pod_set, 0) + 1
     return counts

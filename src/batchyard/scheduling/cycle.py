@@ -91,8 +91,13 @@ class SchedulingPolicy:
         return self.preemption_strategies if self.fair_sharing else ()
 
     def may_shrink(self, workload: WorkloadView) -> bool:
-        """Return whether a Workload with `minCount` may be admitted with fewer pods than it requests."""
-        return self.partial_admission or (workload.elastic and self.rules.partial_scale_up)
+        """Return whether a Workload with `minCount` may be admitted with fewer pods than it requests.
+
+        Of an elastic job, only a slice that replaces another may, also if the other was evicted.
+        """
+        if workload.elastic:
+            return self.rules.partial_scale_up and bool(workload.replaced_slice) and slices.grows_in_part(workload)
+        return self.partial_admission
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from batchyard.api.well_known import (
     ELASTIC_JOBS_GATE,
     ELASTIC_TOPOLOGY_GATE,
     GATES,
+    PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
     TAS_BALANCED_PLACEMENT,
     TAS_OVERLAPPING_FLAVORS,
@@ -104,6 +105,11 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "enabled, a Job that grows may get a part of the additional pods (annotation"
         " `kueue.x-k8s.io/elastic-job-scale-up-strategy: partial`)",
         PARTIAL_SCALE_UP_GATE,
+    ),
+    **_obeyed(
+        "enabled, elastic Jobs with the annotation `kueue.x-k8s.io/partial-preemption` are preempted down to their minimum"
+        " number of pods; Kueue 0.20 only plans this gate",
+        PARTIAL_PREEMPTION_GATE,
     ),
     **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(

@@ -305,20 +305,22 @@ def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
         if (name := pod_set.get("name", "main")) in seen_pod_set_names:
             yield rules.duplicate(f"{_POD_SETS_PATH}[{i}].name", name, "give each podSet a unique name")
         seen_pod_set_names[name] = i
-    grows_in_part = is_elastic(workload) and _grows_in_part(workload)
-    if min_count_pod_sets > 1 and not grows_in_part:
+    allows_min_count = is_elastic(workload) and _allows_min_count(workload)
+    if min_count_pod_sets > 1 and not allows_min_count:
         remedy = "keep minCount in one podSet only"
         yield rules.invalid(_POD_SETS_PATH, min_count_pod_sets, "at most one podSet can use minCount", remedy)
-    if min_count_pod_sets and is_elastic(workload) and not grows_in_part:
+    if min_count_pod_sets and is_elastic(workload) and not allows_min_count:
         message = "partial admission and elastic job cannot be used together"
         yield rules.invalid(_POD_SETS_PATH, min_count_pod_sets, message, f"remove minCount or {well_known.ELASTIC_JOB}")
     yield from _priority_class_errors(spec)
     yield from admission_gate_errors(workload)
 
 
-def _grows_in_part(workload: Mapping[str, Any]) -> bool:
-    """Return whether a slice of an elastic job may have `minCount`: the job gets its additional pods in parts."""
-    return (workload["metadata"].get("annotations") or {}).get(well_known.SCALE_UP_STRATEGY) == "partial"
+def _allows_min_count(workload: Mapping[str, Any]) -> bool:
+    """Return whether a slice of an elastic job may have `minCount`: the job may grow or be preempted in part."""
+    annotations = workload["metadata"].get("annotations") or {}
+    is_partial = annotations.get(well_known.SCALE_UP_STRATEGY) == "partial"
+    return is_partial or annotations.get(well_known.PARTIAL_PREEMPTION) == "true"
 
 
 def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
