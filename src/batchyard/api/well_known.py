@@ -281,7 +281,8 @@ _GATES_OFF_BY_DEFAULT: Final = """
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
     FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
-    PartialPreemption PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
+    PartialPreemption PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors
+    SchedulerLibraryIntegration
     SchedulingEquivalenceHashingIgnorePodSetName
     ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady

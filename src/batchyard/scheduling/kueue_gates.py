@@ -107,8 +107,8 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         PARTIAL_SCALE_UP_GATE,
     ),
     **_obeyed(
-        "enabled, elastic Jobs with the annotation `kueue.x-k8s.io/partial-preemption` are preempted down to their minimum"
-        " number of pods; Kueue 0.20 only plans this gate",
+        "enabled, elastic Jobs with the annotation `kueue.x-k8s.io/partial-preemption` are preempted down to their"
+        " minimum; Kueue 0.20 only plans this gate",
         PARTIAL_PREEMPTION_GATE,
     ),
     **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
