@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
-from batchyard.api.meta import Obj, annotation
+from batchyard.api.meta import Obj, Selector, annotation
 from batchyard.api.views.preemption import (
     CandidateSelector,
     ConfiguredPreemptionRule,
@@ -140,8 +140,12 @@ def _rule_problems(linted: LintedManifests, rule: ConfiguredPreemptionRule, path
     class_problem = _class_problem(linted, rule.preemptor_class_names)
     if class_problem:
         yield f"{path}.preemptorPriorityClassSelector", f"rule {rule.name} concerns no Workload: {class_problem}"
+    label_problem = _label_problem(linted, rule.preemptor_selector)
+    if label_problem:
+        yield f"{path}.preemptorSelector", f"rule {rule.name} concerns no Workload: {label_problem}"
     for index, selector in enumerate(rule.candidate_selectors):
         problem = _class_problem(linted, selector.class_names) or _queue_problem(linted, selector)
+        problem = problem or _label_problem(linted, selector.label_selector)
         if problem:
             yield f"{path}.candidateSelectors[{index}]", f"rule {rule.name} selects no victim here: {problem}"
 
@@ -157,6 +161,19 @@ def _class_problem(linted: LintedManifests, names: PriorityClassNames) -> str:
     is_known = all(linted.has_kind(kind) for kind in kinds) or linted.has_kind(scheme.WORKLOAD_PRIORITY_CLASS)
     if is_known and not any(linted.find(kind, name) for kind in kinds for name in remaining):
         return f"no priority class has the name {' or '.join(remaining)}"
+    return ""
+
+
+def _label_problem(linted: LintedManifests, selector: Selector | None) -> str:
+    """Return why no Workload has the labels that a selector requires; '' if one may, or if that is unknown."""
+    if selector is None or not _is_gate_enabled(linted):
+        return ""
+    integrations = [each.obj.get("integrations") or {} for each in linted.all_versions(scheme.CONFIGURATION)]
+    known_keys = [key for each in integrations for key in each.get("labelKeysToCopy") or ()]
+    known_keys += [key for job in linted.jobs for key in _labels(job.obj) if not job.is_job]
+    for requirement in selector.requirements:
+        if requirement.operator in {"In", "Exists"} and requirement.key not in {*known_keys, well_known.JOB_UID}:
+            return f"no Workload has the label {requirement.key}: integrations.labelKeysToCopy does not list it"
     return ""
 
 

@@ -73,9 +73,9 @@ def shrink_where_possible(
     """Return the preemption targets with as few evictions as the releasable parts of Workloads allow.
 
     `targets` are those without partial preemption. `offer` returns the releasable parts that the preemptor may also
-    take, the best victims first; its argument is whether the preemptor borrows. First, each eviction is dropped, or
-    replaced by that Workload's part, if the preemptor still fits. Then each part is dropped that is not needed. So
-    no returned target can be dropped, and no eviction can be replaced.
+    take, the best victims first; its argument is whether the preemptor borrows. If the preemptor still fits, each
+    eviction is replaced by that Workload's part, then each eviction is dropped, then each part. So no returned target
+    can be dropped, and no eviction can be replaced.
     """
     snapshot = context.snapshot
     if not targets:
@@ -92,40 +92,40 @@ def shrink_where_possible(
     with snapshot.what_if():
         for target in [*targets, *parts]:
             snapshot.release(target.workload)
-        evictions, replaced = _needed_evictions(context, targets, may_borrow=may_borrow)
+        evictions, replaced = _replace_by_parts(context, targets, may_borrow=may_borrow)
+        evictions = _needed_targets(context, evictions, may_borrow=may_borrow)
         rank = context.order_key
         parts = sorted([*parts, *replaced], key=lambda target: rank(target.workload))
-        return [*evictions, *_needed_parts(context, parts, may_borrow=may_borrow)]
+        return [*evictions, *_needed_targets(context, parts, may_borrow=may_borrow)]
 
 
-def _needed_evictions(
+def _replace_by_parts(
     context: PreemptionContext, targets: Sequence[PreemptionTarget], *, may_borrow: bool
 ) -> tuple[list[PreemptionTarget], list[PreemptionTarget]]:
-    """Return the targets that must be evicted, and the parts of the others that are released instead."""
+    """Return the targets whose part is not enough, and the parts of the others."""
     snapshot = context.snapshot
     evictions: list[PreemptionTarget] = []
     replaced: list[PreemptionTarget] = []
     for target in reversed(targets):
-        snapshot.release(target.workload, 1)
-        if context.fits(may_borrow=may_borrow):
-            continue
         part = releasable_part(target.workload, snapshot)
         if part is not None:
+            snapshot.release(target.workload, 1)
             snapshot.release(part)
             if context.fits(may_borrow=may_borrow):
                 replaced.append(target._replace(workload=part))
                 continue
             snapshot.release(part, 1)
-        snapshot.release(target.workload)
+            snapshot.release(target.workload)
         evictions.insert(0, target)
     return evictions, replaced
 
 
-def _needed_parts(
-    context: PreemptionContext, parts: Sequence[PreemptionTarget], *, may_borrow: bool
+def _needed_targets(
+    context: PreemptionContext, targets: Sequence[PreemptionTarget], *, may_borrow: bool
 ) -> list[PreemptionTarget]:
+    """Return the targets without which the preemptor does not fit; the last ones are dropped first."""
     needed: list[PreemptionTarget] = []
-    for target in reversed(parts):
+    for target in reversed(targets):
         context.snapshot.release(target.workload, 1)
         if not context.fits(may_borrow=may_borrow):
             context.snapshot.release(target.workload)

@@ -87,9 +87,9 @@ def test_only_the_needed_workloads_are_shrunk() -> None:
 
 
 def test_shrinking_lowers_the_number_of_evictions() -> None:
-    """Without it, both plain Workloads and the elastic one are evicted."""
-    made = one_queue(workload("x", 2, priority=-1), workload("y", 2, priority=-1), elastic("e", 6, 3))
-    assert targets_of(made, workload("new", 5, priority=1)) == ["x", "e 6-3"]
+    """Without it, both plain Workloads are evicted."""
+    made = one_queue(workload("x", 2, priority=-1), workload("y", 2, priority=-1), elastic("e", 6, 4))
+    assert targets_of(made, workload("new", 4, priority=1)) == ["x", "e 6-4"]
 
 
 def test_workload_at_its_minimum_is_evicted() -> None:
