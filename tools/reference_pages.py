@@ -20,6 +20,7 @@ import typer
 
 import batchyard
 from batchyard.api import scheme, well_known
+from batchyard.api.validation import feature_gates
 from batchyard.cli.app import COMMANDS, app
 from batchyard.scheduling import kueue_gates
 
@@ -371,6 +372,19 @@ def _configuration() -> Iterator[str]:
         for name, rule in sorted(kueue_gates.GATE_RULES.items())
     )
     yield from _table(("gate", "default", "the other value", "reason"), gates)
+    yield from (
+        "### Dependencies",
+        "",
+        "If a gate is enabled and a gate that it depends on is disabled, batchyard refuses the Configuration, with the",
+        "message of Kueue. A gate that is not set has its default. To disable a gate on which others depend, disable",
+        "these too.",
+        "",
+    )
+    dependencies = (
+        (f"`{name}`", str(well_known.GATES[name]).lower(), ", ".join(f"`{each}`" for each in required))
+        for name, required in sorted(feature_gates.GATE_DEPENDENCIES.items())
+    )
+    yield from _table(("gate", "default", "depends on"), dependencies)
 
 
 # Events and reasons.

@@ -63,7 +63,7 @@ def unmatched_preemption_rule(linted: LintedManifests) -> Iterator[RuleResult]:
 def mutual_preemption(linted: LintedManifests) -> Iterator[RuleResult]:
     """Report two jobs that rules of PreemptionConfigs let preempt each other, and that do not fit together."""
     configs = {config.name: (manifest, config) for manifest, config in _configs(linted)}
-    entrants = [each for each in map(lambda job: _entrant(linted, job, configs), linted.jobs) if each is not None]
+    entrants = [each for each in (_entrant(linted, job, configs) for job in linted.jobs) if each is not None]
     reported: dict[tuple[str, str], None] = {}
     for first, second in islice(combinations(entrants, 2), _PAIRS_MAX):
         config_names = first.config.name, second.config.name
