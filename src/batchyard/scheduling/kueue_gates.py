@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from batchyard.api.validation.feature_gates import GATE_DEPENDENCIES
 from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     ANCHOR_AT_QUOTA_RESERVATION,
@@ -224,11 +225,15 @@ def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
 def changed_gates(configuration: Mapping[str, Any], effect: GateEffect) -> list[str]:
     """Return the names of the feature gates with this effect that a Configuration sets to another value than Kueue's.
 
-    Unknown names, which validation reports, are omitted.
+    Unknown names, which validation reports, are omitted. So are gates that depend on disabled ones: they decide nothing.
     """
     gates: Mapping[str, bool] = configuration.get("featureGates") or {}
+    effective = {**GATES, **gates}
     return [
         name
         for name, is_on in gates.items()
-        if name in GATE_RULES and GATE_RULES[name].effect is effect and GATES[name] is not is_on
+        if name in GATE_RULES
+        and GATE_RULES[name].effect is effect
+        and GATES[name] is not is_on
+        and all(effective[each] for each in GATE_DEPENDENCIES.get(name, ()))
     ]
