@@ -484,7 +484,7 @@ class WriteQueue:
 def _is_same_binding(stored_pod: Obj, pod: Obj) -> bool:
     """Return whether the stored pod is the same pod, and is bound to the same node."""
     is_same_pod = (stored_pod.get("metadata") or {}).get("uid") == pod["metadata"].get("uid")
-    return is_same_pod and (stored_pod.get("spec") or {}).get("nodeName") == pod["spec"]["nodeName"]
+    return is_same_pod and bool((stored_pod.get("spec") or {}).get("nodeName") == pod["spec"]["nodeName"])
 
 
 def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | None:

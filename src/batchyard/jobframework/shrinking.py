@@ -115,6 +115,11 @@ def _without_state(job: Obj) -> Obj:
     return meta.with_metadata(job, annotations=annotations)
 
 
+def full_size_due(job: Obj) -> Instant | None:
+    """Return when a job requests its full size again after a partial preemption; None if it has it or requests it."""
+    return None if meta.annotation(job, well_known.FULL_PARALLELISM) is None else _due_time(job)
+
+
 def _due_time(job: Obj) -> Instant:
     preempted_at = meta.annotation(job, well_known.PARTIALLY_PREEMPTED_AT)
     try:

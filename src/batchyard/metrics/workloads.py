@@ -402,7 +402,7 @@ class CycleMetrics:
         self._own_group = MetricGroup(
             (
                 *("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"),
-                "batchyard_protected_preemptions_total",
+                *("batchyard_protected_preemptions_total", "batchyard_partially_preempted_workloads_total"),
             )
         )
         self._own_group.add("batchyard_preemption_loops_total", (), 0)

@@ -225,7 +225,8 @@ def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
 def changed_gates(configuration: Mapping[str, Any], effect: GateEffect) -> list[str]:
     """Return the names of the feature gates with this effect that a Configuration sets to another value than Kueue's.
 
-    Unknown names, which validation reports, are omitted. So are gates that depend on disabled ones: they decide nothing.
+    Unknown names, which validation reports, are omitted. So are gates that depend on disabled ones, which decide
+    nothing.
     """
     gates: Mapping[str, bool] = configuration.get("featureGates") or {}
     effective = {**GATES, **gates}

@@ -8,7 +8,7 @@ import pytest
 
 import make
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, annotation, with_metadata, with_path
 from batchyard.base.instant import SECOND
 from batchyard.jobframework import shrinking, slices
 from batchyard.jobframework.reconciler import JobReconciler
@@ -27,6 +27,7 @@ ELASTIC = {well_known.ELASTIC_JOB: "true"}
 PARTIAL = {**ELASTIC, well_known.SCALE_UP_STRATEGY: "partial"}
 SHRINKABLE = {**ELASTIC, well_known.PARTIAL_PREEMPTION: "true", well_known.MIN_PARALLELISM: "2"}
 RULES = replace(DEFAULT_RULES, partial_scale_up=True, partial_preemption=True)
+SHRINKS = "PartiallyPreempted"
 GATES = {well_known.PARTIAL_SCALE_UP_GATE: True, well_known.PARTIAL_PREEMPTION_GATE: True}
 
 
@@ -300,8 +301,12 @@ def urgent(name: str, at: int, parallelism: int) -> list[Obj]:
     return [with_metadata(job, labels=labels)]
 
 
-HIGH: Obj = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}}
-HIGH["value"] = 100
+HIGH: Obj = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "WorkloadPriorityClass",
+    "metadata": {"name": "high"},
+    "value": 100,
+}
 
 
 @pytest.mark.parametrize(("until", "count"), [(9, 7), (12, 2), (60, 2), (109, 2), (115, 7)])
@@ -309,3 +314,19 @@ def test_job_runs_with_its_minimum_while_an_urgent_one_runs(until: int, count: i
     jobs: Sequence[Obj] = [submitted("train", 0, 7, SHRINKABLE), *urgent("urgent", 10, 4)]
     world, _ = world_of(HIGH, *jobs, quota=7, until=until)
     assert ungated_count(world) == count
+
+
+def test_log_names_the_preemptor_of_a_job_that_shrinks() -> None:
+    _, records = world_of(HIGH, submitted("train", 0, 7, SHRINKABLE), *urgent("urgent", 10, 4), quota=7, until=200)
+    shrinkings = [(each["reason"], each["by"].partition("-")[0]) for each in records if each["event"] == SHRINKS]
+    assert shrinkings == [("InClusterQueue", "team/job")]
+    assert [each["event"] for each in records if each["event"] in {"Preempted", "Evicted"}] == []
+
+
+def test_why_says_when_a_job_that_has_shrunk_grows_again() -> None:
+    world, _ = world_of(HIGH, submitted("train", 0, 7, SHRINKABLE), *urgent("urgent", 10, 4), quota=7, until=20)
+    explanation = world.platform.explainer.why(Key(scheme.JOB, "team", "train"), world.kernel.now())
+    assert explanation is not None
+    fact = explanation["facts"]["partiallyPreempted"]
+    assert fact.startswith("since 2026-01-01T00:00:10Z: Preempted to accommodate a workload")
+    assert "; the job shrinks from 7 to 2 pods; it requests its full size again at " in fact
