@@ -5,6 +5,7 @@ shrinks only as often as its backoff allows.
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,13 +13,12 @@ import pytest
 import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, annotation, is_true
-from batchyard.base.random_numbers import Rng
 from batchyard.interfaces.client import WatchEvent
 from batchyard.jobframework import slices
 from batchyard.jobframework.shrinking import backoff_after, is_shrinking
 from batchyard.scheduling.workload import lifecycle
 from batchyard.sim.invariants.checker import attach_invariants
-from batchyard.sim.random_worlds import scenario_of
+from batchyard.sim.random_worlds import RandomChoices, SeededDraws, scenario_of
 from batchyard.sim.world import World
 from yard import preemption, queue
 
@@ -34,42 +34,45 @@ def without_creation_time(obj: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in obj.items() if name != "status"}, "metadata": metadata}
 
 
-def random_job(rng: Rng, number: int) -> list[dict[str, Any]]:
+def random_job(rng: RandomChoices, number: int) -> list[dict[str, Any]]:
     """A plain or an elastic Job, which may be scaled later."""
-    name, is_elastic, size = f"j{number}", rng.chance(0.6), rng.below(6) + 1
+    name, is_elastic, size = f"j{number}", rng.draw_bool(60), rng.draw_integer(1, 6)
     labels = {
-        well_known.QUEUE_NAME: f"lq{rng.below(2)}",
-        well_known.PRIORITY_CLASS: rng.choose(sorted(CLASSES)),
+        well_known.QUEUE_NAME: f"lq{rng.draw_integer(0, 1)}",
+        well_known.PRIORITY_CLASS: rng.choose(["low", "low", "middle"] if is_elastic else ["low", "middle", "high"]),
     }
-    annotations = {well_known.RUNTIME: f"{rng.below(400) + 20}s"}
+    annotations = {well_known.RUNTIME: f"{rng.draw_integer(20, 400)}s"}
     if is_elastic:
         annotations[well_known.ELASTIC_JOB] = "true"
-        if rng.chance(0.7):
+        if rng.draw_bool(70):
             annotations[well_known.PARTIAL_PREEMPTION] = "true"
-            annotations[well_known.MIN_PARALLELISM] = str(rng.below(size) + 1)
-        if rng.chance(0.6):
+            annotations[well_known.MIN_PARALLELISM] = str(rng.draw_integer(1, size))
+        if rng.draw_bool(60):
             annotations[well_known.SCALE_UP_STRATEGY] = "partial"
-    steps, at = [], rng.below(UNTIL // 2)
-    for _ in range(1 + (rng.below(3) if is_elastic else 0)):
-        spec = make.job(name, parallelism=size, completions=size + 6 if is_elastic else size)
-        metadata = {**spec["metadata"], "labels": labels, "annotations": {**annotations, well_known.SUBMIT_AT: f"{at}s"}}
+    steps, at = [], rng.draw_integer(0, UNTIL // 2)
+    for _ in range(1 + (rng.draw_integer(0, 2) if is_elastic else 0)):
+        spec = make.job(name, parallelism=size, completions=60 if is_elastic else size)
+        metadata = {
+            **spec["metadata"],
+            "labels": labels,
+            "annotations": {**annotations, well_known.SUBMIT_AT: f"{at}s"},
+        }
         steps.append(without_creation_time({**spec, "metadata": metadata}))
-        size, at = rng.below(9) + 1, at + rng.below(200) + 1
+        size, at = rng.draw_integer(1, 9), at + rng.draw_integer(1, 200)
     return steps
 
 
 def random_world(seed: int) -> World:
-    rng = Rng(seed)
-    fair = rng.chance(0.4)
-    queues = [queue(f"cq{i}", rng.below(8) + 3, cohort="all", preemption=rng.choose(POLICIES)) for i in range(2)]
+    rng = RandomChoices(SeededDraws(seed))
+    fair = rng.draw_bool(40)
+    queues = [queue(f"cq{i}", rng.draw_integer(3, 10), cohort="all", preemption=rng.choose(POLICIES)) for i in range(2)]
     objects = [make.flavor("spot"), *queues]
     objects += [{**make.local_queue(f"lq{i}"), "spec": {"clusterQueue": f"cq{i}"}} for i in range(2)]
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
     classes = [{**kueue, "metadata": {"name": name}, "value": value} for name, value in CLASSES.items()]
-    jobs = [step for number in range(rng.below(6) + 5) for step in random_job(rng, number)]
-    config = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "featureGates": GATES}
-    scenario = scenario_of([config, *classes, *map(without_creation_time, objects), *jobs], fair_sharing=fair)
-    return World(scenario, seed=seed)
+    jobs = [step for number in range(rng.draw_integer(8, 16)) for step in random_job(rng, number)]
+    objects = [*classes, *map(without_creation_time, objects), *jobs]
+    return World(scenario_of(objects, fair_sharing=fair, settings={"featureGates": GATES}), seed=seed)
 
 
 class ElasticLaws:
@@ -97,7 +100,7 @@ class ElasticLaws:
     def check_backoff(self) -> None:
         """A Job shrinks again at the earliest when the backoff after the last time has passed."""
         for job, times in self.shrink_times.items():
-            for number, (last, next_time) in enumerate(zip(times, times[1:], strict=False), 1):
+            for number, (last, next_time) in enumerate(pairwise(times), 1):
                 if next_time - last < backoff_after(number):
                     self.faults.append(f"{job} shrinks after {(next_time - last) / SECOND} s, time {number + 1}")
 

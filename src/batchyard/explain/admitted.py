@@ -30,8 +30,8 @@ from batchyard.explain.node_capacity import (
 )
 from batchyard.explain.topology import placement_part
 from batchyard.interfaces.client import Reader
-from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.jobframework import shrinking
+from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache

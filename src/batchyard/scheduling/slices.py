@@ -283,6 +283,11 @@ def with_replaced_slice(
     return [PreemptionTarget(replaced, _NO_REASON), *targets]
 
 
+def replaced_key(targets: Sequence[PreemptionTarget]) -> dict[str, None]:
+    """Return the key of the replaced slice among preemption targets; {} if there is none."""
+    return {targets[0].workload.key: None} if targets and targets[0].reason == _NO_REASON else {}
+
+
 def split_targets(targets: Sequence[PreemptionTarget]) -> tuple[Sequence[PreemptionTarget], AdmittedWorkload | None]:
     """Return the Workloads to preempt, and the replaced slice, which finishes instead; None if there is none."""
     if targets[0].reason != _NO_REASON:
