@@ -292,7 +292,7 @@ class AdmittedExplainer:
         return "" if self._capacity is None else self._capacity.last_message_for(pod["metadata"].get("uid", ""))
 
     def _describe_shrinking(self, workload: Obj) -> str:
-        """Return why and since when an elastic job runs with its minimum, and when it grows again; '' if it does not."""
+        """Return why and since when an elastic job is at its minimum, and when it grows again; '' if it is not."""
         condition = find_condition(workload, PARTIALLY_PREEMPTED)
         if condition is None:
             return ""

@@ -61,6 +61,8 @@ class QuotaNeverOversubscribed(Invariant):
         for quota_key, amount in object_states.held_amounts_of(view).items():
             available = self._available_without(released_workloads, node, quota_key)
             if amount > max(0, available):
+                available = self._available_without([*released_workloads, *self._replaced_slices()], node, quota_key)
+            if amount > max(0, available):
                 name = "/".join(quota_key)
                 description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
@@ -82,6 +84,11 @@ class QuotaNeverOversubscribed(Invariant):
                 )
                 self.violate(description, *holders)
         self._known_deficits, self._has_quota_changed = deficits, False
+
+    def _replaced_slices(self) -> list[WorkloadView]:
+        """Return the slices with quota whose replacement has quota too: they finish at the same instant."""
+        replacements = [view for view in self.states.workloads.values() if view.replaced_slice and _holds_quota(view)]
+        return [self.states.workloads[view.replaced_slice] for view in replacements if self._is_being_replaced(view)]
 
     def _is_being_replaced(self, view: WorkloadView) -> bool:
         replaced_slice = self.states.workloads.get(view.replaced_slice)
