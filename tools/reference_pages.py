@@ -43,6 +43,15 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
         "ClusterQueues, Cohorts",
         "how long Workloads run before Workloads of the same ClusterQueue may preempt them",
     ),
+    "FULL_PARALLELISM": (
+        "Jobs",
+        "after a partial preemption, the parallelism that the Job requests again; set by batchyard",
+    ),
+    "PARTIALLY_PREEMPTED_AT": ("Jobs", "when the last partial preemption began; set by batchyard"),
+    "PARTIAL_PREEMPTIONS": (
+        "Jobs",
+        "the number of partial preemptions, which determines the backoff; set by batchyard",
+    ),
     "RECLAIM_MIN_RUNTIME": ("ClusterQueues, Cohorts", "the same for Workloads of other ClusterQueues"),
     "VICTIMS": ("ClusterQueues", "`cheapest`: the Workloads with the cheapest restart are preempted first"),
     "CHECKS": ("Workloads without a Job", "the states that admission checks get in a simulation, as JSON"),
