@@ -266,13 +266,8 @@ class JobReconciler:
             _delete_workloads,
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
-        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
-        unowned_pods = self._relations.unowned_pods(job_pass.key.namespace, job_workloads)
-        return elastic._replace(
-            unowned_pods=unowned_pods,
-            allows_partial_scale_up=self._rules.partial_scale_up,
-            allows_partial_preemption=self._rules.partial_preemption,
-        )
+        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions, self._rules)
+        return elastic._replace(unowned_pods=self._relations.unowned_pods(job_pass.key.namespace, job_workloads))
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.

@@ -27,6 +27,7 @@ from batchyard.interfaces.client import Reader, Update, UpdateStatus
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.jobframework import shrinking
 from batchyard.jobframework.workloads import GenericJob, PodSets, is_created_for, workload_name
+from batchyard.scheduling.decisions import DecisionRules
 from batchyard.scheduling.slices import PARTIAL_STRATEGY, SLICE_REPLACED
 from batchyard.scheduling.workload import lifecycle
 
@@ -215,23 +216,22 @@ class ElasticJob(NamedTuple):
     reader: Reader
     now: Instant
     actions: SliceActions
+    #: The feature gates with which the job may grow in part, and may be preempted in part.
+    rules: DecisionRules
     #: The pods that carry the name of the first slice, but that no job owns.
     unowned_pods: Sequence[meta.Key] = ()
-    #: Whether the feature gates are on with which the job may grow in part, and may be preempted in part.
-    allows_partial_scale_up: bool = False
-    allows_partial_preemption: bool = False
 
     @property
     def grows_in_part(self) -> bool:
         """Whether the job may get a part of the additional pods that it requests."""
-        return self.allows_partial_scale_up and meta.annotation(self.job, well_known.SCALE_UP_STRATEGY) == (
+        return self.rules.partial_scale_up and meta.annotation(self.job, well_known.SCALE_UP_STRATEGY) == (
             PARTIAL_STRATEGY
         )
 
     @property
     def may_shrink(self) -> bool:
         """Whether the job may be preempted down to its minimum."""
-        return self.allows_partial_preemption and shrinking.allows_partial_preemption(self.job)
+        return self.rules.partial_preemption and shrinking.allows_partial_preemption(self.job)
 
 
 def reconcile_elastic_job(elastic: ElasticJob) -> ReconcileResult | None:
@@ -264,7 +264,7 @@ def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileRe
     if ending_slice is not None:
         return elastic.actions.follow_workload(ending_slice)
     due: Instant | None = None
-    if elastic.allows_partial_preemption:
+    if elastic.rules.partial_preemption:
         waiting = roles.selected if roles.selected is not roles.reserved and roles.reserved is not None else None
         step, due = shrinking.next_step(elastic.job, roles.reserved, waiting, elastic.now)
         if step is not None:
@@ -283,7 +283,7 @@ def _sync_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult | No
     job_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
     if job_counts.keys() != counts.keys():
         return None
-    counts_terminating = elastic.allows_partial_preemption and shrinking.is_shrinking(roles.reserved)
+    counts_terminating = elastic.rules.partial_preemption and shrinking.is_shrinking(roles.reserved)
     running_counts = _running_counts(_pods_of(elastic), counts_terminating=counts_terminating)
     new_counts = {name: max(pod_count, running_counts.get(name, 0)) for name, pod_count in job_counts.items()}
     if new_counts != counts:

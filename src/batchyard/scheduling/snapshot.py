@@ -448,10 +448,7 @@ class Snapshot:
         self.topology.assume_at(len(self._tentative_changes), usage, sign)
 
     def remove_workload(self, workload: cluster_queue.AdmittedWorkload) -> None:
-        """Tentatively remove a Workload with quota, and its usage; only inside `what_if()`.
-
-        Of a Workload that is preempted in part, the kept part stays in use, but is no candidate for preemption.
-        """
+        """Tentatively remove a Workload with quota and its usage (or its released part); only inside `what_if()`."""
         self._apply_tentatively(workload.queue, workload.whole or workload, workload.usage, -1)
         workload.queue.remove(workload.key)
         if workload.topology_usage:

@@ -2,7 +2,7 @@
 
 A Workload allows it with the annotation `kueue.x-k8s.io/partial-preemption`, and its pod sets have `minCount`. The
 pods above `minCount` are its releasable part, which takes part in the search for victims like a Workload of its own.
-Kueue plans the feature (issue 975, a draft KEP of 2026); the rules here are batchyard's.
+Kueue only plans the feature; the rules here are batchyard's.
 """
 
 from collections.abc import Callable, Sequence
