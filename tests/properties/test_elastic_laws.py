@@ -4,7 +4,7 @@ No Job runs with fewer pods than its minimum because of a partial preemption, no
 shrinks only as often as its backoff allows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -83,7 +83,7 @@ class ElasticLaws:
         self.faults: list[str] = []
         self.shrink_times: dict[str, list[int]] = {}
 
-    def observe(self, events: list[WatchEvent]) -> None:
+    def observe(self, events: Sequence[WatchEvent]) -> None:
         for event in events:
             if event.key.kind != scheme.WORKLOAD or event.old is None or not is_shrinking(event.obj):
                 continue

@@ -62,11 +62,11 @@ PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
 _RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"
 _BINDING_SUBRESOURCE: Final = "binding"
-#: The conditions that Kueue applies as `kueue-admission`.
+#: The conditions that Kueue applies as `kueue-admission`, and the condition of batchyard's partial preemption.
 _ADMISSION_CONDITIONS: Final = frozenset(
     {
         *("QuotaReserved", "BlockedOnPreemptionGates", "Evicted", "Admitted", "Preempted", "Requeued"),
-        *("DeactivationTarget", "Finished", "PodsReady"),
+        *("DeactivationTarget", "Finished", "PodsReady", "PartiallyPreempted"),
     }
 )
 #: Lists that server-side apply merges by a key, with that key.

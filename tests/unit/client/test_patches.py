@@ -117,6 +117,11 @@ def test_update_of_old_revision_conflicts(world: PatchRecorder) -> None:
     assert isinstance(world.write(UpdateStatus({**before, "status": ADMITTED})).error, Conflict)
 
 
+def test_condition_of_a_partial_preemption_is_applied(world: PatchRecorder) -> None:
+    stored = world.set_status({**ADMITTED, "conditions": [*ADMITTED["conditions"], condition("PartiallyPreempted")]})
+    assert [each["type"] for each in stored["conditions"]] == ["QuotaReserved", "Admitted", "PartiallyPreempted"]
+
+
 def test_kueue_removes_status_that_batchyard_applied(world: PatchRecorder) -> None:
     assert world.set_status(ADMITTED)["admission"] == GIVEN
     assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
