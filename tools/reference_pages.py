@@ -20,6 +20,7 @@ import typer
 
 import batchyard
 from batchyard.api import scheme, well_known
+from batchyard.api.validation import feature_gates
 from batchyard.cli.app import COMMANDS, app
 from batchyard.scheduling import kueue_gates
 
@@ -41,6 +42,15 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "PREEMPT_MIN_RUNTIME": (
         "ClusterQueues, Cohorts",
         "how long Workloads run before Workloads of the same ClusterQueue may preempt them",
+    ),
+    "FULL_PARALLELISM": (
+        "Jobs",
+        "after a partial preemption, the parallelism that the Job requests again; set by batchyard",
+    ),
+    "PARTIALLY_PREEMPTED_AT": ("Jobs", "when the last partial preemption began; set by batchyard"),
+    "PARTIAL_PREEMPTIONS": (
+        "Jobs",
+        "the number of partial preemptions, which determines the backoff; set by batchyard",
     ),
     "RECLAIM_MIN_RUNTIME": ("ClusterQueues, Cohorts", "the same for Workloads of other ClusterQueues"),
     "VICTIMS": ("ClusterQueues", "`cheapest`: the Workloads with the cheapest restart are preempted first"),
@@ -371,6 +381,19 @@ def _configuration() -> Iterator[str]:
         for name, rule in sorted(kueue_gates.GATE_RULES.items())
     )
     yield from _table(("gate", "default", "the other value", "reason"), gates)
+    yield from (
+        "### Dependencies",
+        "",
+        "If a gate is enabled and a gate that it depends on is disabled, batchyard refuses the Configuration, with the",
+        "message of Kueue. A gate that is not set has its default. To disable a gate on which others depend, disable",
+        "these too.",
+        "",
+    )
+    dependencies = (
+        (f"`{name}`", str(well_known.GATES[name]).lower(), ", ".join(f"`{each}`" for each in required))
+        for name, required in sorted(feature_gates.GATE_DEPENDENCIES.items())
+    )
+    yield from _table(("gate", "default", "depends on"), dependencies)
 
 
 # Events and reasons.

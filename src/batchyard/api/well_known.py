@@ -14,11 +14,20 @@ PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 ELASTIC_JOB: Final = "kueue.x-k8s.io/elastic-job"
+#: How an elastic job grows: `atomic` (the default), or `partial`.
+SCALE_UP_STRATEGY: Final = "kueue.x-k8s.io/elastic-job-scale-up-strategy"
+#: Whether an elastic job may be preempted down to its minimum number of pods.
+PARTIAL_PREEMPTION: Final = "kueue.x-k8s.io/partial-preemption"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 WAIT_FOR_PODS_READY: Final = "kueue.x-k8s.io/wait-for-pods-ready"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"
 STOPPING: Final = "kueue.x-k8s.io/stopping"
+#: On an elastic job that was preempted in part: the parallelism that it requests again after a backoff, when it was
+#: preempted, and how often.
+FULL_PARALLELISM: Final = "batchyard.dev/full-parallelism"
+PARTIALLY_PREEMPTED_AT: Final = "batchyard.dev/partially-preempted-at"
+PARTIAL_PREEMPTIONS: Final = "batchyard.dev/partial-preemptions"
 
 # On Workloads.
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
@@ -220,6 +229,10 @@ ADMISSION_FAIR_SHARING: Final = "AdmissionFairSharing"
 ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
 #: The feature gate of Jobs that are scaled while they run, which is on by default.
 ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
+#: The feature gate of Kueue 0.20 with which elastic Jobs may grow by a part of the pods that they request.
+PARTIAL_SCALE_UP_GATE: Final = "ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp"
+#: The feature gate with which elastic Jobs may be preempted down to their minimum number of pods.
+PARTIAL_PREEMPTION_GATE: Final = "PartialPreemption"
 #: The feature gate of Kueue 0.20 with which the rules of PreemptionConfigs select further victims.
 CONFIGURABLE_PREEMPTIONS: Final = "ConfigurablePreemptions"
 #: The feature gates of topology-aware scheduling that batchyard obeys.
@@ -268,11 +281,12 @@ _GATES_ON_BY_DEFAULT: Final = """
 _GATES_OFF_BY_DEFAULT: Final = """
     AdmissionFairSharingAnchorAtQuotaReservation
     ConcurrentAdmission ConfigurablePreemptions CustomMetricLabels DisableWaitForPodsReady
-    ElasticJobsViaWorkloadSlicesWithTAS
+    ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
     FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
-    PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
+    PartialPreemption PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors
+    SchedulerLibraryIntegration
     SchedulingEquivalenceHashingIgnorePodSetName
     ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
     TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady

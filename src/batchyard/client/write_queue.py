@@ -62,11 +62,11 @@ PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
 _RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"
 _BINDING_SUBRESOURCE: Final = "binding"
-#: The conditions that Kueue applies as `kueue-admission`.
+#: The conditions that Kueue applies as `kueue-admission`, and the condition of batchyard's partial preemption.
 _ADMISSION_CONDITIONS: Final = frozenset(
     {
         *("QuotaReserved", "BlockedOnPreemptionGates", "Evicted", "Admitted", "Preempted", "Requeued"),
-        *("DeactivationTarget", "Finished", "PodsReady"),
+        *("DeactivationTarget", "Finished", "PodsReady", "PartiallyPreempted"),
     }
 )
 #: Lists that server-side apply merges by a key, with that key.
@@ -434,12 +434,13 @@ class WriteQueue:
     def _accept_repeat_error(self, submission: Submission, write: Write, error: ApiError) -> bool:
         """Complete a repeated write if its error can mean that an earlier attempt succeeded; else return False.
 
-        A Create is completed after a comparison with the existing object.
+        A Create, and the binding of a pod, are completed after a comparison with the existing object.
         """
         if isinstance(write, Delete) and isinstance(error, NotFound):
             self._complete_write(submission, WriteResponse(write, {}, None))
             return True
-        if not isinstance(write, Create) or not isinstance(error, Conflict):
+        is_compared = isinstance(write, Create) or _is_binding_request(submission.request)
+        if not is_compared or not isinstance(error, Conflict):
             return False
         kind = kind_of(write)
         request = list_one_request(write, kind_info(kind), self._version_of(kind))
@@ -449,9 +450,15 @@ class WriteQueue:
         return True
 
     def _compare_existing(
-        self, submission: Submission, write: Create, error: ApiError, http_response: HttpResponse
+        self, submission: Submission, write: Write, error: ApiError, http_response: HttpResponse
     ) -> None:
+        assert isinstance(write, Create | Update)
         response = self._response_from_body(write, object_in_list(http_response), None)
+        if isinstance(write, Update):
+            is_bound = _is_same_binding(response.body, write.obj)
+            bound_response = WriteResponse(write, write.obj, None, is_binding=True)
+            self._complete_write(submission, bound_response if is_bound else response._replace(error=error))
+            return
         sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
         self._complete_write(
@@ -472,6 +479,12 @@ class WriteQueue:
             self._send_when_allowed(submission)
         else:
             submission.on_end(submission)
+
+
+def _is_same_binding(stored_pod: Obj, pod: Obj) -> bool:
+    """Return whether the stored pod is the same pod, and is bound to the same node."""
+    is_same_pod = (stored_pod.get("metadata") or {}).get("uid") == pod["metadata"].get("uid")
+    return is_same_pod and bool((stored_pod.get("spec") or {}).get("nodeName") == pod["spec"]["nodeName"])
 
 
 def _next_request(requests: RequestSteps, stored_object: Obj) -> HttpRequest | None:

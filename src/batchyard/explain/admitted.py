@@ -30,7 +30,9 @@ from batchyard.explain.node_capacity import (
 )
 from batchyard.explain.topology import placement_part
 from batchyard.interfaces.client import Reader
+from batchyard.jobframework import shrinking
 from batchyard.quotas.resource_quotas import QuotaAdmission
+from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.topology_nomination import nominate_replacement
@@ -113,7 +115,11 @@ class AdmittedExplainer:
         if admitted_condition is None or admitted_condition["status"] != "True":
             return {**part, "state": QUOTA_RESERVED, **self._explain_checks(workload)}
         preemptors = self._describe_possible_preemptors(view)
-        part["facts"] = nonempty_fields(since=admitted_condition["lastTransitionTime"], preemptible=preemptors)
+        part["facts"] = nonempty_fields(
+            since=admitted_condition["lastTransitionTime"],
+            preemptible=preemptors,
+            partiallyPreempted=self._describe_shrinking(workload),
+        )
         return {**part, **self._explain_pods(workload, admitted_condition, now, user)}
 
     # --- admission checks ---
@@ -284,6 +290,21 @@ class AdmittedExplainer:
 
     def _autoscaler_text(self, pod: Obj) -> str:
         return "" if self._capacity is None else self._capacity.last_message_for(pod["metadata"].get("uid", ""))
+
+    def _describe_shrinking(self, workload: Obj) -> str:
+        """Return why and since when an elastic job is at its minimum, and when it grows again; '' if it is not."""
+        condition = find_condition(workload, PARTIALLY_PREEMPTED)
+        if condition is None:
+            return ""
+        message = condition["message"].removeprefix("Previously: ")
+        since = f"since {condition['lastTransitionTime']}: {message}"
+        if condition["status"] == "True":
+            return f"{since}; the surplus pods are stopping"
+        owner = controller_of(workload)
+        namespace = workload["metadata"].get("namespace", "")
+        job = None if owner is None else self._reader.get(Key(scheme.JOB, namespace, owner["name"]))
+        due = None if job is None else shrinking.full_size_due(job)
+        return since if due is None else f"{since}; it requests its full size again at {format_second(due)}"
 
     # --- possible preemptors ---
 

@@ -17,6 +17,7 @@ from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.cycle import Cycle, SchedulingPolicy, holder_from_admission
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, StayPending
 from batchyard.scheduling.fair_sharing.usage_order import make_pending_queue
+from batchyard.scheduling.preemption.shrinking import remaining_holder
 from batchyard.scheduling.queue_manager import QueueManager
 from batchyard.scheduling.quota import detach_node
 from batchyard.scheduling.scheduler_cache import SchedulerCache
@@ -352,7 +353,10 @@ class _Trial:
                 return False
             case Preempt():
                 for target in decision.targets:
-                    self._preempt_workload(decision, target.workload.key)
+                    if target.workload.whole is None:
+                        self._preempt_workload(decision, target.workload.key)
+                    else:
+                        self._shrink_workload(decision, target.workload)
             case StayPending():
                 pass
         return self._queue_manager.requeue(decision.head, decision.last_assignment, decision.requeue_reason)
@@ -381,6 +385,18 @@ class _Trial:
             self._queue_manager.pending[name].put_in_line(view)
             self._queue_manager.record_new_workload(name)
 
+    def _shrink_workload(self, decision: Preempt, part: AdmittedWorkload) -> None:
+        """Release the part of a Workload that a partial preemption frees; it is not shrunk again, nor replaced."""
+        quota_holder = self._snapshot.holder(part.key)
+        if quota_holder is None:
+            return
+        if decision.head.workload.key == self._explained_view.key:
+            self._outcome.preempted_keys.append(part.key)
+        if part.key not in self._admitted_views:
+            self._released_holders.setdefault(part.key, quota_holder)
+        self._snapshot.add_holder(remaining_holder(part))
+        self._queue_manager.mark_queue_for_retry(quota_holder.queue.name)
+
     def _release_quota(self, key: str) -> None:
         foreign_usage = self._simulation.foreign_usage.get(key)
         if foreign_usage is not None:
@@ -391,7 +407,7 @@ class _Trial:
         if key in self._admitted_views:
             del self._admitted_views[key]
         elif quota_holder is not None:
-            self._released_holders[key] = quota_holder
+            self._released_holders.setdefault(key, quota_holder)
 
     def _undo_quota_changes(self) -> None:
         for key in self._admitted_views:

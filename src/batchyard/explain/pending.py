@@ -18,7 +18,7 @@ from batchyard.explain.changes import ChangeExplainer
 from batchyard.explain.cohort_simulation import CohortSimulation, TrialOutcome
 from batchyard.explain.fixes import BlockedWorkload
 from batchyard.explain.proposals import ProposalCase
-from batchyard.explain.topology import TOPOLOGY, TopologyAnalysis, analyze_topology
+from batchyard.explain.topology import TOPOLOGY, TopologyAnalysis, analyze_topology, describe_missing_levels
 from batchyard.interfaces.client import Reader
 from batchyard.scheduling import messages
 from batchyard.scheduling.cluster_queue import ClusterQueue
@@ -279,7 +279,7 @@ class PendingExplainer:
         outcome, request, limiting_node = shortage.outcome, shortage.request, shortage.limiting_node
         assert outcome is not None
         if request is None or limiting_node is None:
-            message = _join_obstacles(analysis)
+            message = _join_obstacles(analysis) + describe_missing_levels(analysis.view, queue, self._cache.snapshot)
             return document.BindingLimit(shortage.limit, message, "ResourceFlavor", outcome.flavor, outcome.flavor)
         limit_kind = self._limit_kind_or_priority(analysis, limiting_node.limit)
         node, missing_amount = limiting_node.node, format_amount(request.resource, request.shortfall)

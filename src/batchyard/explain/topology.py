@@ -223,6 +223,23 @@ def analyze_topology(
     return TopologyAnalysis(snapshot, queue, view, outcomes) if is_considered else None
 
 
+def describe_missing_levels(view: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> str:
+    """Return a clause about requested levels that no Topology of a queue has, with the known levels; '' if none is."""
+    known_levels = {
+        built.flavor.topology: built.tree.levels
+        for flavor in sorted(queue.topology_flavors)
+        if (built := snapshot.topology.get(flavor)) is not None
+    }
+    requests = [each.topology_request for each in view.pod_sets if each.topology_request is not None]
+    requested = [level for each in requests for level in (each.required, each.preferred) if level]
+    requested += [layer.topology for each in requests for layer in each.slices]
+    missing = [level for level in dict.fromkeys(requested) if not any(level in each for each in known_levels.values())]
+    if not missing or not known_levels:
+        return ""
+    texts = [f"Topology {name} has {', '.join(levels)}" for name, levels in known_levels.items()]
+    return f"; level {', '.join(missing)} requested, but {'; '.join(texts)}"
+
+
 def _shortage_text(fit: GroupFit | None) -> str:
     assert fit is not None
     capacity, parameters, tree = fit.capacity, fit.capacity.parameters, fit.flavor.tree

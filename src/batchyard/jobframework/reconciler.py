@@ -271,7 +271,7 @@ class JobReconciler:
             _delete_workloads,
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
-        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions)
+        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions, self._rules)
         return elastic._replace(unowned_pods=self._relations.unowned_pods(job_pass.key.namespace, job_workloads))
 
     def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
@@ -460,7 +460,8 @@ def _sync_child_job(
 def _set_pods_ready(
     integration: GenericJob, job_pass: _JobPass, workload: meta.Obj, policy: PodsReadyPolicy
 ) -> ReconcileResult | None:
-    are_ready, tracks_scheduling = integration.pods_ready(job_pass.job), policy.unscheduled_timeout > 0
+    job = slices.with_granted_parallelism(job_pass.job, workload) if meta.is_elastic(workload) else job_pass.job
+    are_ready, tracks_scheduling = integration.pods_ready(job), policy.unscheduled_timeout > 0
     updated_workload = set_pods_ready(workload, are_ready, job_pass.now, tracks_scheduling)
     return None if updated_workload is workload else ReconcileResult([UpdateStatus(updated_workload)])
 

@@ -11,6 +11,7 @@ These rules differ from Kueue's:
 - A replacement keeps the pod templates of the first slice. Therefore, an evicted job may get other flavors.
 - All unfinished slices of a finished job finish.
 - A slice keeps the quota of pods that run, even if the job has become smaller.
+- If a slice is evicted that a replacement waits for, the replacement is kept. Its `minCount` is the job's last size.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,14 +25,19 @@ from batchyard.api.views.workload import workload_view
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Reader, Update, UpdateStatus
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.jobframework import shrinking
 from batchyard.jobframework.workloads import GenericJob, PodSets, is_created_for, workload_name
-from batchyard.scheduling.slices import SLICE_REPLACED
+from batchyard.scheduling.decisions import DecisionRules
+from batchyard.scheduling.slices import PARTIAL_STRATEGY, SLICE_REPLACED
 from batchyard.scheduling.workload import lifecycle
 
 _REPLACED_MESSAGE: Final = "Replaced to accommodate a new workload slice"
 _OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
 #: The annotations of admission checks that are copied to pods whose gate is removed.
 _CHECK_ANNOTATIONS: Final = (well_known.CONSUME_PROVISIONING_REQUEST, well_known.PROVISIONING_CLASS)
+
+#: Distinguishes the name of a slice that requests the rest of a partly admitted slice. Source: KEP-12100.
+_PROBE: Final = "full-scaleup-probe"
 
 #: How long after the admission of a replacement the scheduler may take to finish the replaced slice.
 _HANDOVER_PERIOD: Final = 5 * SECOND
@@ -155,8 +161,46 @@ def has_shrunk(old_counts: Counts, new_counts: Counts) -> bool:
 
 
 def with_counts(pod_sets: PodSets, counts: Counts) -> list[Mapping[str, Any]]:
-    """Return the pod sets with other numbers of pods."""
-    return [{**pod_set, "count": counts[pod_set["name"]]} for pod_set in pod_sets]
+    """Return the pod sets with other numbers of pods; `minCount` is lowered to these numbers."""
+    new_pod_sets: list[Mapping[str, Any]] = []
+    for pod_set in pod_sets:
+        new_pod_set = {**pod_set, "count": counts[pod_set["name"]]}
+        if "minCount" in new_pod_set:
+            new_pod_set["minCount"] = min(new_pod_set["minCount"], new_pod_set["count"])
+        new_pod_sets.append(new_pod_set)
+    return new_pod_sets
+
+
+def with_min_counts(pod_sets: PodSets, min_counts: Counts) -> list[Mapping[str, Any]]:
+    """Return the pod sets with `minCount`, the number of pods with which each may be admitted; none if not given."""
+    new_pod_sets: list[Mapping[str, Any]] = []
+    for pod_set in pod_sets:
+        new_pod_set = {field: value for field, value in pod_set.items() if field != "minCount"}
+        if pod_set["name"] in min_counts:
+            new_pod_set["minCount"] = min(min_counts[pod_set["name"]], pod_set["count"])
+        new_pod_sets.append(new_pod_set)
+    return new_pod_sets
+
+
+def granted_counts(workload: Obj) -> Counts:
+    """Return the number of pods of each pod set that have quota, or are requested if the Workload has no quota.
+
+    A slice that was admitted in part has quota for fewer pods than it requests. One that has shrunk since its admission
+    requests fewer pods than were admitted.
+    """
+    counts = dict(counts_of(workload["spec"]["podSets"]))
+    for assignment in lifecycle.admission_of(workload).get("podSetAssignments") or ():
+        name = assignment["name"]
+        if name in counts:
+            counts[name] = min(counts[name], assignment.get("count", counts[name]))
+    return counts
+
+
+def with_granted_parallelism(job: Obj, workload: Obj) -> Obj:
+    """Return an elastic Job with at most the parallelism that its slice has quota for; more pods cannot be ready."""
+    granted = sum(granted_counts(workload).values())
+    is_partial = granted < job["spec"].get("parallelism", 1) and lifecycle.has_quota_reservation(workload)
+    return meta.with_path(job, ("spec", "parallelism"), granted) if is_partial else job
 
 
 # The reconcile of an elastic job.
@@ -172,8 +216,22 @@ class ElasticJob(NamedTuple):
     reader: Reader
     now: Instant
     actions: SliceActions
+    #: The feature gates with which the job may grow in part, and may be preempted in part.
+    rules: DecisionRules
     #: The pods that carry the name of the first slice, but that no job owns.
     unowned_pods: Sequence[meta.Key] = ()
+
+    @property
+    def grows_in_part(self) -> bool:
+        """Whether the job may get a part of the additional pods that it requests."""
+        return self.rules.partial_scale_up and meta.annotation(self.job, well_known.SCALE_UP_STRATEGY) == (
+            PARTIAL_STRATEGY
+        )
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether the job may be preempted down to its minimum."""
+        return self.rules.partial_preemption and shrinking.allows_partial_preemption(self.job)
 
 
 def reconcile_elastic_job(elastic: ElasticJob) -> ReconcileResult | None:
@@ -205,13 +263,19 @@ def _reconcile_slices(elastic: ElasticJob, slices: Sequence[Obj]) -> ReconcileRe
     ending_slice = next((each for each in slices if _is_ending(each, roles)), None)
     if ending_slice is not None:
         return elastic.actions.follow_workload(ending_slice)
+    due: Instant | None = None
+    if elastic.rules.partial_preemption:
+        waiting = roles.selected if roles.selected is not roles.reserved and roles.reserved is not None else None
+        step, due = shrinking.next_step(elastic.job, roles.reserved, waiting, elastic.now)
+        if step is not None:
+            return step
     finish_at = _handover_end(slices, elastic.now)
     surplus = roles.surplus if finish_at is None else [each for each in roles.surplus if not _holds_quota(each)]
     if surplus:
         return ReconcileResult([UpdateStatus(each) for each in _finished_slices(slices, surplus, elastic.now)])
     outcome = _sync_slices(elastic, roles)
-    if outcome is not None and finish_at is not None:
-        outcome.requeue_at = finish_at
+    if outcome is not None and (finish_at is not None or due is not None):
+        outcome.requeue_at = min(each for each in (finish_at, due) if each is not None)
     return outcome
 
 
@@ -219,7 +283,8 @@ def _sync_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult | No
     job_counts, counts = counts_of(elastic.pod_sets), counts_of(roles.selected["spec"]["podSets"])
     if job_counts.keys() != counts.keys():
         return None
-    running_counts = _running_counts(_pods_of(elastic))
+    counts_terminating = elastic.rules.partial_preemption and shrinking.is_shrinking(roles.reserved)
+    running_counts = _running_counts(_pods_of(elastic), counts_terminating=counts_terminating)
     new_counts = {name: max(pod_count, running_counts.get(name, 0)) for name, pod_count in job_counts.items()}
     if new_counts != counts:
         return _resize(elastic, roles.selected, counts, new_counts)
@@ -227,7 +292,21 @@ def _sync_slices(elastic: ElasticJob, roles: SliceRoles) -> ReconcileResult | No
         outcome = None if each is None else elastic.actions.sync_workload(each)
         if outcome is not None:
             return outcome
+    if elastic.grows_in_part and roles.reserved is not None and lifecycle.is_admitted(roles.reserved):
+        if roles.selected is roles.reserved and _lacks_pods(elastic, roles.reserved):
+            extra = _probe_extra(granted_counts(roles.reserved))
+            return _create_slice(elastic, roles.reserved["spec"]["podSets"], roles.reserved, extra)
+        outcome = elastic.actions.follow_workload(roles.reserved)
+        if outcome.writes:
+            return outcome
     return _follow_slices(elastic, roles)
+
+
+def _lacks_pods(elastic: ElasticJob, workload: Obj) -> bool:
+    """Return whether a slice with quota was admitted with fewer pods than its job still needs."""
+    reclaimable = {each["name"]: each["count"] for each in elastic.integration.reclaimable_pods(elastic.job)}
+    needed = {name: n - reclaimable.get(name, 0) for name, n in counts_of(workload["spec"]["podSets"]).items()}
+    return any(n < needed[name] for name, n in granted_counts(workload).items())
 
 
 def _handover_end(slices: Sequence[Obj], now: Instant) -> Instant | None:
@@ -259,25 +338,55 @@ def _is_ending(workload: Obj, roles: SliceRoles) -> bool:
 
 def _resize(elastic: ElasticJob, workload: Obj, counts: Counts, new_counts: Counts) -> ReconcileResult:
     pod_sets = with_counts(workload["spec"]["podSets"], new_counts)
-    if not lifecycle.has_quota_reservation(workload) or has_shrunk(counts, new_counts):
+    has_quota = lifecycle.has_quota_reservation(workload)
+    if elastic.grows_in_part and not elastic.may_shrink and not has_quota and _replaced_key(workload) is None:
+        pod_sets = with_min_counts(pod_sets, new_counts)  # a first slice is admitted with all its pods
+    if not has_quota or has_shrunk(counts, new_counts):
         return ReconcileResult([Update(meta.with_path(workload, ("spec", "podSets"), pod_sets))])
     return _create_slice(elastic, pod_sets, workload)
 
 
-def _create_slice(elastic: ElasticJob, pod_sets: PodSets, replaced: Obj | None) -> ReconcileResult:
+def _create_slice(
+    elastic: ElasticJob, pod_sets: PodSets, replaced: Obj | None, name_extra: str = ""
+) -> ReconcileResult:
+    """Return the write that creates a slice.
+
+    With partial scale-up, `minCount` is the number of pods that have quota in the replaced slice, of each pod set that
+    grows. In a first slice, it is the number of pods that are requested. For a job that may be preempted in part, it is
+    the minimum of the job.
+    """
+    annotations: dict[str, str] = {}
+    if elastic.grows_in_part:
+        annotations[well_known.SCALE_UP_STRATEGY] = PARTIAL_STRATEGY
+        requested = counts_of(pod_sets)
+        granted = requested if replaced is None else granted_counts(replaced)
+        growing = requested if replaced is None else [name for name, n in requested.items() if n > granted[name]]
+        pod_sets = with_min_counts(pod_sets, {name: granted[name] for name in growing})
+    if elastic.may_shrink:
+        annotations[well_known.PARTIAL_PREEMPTION] = "true"
+    if elastic.may_shrink or not elastic.grows_in_part:
+        floors = {each["name"]: each["minCount"] for each in elastic.pod_sets if "minCount" in each}
+        pod_sets = with_min_counts(pod_sets, floors if elastic.may_shrink else {})
+
     def complete(workload: Obj) -> Obj:
-        name = _unused_name(elastic.job, elastic.workloads)
-        annotations = {**(workload["metadata"].get("annotations") or {}), **slice_annotations(replaced, name)}
-        return meta.with_metadata(workload, name=name, annotations=annotations)
+        name = _unused_name(elastic.job, elastic.workloads, name_extra)
+        old_annotations = workload["metadata"].get("annotations") or {}
+        return meta.with_metadata(
+            workload, name=name, annotations={**old_annotations, **annotations, **slice_annotations(replaced, name)}
+        )
 
     return elastic.actions.create_workload(pod_sets, complete)
 
 
-def _unused_name(job: Obj, workloads: Sequence[Obj]) -> str:
+def _probe_extra(granted: Counts) -> str:
+    return f"-{_PROBE}-{'-'.join(map(str, granted.values()))}"
+
+
+def _unused_name(job: Obj, workloads: Sequence[Obj], name_extra: str) -> str:
     """Return Kueue's name for a new slice, which depends on the job's generation; another one if the name is in use."""
     metadata, used_names = job["metadata"], [each["metadata"]["name"] for each in workloads]
     api_group, _, _ = job["apiVersion"].rpartition("/")
-    generation = str(metadata.get("generation", 1))
+    generation = f"{metadata.get('generation', 1)}{name_extra}"
     for extra in chain((generation,), (f"{generation}-{number}" for number in count(1))):
         name = workload_name(job["kind"], api_group, metadata["name"], metadata.get("uid", ""), extra)
         if name not in used_names:
@@ -312,15 +421,18 @@ def _pods_of(elastic: ElasticJob) -> list[Obj]:
     return [*(obj for obj in owned_objects if meta.group_kind(obj) == scheme.POD), *unowned_pods]
 
 
-def _running_counts(pods: Sequence[Obj]) -> Counts:
+def _running_counts(pods: Sequence[Obj], *, counts_terminating: bool = False) -> Counts:
     """Return, by pod set, the number of pods without the gate that neither have ended nor are being deleted.
+
+    With `counts_terminating`, pods that are being deleted count until they have stopped.
 
     A slice does not shrink below this number. The Job controller does not delete pods of a Job without completions once
     one has succeeded.
     """
     counts: dict[str, int] = {}
     for pod in pods:
-        if not (has_gate(pod) or is_terminal(pod) or "deletionTimestamp" in pod["metadata"]):
+        is_ending = "deletionTimestamp" in pod["metadata"] and not counts_terminating
+        if not (has_gate(pod) or is_terminal(pod) or is_ending):
             pod_set = meta.label(pod, well_known.POD_SET) or ""
             counts[pod_set] = counts.get(pod_set, 0) + 1
     return counts
@@ -356,8 +468,7 @@ def ungated_pods(pods: Sequence[Obj], workload: Obj) -> list[Obj]:
     The lowest completion indexes come first, then the lowest names. Pods without the gate count until they end. Source:
     podsToUngate in Kueue's pkg/controller/elasticjobs.
     """
-    granted_counts = counts_of(workload["spec"]["podSets"])
-    free_counts = dict(granted_counts)
+    free_counts = dict(granted_counts(workload))
     gated_pods = []
     for pod in pods:
         if is_terminal(pod):

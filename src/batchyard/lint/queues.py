@@ -299,11 +299,11 @@ def _report_node_mismatches(linted: LintedManifests, rule: str) -> Iterator[Rule
         fits_nowhere = len(mismatches) == len(mismatch_by_flavors)
         flavors, mismatch = next(iter(mismatches.items()))
         flavor_note = f"in flavor {', '.join(flavors)} " if any(flavors) and not fits_nowhere else ""
-        problem = (
-            f"{pod_set.subject} is admitted {flavor_note}and its pods stay Pending: {mismatch.problem}"
-            if pod_set.queue.view.groups
-            else mismatch.problem
-        )
+        problem = mismatch.problem
+        if any(linted.flavors[name][1].topology for name in flavors):
+            problem = f"{pod_set.subject} is never admitted {flavor_note}".rstrip() + f": {problem}"
+        elif pod_set.queue.view.groups:
+            problem = f"{pod_set.subject} is admitted {flavor_note}and its pods stay Pending: {problem}"
         severity = None if fits_nowhere else Severity.WARNING
         yield RuleResult(pod_set.job.manifest, pod_set.path, problem, mismatch.fix, severity=severity)
 

@@ -50,7 +50,7 @@ def unknown_local_queue(linted: LintedManifests) -> Iterator[RuleResult]:
             path = f"metadata.labels[{well_known.QUEUE_NAME}]" if job.is_job else "spec.queueName"
             consequence = "the job waits forever"
             reference = ObjectReference(job.manifest, path, scheme.LOCAL_QUEUE, job.queue, consequence, job.namespace)
-            yield from _report_missing(linted, reference)
+            yield from report_missing(linted, reference)
 
 
 def unknown_cluster_queue(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -58,7 +58,7 @@ def unknown_cluster_queue(linted: LintedManifests) -> Iterator[RuleResult]:
     for manifest, view in linted.local_queues.values():
         effect = "jobs in this queue wait forever"
         reference = ObjectReference(manifest, "spec.clusterQueue", scheme.CLUSTER_QUEUE, view.cluster_queue, effect)
-        yield from _report_missing(linted, reference)
+        yield from report_missing(linted, reference)
 
 
 def unknown_namespace(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -90,7 +90,7 @@ def unknown_flavor(linted: LintedManifests) -> Iterator[RuleResult]:
                 path = f"spec.resourceGroups[{group_index}].flavors[{index}].name"
                 consequence = "the ClusterQueue is inactive and admits no Workload"
                 reference = ObjectReference(manifest, path, scheme.RESOURCE_FLAVOR, flavor, consequence)
-                yield from _report_missing(linted, reference)
+                yield from report_missing(linted, reference)
 
 
 def unknown_admission_check(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -99,7 +99,7 @@ def unknown_admission_check(linted: LintedManifests) -> Iterator[RuleResult]:
         for index, check in enumerate(view.admission_checks):
             path = f"spec.admissionChecksStrategy.admissionChecks[{index}].name"
             effect = "the ClusterQueue is inactive and admits no Workload"
-            yield from _report_missing(linted, ObjectReference(manifest, path, scheme.ADMISSION_CHECK, check, effect))
+            yield from report_missing(linted, ObjectReference(manifest, path, scheme.ADMISSION_CHECK, check, effect))
 
 
 def unknown_provisioning_config(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -110,7 +110,7 @@ def unknown_provisioning_config(linted: LintedManifests) -> Iterator[RuleResult]
             name = (spec.get("parameters") or {}).get("name") or ""
             effect = "the AdmissionCheck and every ClusterQueue that uses it are inactive"
             kind = scheme.PROVISIONING_REQUEST_CONFIG
-            yield from _report_missing(linted, ObjectReference(manifest, "spec.parameters.name", kind, name, effect))
+            yield from report_missing(linted, ObjectReference(manifest, "spec.parameters.name", kind, name, effect))
     for manifest in linted.all_versions(scheme.PROVISIONING_REQUEST_CONFIG):
         name = manifest.obj["spec"].get("provisioningClassName") or ""
         if name not in _PROVISIONING_CLASSES:
@@ -127,7 +127,7 @@ def unknown_topology(linted: LintedManifests) -> Iterator[RuleResult]:
         if name:
             consequence = "ClusterQueues with the flavor are inactive"
             reference = ObjectReference(manifest, "spec.topologyName", scheme.TOPOLOGY, name, consequence)
-            yield from _report_missing(linted, reference)
+            yield from report_missing(linted, reference)
 
 
 def unknown_priority_class(linted: LintedManifests) -> Iterator[RuleResult]:
@@ -137,13 +137,13 @@ def unknown_priority_class(linted: LintedManifests) -> Iterator[RuleResult]:
             path = f"metadata.labels[{well_known.PRIORITY_CLASS}]" if job.is_job else "spec.priorityClassRef.name"
             consequence = "Kueue creates no Workload for the job, so it never starts"
             kind = scheme.WORKLOAD_PRIORITY_CLASS
-            yield from _report_missing(linted, ObjectReference(job.manifest, path, kind, job.class_name, consequence))
+            yield from report_missing(linted, ObjectReference(job.manifest, path, kind, job.class_name, consequence))
         for path, template in zip(job.paths, job.templates, strict=True):
             name = (template.get("spec") or {}).get("priorityClassName")
             if name and name not in SYSTEM_CLASSES:
                 consequence = "the API server rejects its pods, and Kueue does not queue the job"
                 class_path = f"{path}.spec.priorityClassName"
-                yield from _report_missing(
+                yield from report_missing(
                     linted, ObjectReference(job.manifest, class_path, scheme.PRIORITY_CLASS, name, consequence)
                 )
 
@@ -203,7 +203,8 @@ def defined_twice(linted: LintedManifests) -> Iterator[RuleResult]:
             )
 
 
-def _report_missing(linted: LintedManifests, reference: ObjectReference) -> Iterator[RuleResult]:
+def report_missing(linted: LintedManifests, reference: ObjectReference) -> Iterator[RuleResult]:
+    """Report a reference to an object that is not in the manifests; as a note if they contain none of its kind."""
     if linted.find(reference.kind, reference.name, reference.namespace) is not None:
         return
     kind = reference.kind.partition(".")[0]

@@ -15,7 +15,7 @@ from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import workload_spec
 from batchyard.jobs.kinds import INTEGRATIONS
-from batchyard.lint import capacity, flavors, queues, references
+from batchyard.lint import capacity, flavors, preemption, queues, references
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.linted_manifests import LintedManifests
 from batchyard.lint.workloads import LintedJob
@@ -257,7 +257,7 @@ RULES: Final = (
     *_SIZE_RULES,
     *capacity.TOPOLOGY_RULES,
     *_PROVISIONING_RULES,
-    *_PREEMPTION_RULES,
+    *(*_PREEMPTION_RULES, *preemption.RULES),
 )
 RULES_BY_NAME: Final = {rule.name: rule for rule in RULES}
 

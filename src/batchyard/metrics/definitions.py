@@ -494,6 +494,12 @@ _BATCHYARD_METRICS: Final = (
         "Scheduling cycles in which minimal run times kept Workloads from preemption by a ClusterQueue",
         ("cluster_queue",),
     ),
+    Metric(
+        "batchyard_partially_preempted_workloads_total",
+        COUNTER,
+        "Elastic jobs that were preempted down to their minimum number of pods",
+        ("preempting_cluster_queue", "reason"),
+    ),
     Metric("batchyard_preemption_loops_total", COUNTER, "Cohort trees in which Workloads preempt each other endlessly"),
     Metric("batchyard_failing_keys", GAUGE, "Keys whose last write failed", _CONTROLLER_LABELS),
     Metric("batchyard_defects_total", COUNTER, "Unexpected exceptions in controllers"),

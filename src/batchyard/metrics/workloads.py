@@ -402,7 +402,7 @@ class CycleMetrics:
         self._own_group = MetricGroup(
             (
                 *("batchyard_cycle_phase_seconds_total", "batchyard_preemption_loops_total"),
-                "batchyard_protected_preemptions_total",
+                *("batchyard_protected_preemptions_total", "batchyard_partially_preempted_workloads_total"),
             )
         )
         self._own_group.add("batchyard_preemption_loops_total", (), 0)
@@ -455,7 +455,10 @@ class CycleMetrics:
 
     def _count_preemptions(self, decision: Preempt) -> None:
         for target in decision.targets:
-            if not target.workload.evicted:
+            if not target.workload.evicted and target.workload.whole is not None:
+                labels = (decision.queue.name, target.reason)
+                self._own_group.add("batchyard_partially_preempted_workloads_total", labels)
+            elif not target.workload.evicted:
                 self._group.add("kueue_preempted_workloads_total", (decision.queue.name, target.reason))
 
 

@@ -145,9 +145,10 @@ class BlockedCycle:
     def _refresh_targets(self, targets: Sequence[PreemptionTarget]) -> tuple[PreemptionTarget, ...]:
         holders = [self._cache.snapshot.holder(target.workload.key) for target in targets]
         return tuple(
-            target._replace(workload=current)
+            target if target.workload.whole is current else target._replace(workload=current)
             for target, current in zip(targets, holders, strict=True)
             if current is not None and current.uid == target.workload.uid
+            if target.workload.whole is None or target.workload.whole is current
         )
 
 

@@ -423,6 +423,8 @@ class AdmittedWorkload:
     topology_usage: TopologyUsage = ()
     #: The newest observed revision of the Workload, for settings that few Workloads have; None if it is unknown.
     obj: Obj | None = None
+    #: For the part of a Workload with quota that a partial preemption releases: the Workload; None otherwise.
+    whole: "AdmittedWorkload | None" = None
     #: The sort key for preemption: lowest priority first, then latest reservation, then uid.
     preemption_rank: tuple[int, int, str] = field(init=False)
 

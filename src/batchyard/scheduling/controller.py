@@ -35,6 +35,7 @@ from batchyard.scheduling.cycle import Cycle, PreemptionLoop, PreemptionLoopDete
 from batchyard.scheduling.decisions import Admit, Decision, Head, InadmissibleReason, Preempt, StayPending
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.messages import BYPASSED, PENDING_EVALUATION, preemption_message
+from batchyard.scheduling.preemption import shrinking
 from batchyard.scheduling.preemption.alternatives import NO_SPARED_WORKLOADS, find_spared_workloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import PreemptionPossibility
@@ -147,6 +148,8 @@ REPORT_PERIOD: Final = SECOND
 _REPORT_DELAY_MAX: Final = 10 * SECOND
 
 _PREEMPTED: Final = "Preempted"
+#: The reasons of the Events with the details of a preemption.
+_DETAILED: Final = (_PREEMPTED, shrinking.PARTIALLY_PREEMPTED)
 _WAITING: Final = (lifecycle.WAITING_FOR_PODS_READY, "waiting for all admitted workloads to be in PodsReady condition")
 
 
@@ -388,9 +391,11 @@ class Scheduler:
             if obj is None or target.workload.evicted:
                 continue
             evicted_workload, eviction_events = _evict_target(decision, target, obj, now)
-            detailed_events = [e._replace(details=details) if e.reason == _PREEMPTED else e for e in eviction_events]
+            detailed_events = [e._replace(details=details) if e.reason in _DETAILED else e for e in eviction_events]
             self._write(outcome, evicted_workload, detailed_events)
-            if outcome.in_flight_max:
+            if target.workload.whole is not None:
+                target.workload.whole.obj = evicted_workload  # until the write is confirmed or fails
+            elif outcome.in_flight_max:
                 self._cache.workload_cache.assume_eviction(target.workload.key)
 
     def _requeue_pending(self, decision: Preempt | StayPending, now: Instant) -> bool:
@@ -457,6 +462,11 @@ def _evict_target(
     preemptor, victim_queue = decision.head.workload, target.workload.queue
     paths = [Snapshot.path_of(queue) for queue in (decision.queue, victim_queue)]
     message = preemption_message(preemptor.uid, preemptor.job_uid, target.reason, *paths)
+    if target.workload.whole is not None:
+        kept, pod_count = shrinking.pod_counts_after(target.workload)
+        message += f"; the job shrinks from {pod_count} to {kept} pods"
+        shrunk_workload = evictions.shrink(obj, message=message, now=now, preemption=target.reason)
+        return shrunk_workload, _shrink_events(_workload_key(target.workload.key), preemptor, target, message)
     cause = f"Preempted by {preemptor.key} because of preemption config {target.rules}" if target.rules else ""
     reason, preemption = evictions.EVICTED_BY_PREEMPTION, target.reason
     evicted_workload = evict(obj, reason=reason, message=message, now=now, preemption=preemption, cause=cause)
@@ -529,6 +539,16 @@ def _preemption_events(key: Key, preemptor: WorkloadView, target: PreemptionTarg
         EventRecord(
             workload_key_of(preemptor), "Normal", "PreemptedWorkload", f"Preempted workload {victim}{priorities}"
         ),
+    ]
+
+
+def _shrink_events(key: Key, preemptor: WorkloadView, target: PreemptionTarget, message: str) -> list[EventRecord]:
+    priorities = f"; preemptor {_format_priority(preemptor)}; preemptee {_format_priority(target.workload)}"
+    victim = f"{target.workload.key} (UID: {target.workload.uid}) in ClusterQueue {target.workload.queue.name}"
+    text = f"Partially preempted workload {victim}{priorities}"
+    return [
+        EventRecord(key, "Normal", shrinking.PARTIALLY_PREEMPTED, message + priorities),
+        EventRecord(workload_key_of(preemptor), "Normal", "PartiallyPreemptedWorkload", text),
     ]
 
 

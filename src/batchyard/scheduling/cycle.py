@@ -90,6 +90,15 @@ class SchedulingPolicy:
         """The fair sharing preemption strategies; empty if fair sharing is disabled."""
         return self.preemption_strategies if self.fair_sharing else ()
 
+    def may_shrink(self, workload: WorkloadView) -> bool:
+        """Return whether a Workload with `minCount` may be admitted with fewer pods than it requests.
+
+        Of an elastic job, only a slice that replaces another may, also if the other was evicted.
+        """
+        if workload.elastic:
+            return self.rules.partial_scale_up and bool(workload.replaced_slice) and slices.grows_in_part(workload)
+        return self.partial_admission
+
 
 @dataclass(slots=True)
 class NominatedEntry:
@@ -151,7 +160,7 @@ class Cycle:
         if with_failed_nodes:
             self._nominate_replacements(with_failed_nodes, entries)
         with self.snapshot.what_if():
-            claimed_victims = ClaimedVictims(self.snapshot)
+            claimed_victims = ClaimedVictims(self.snapshot, is_strict=self.policy.rules.partial_preemption)
             self.replacements = [self._decide_replacement(each) for each in self.replacements]
             decisions += self.decide_entries(entries, claimed_victims)
         return decisions
@@ -189,7 +198,7 @@ class Cycle:
                 messages.RequeueReason.NAMESPACE_MISMATCH,
             )
         elif head.workload.over_limit:
-            why = InadmissibleReason(messages.MISCONFIGURED, text=_over_limit_message(head.workload))
+            why = InadmissibleReason(messages.MISCONFIGURED, text=messages.over_limit_message(head.workload))
         elif head.workload.limit_range_violation:
             why = InadmissibleReason(messages.MISCONFIGURED, text=head.workload.limit_range_violation)
         else:
@@ -222,20 +231,19 @@ class Cycle:
         )
         if workload.replaced_slice and self.policy.rules.elastic_jobs:
             assigner.replaced = slices.find_replaced_slice(workload, queue)
+        grows_in_part = self.policy.rules.partial_scale_up
         if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
-            may_shrink = self.policy.partial_admission
             return topology_nomination.TopologyNominator(
-                workload, queue, self.snapshot, assigner, preemptor, may_shrink
+                workload, queue, self.snapshot, assigner, preemptor, self.policy.may_shrink(workload), grows_in_part
             ).nominate()
-        full_result = _assign_with_counts(assigner, preemptor, workload.counts)
+        assign = partial(_assign_with_counts, assigner, preemptor)
+        full_result = assign(workload.counts)
         if assigner.replaced is not None:
-            return full_result[0], slices.with_replaced_slice(full_result[0].mode, full_result[1], assigner.replaced)
-        may_shrink = workload.can_be_partially_admitted and self.policy.partial_admission
+            return slices.nominate_slice(workload, assigner.replaced, full_result, assign, is_partial=grows_in_part)
+        may_shrink = workload.can_be_partially_admitted and self.policy.may_shrink(workload)
         if not may_shrink or _fits_or_has_targets(full_result):
             return full_result
-        partial_result = flavor_assigner.search_pod_counts(
-            workload.pod_sets, partial(_assign_with_counts, assigner, preemptor), _fits_or_has_targets
-        )
+        partial_result = flavor_assigner.search_pod_counts(workload.pod_sets, assign, _fits_or_has_targets)
         return partial_result or full_result
 
     def _preemptor_for(self, workload: WorkloadView, queue: ClusterQueue) -> Preemptor:
@@ -409,8 +417,12 @@ def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignme
 class ClaimedVictims:
     """The Workloads that the earlier decisions of a cycle preempt, by cohort tree."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, is_strict: bool = False) -> None:
         self._snapshot = snapshot
+        #: In Kueue, a replaced slice releases its quota although its replacement uses only the difference. That lets a
+        #: cycle exceed the quota; with `is_strict`, it does not.
+        self._is_strict = is_strict
+        self._replaced_keys: dict[str, None] = {}
         #: By the root of the cohort tree, then by Workload key.
         self._victims_by_root: dict[quota.QuotaNode, dict[str, AdmittedWorkload]] = {}
         self._all_victims: dict[str, AdmittedWorkload] = {}
@@ -432,6 +444,8 @@ class ClaimedVictims:
             claimed_victims = self._victims_by_root.setdefault(entry.queue.node.path[0], {})
             claimed_victims.update({target.workload.key: target.workload for target in entry.targets})
             self._all_victims.update(claimed_victims)
+            if self._is_strict:
+                self._replaced_keys.update(slices.replaced_key(entry.targets))
 
     def leaves_room_for(self, entry: NominatedEntry) -> bool:
         """Return whether an entry fits once all victims and its own targets are gone."""
@@ -456,18 +470,12 @@ class ClaimedVictims:
 
     def _release_victims(self, entry: NominatedEntry, claimed_victims: Mapping[str, AdmittedWorkload]) -> None:
         own_victims = {target.workload.key: target.workload for target in entry.targets}
+        kept_keys: Mapping[str, None] = (
+            {**self._replaced_keys, **slices.replaced_key(entry.targets)} if self._is_strict else {}
+        )
         for victim in {**claimed_victims, **own_victims}.values():
-            self._snapshot.release(victim)
-
-
-def _over_limit_message(workload: WorkloadView) -> str:
-    faults = [
-        f"spec.podSets[{index}].template.spec.{path}: Invalid value: [{names}]: requests must not exceed its limits"
-        for index, pod_set in enumerate(workload.pod_sets)
-        for path, resources in pod_set.template.over_limit
-        for names in (",".join(f'"{name}"' for name in resources),)
-    ]
-    return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"
+            if victim.key not in kept_keys:
+                self._snapshot.release(victim)
 
 
 # Detects Workloads that preempt each other endlessly within one instant.

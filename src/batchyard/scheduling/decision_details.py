@@ -10,6 +10,7 @@ from batchyard.scheduling.decisions import Admit, InadmissibleReason, Preempt
 from batchyard.scheduling.flavor_assigner import Assignment, PodSetAssignment
 from batchyard.scheduling.preemption.alternatives import SparedWorkload, SparedWorkloads
 from batchyard.scheduling.preemption.context import PreemptionTarget
+from batchyard.scheduling.preemption.shrinking import pod_counts_after
 from batchyard.scheduling.quota import PreemptionPossibility
 
 #: The maximum number of recorded victims, and of flavors per pod set. The number of all victims is recorded too.
@@ -56,7 +57,8 @@ def _target_details(target: PreemptionTarget) -> dict[str, Any]:
     victim = target.workload
     victim_fields = {"workload": victim.key, "uid": victim.uid, "priority": victim.priority}
     rules = {"preemptionConfig": target.rules} if target.rules else {}
-    return {**victim_fields, "clusterQueue": victim.queue.name, "rule": target.reason, **rules}
+    shrinks = {} if victim.whole is None else {"shrinksTo": pod_counts_after(victim)[0]}
+    return {**victim_fields, "clusterQueue": victim.queue.name, "rule": target.reason, **rules, **shrinks}
 
 
 def _spared_details(spared_workload: SparedWorkload) -> dict[str, Any]:

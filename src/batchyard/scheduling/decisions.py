@@ -11,6 +11,8 @@ from batchyard.api.well_known import (
     ANCHOR_AT_QUOTA_RESERVATION,
     CONFIGURABLE_PREEMPTIONS,
     ELASTIC_JOBS_GATE,
+    PARTIAL_PREEMPTION_GATE,
+    PARTIAL_SCALE_UP_GATE,
     TOPOLOGY_AWARE_SCHEDULING,
 )
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
@@ -57,6 +59,10 @@ class DecisionRules:
     defaults_priority_class: bool = True
     #: Gate ElasticJobsViaWorkloadSlices: a slice of an elastic job replaces an earlier one.
     elastic_jobs: bool = True
+    #: Gate ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp: slices may get a part of the pods that they request.
+    partial_scale_up: bool = False
+    #: Gate PartialPreemption: elastic jobs that allow it are preempted down to their minimum number of pods.
+    partial_preemption: bool = False
     #: Gate TopologyAwareScheduling: pods with a topology assignment wait with a scheduling gate for their domain.
     gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
@@ -93,6 +99,8 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     "FinishOrphanedWorkloads": "finishes_orphans",
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
+    PARTIAL_SCALE_UP_GATE: "partial_scale_up",
+    PARTIAL_PREEMPTION_GATE: "partial_preemption",
 }
 #: The gates that are enabled by default since Kueue 0.20.
 _ENABLED_IN_0_20: Final = (

@@ -13,6 +13,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Selector, parse_selector
+from batchyard.api.validation.feature_gates import dependency_errors
 from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     DISABLE_WAIT_FOR_PODS_READY,
@@ -353,7 +354,10 @@ def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[Field
 
 
 def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldError]:
-    """Yield an error for each unknown or unsupported feature gate in `gates`; `path` is the path of the gates."""
+    """Yield the errors of the feature gates in `gates`: unknown and unsupported ones, and unmet dependencies.
+
+    `path` is the path of the gates.
+    """
     for name in changed_gates({"featureGates": gates}, GateEffect.REFUSED):
         problem = f"this setting is not supported: {GATE_RULES[name].reason}"
         yield FieldError(f"{path}.{name}", problem, "remove the field")
@@ -362,6 +366,7 @@ def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldE
             close_matches = get_close_matches(name, list(GATES), 1)
             remedy = f"did you mean {close_matches[0]!r}?" if close_matches else "use the name of a gate of Kueue"
             yield FieldError(f"{path}.{name}", f"unknown feature gate {name!r}", remedy)
+    yield from dependency_errors(gates, path)
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from batchyard.api.validation.feature_gates import GATE_DEPENDENCIES
 from batchyard.api.well_known import (
     ADMISSION_FAIR_SHARING,
     ANCHOR_AT_QUOTA_RESERVATION,
@@ -15,6 +16,8 @@ from batchyard.api.well_known import (
     ELASTIC_JOBS_GATE,
     ELASTIC_TOPOLOGY_GATE,
     GATES,
+    PARTIAL_PREEMPTION_GATE,
+    PARTIAL_SCALE_UP_GATE,
     TAS_BALANCED_PLACEMENT,
     TAS_FAIL_FAST,
     TAS_FAILED_NODE_REPLACEMENT,
@@ -102,6 +105,16 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "disabled, jobs without a priority class do not get the class `default`", "WorkloadPriorityClassDefaulting"
     ),
     **_obeyed("disabled, a Job that is scaled while it runs is stopped and queued again", ELASTIC_JOBS_GATE),
+    **_obeyed(
+        "enabled, a Job that grows may get a part of the additional pods (annotation"
+        " `kueue.x-k8s.io/elastic-job-scale-up-strategy: partial`)",
+        PARTIAL_SCALE_UP_GATE,
+    ),
+    **_obeyed(
+        "enabled, elastic Jobs with the annotation `kueue.x-k8s.io/partial-preemption` are preempted down to their"
+        " minimum; Kueue 0.20 only plans this gate",
+        PARTIAL_PREEMPTION_GATE,
+    ),
     **_obeyed("disabled, topology requests are ignored", TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
         "disabled, pods without required or preferred level do not use the smallest domains first", TAS_PROFILE_MIXED
@@ -220,11 +233,16 @@ def is_gate_enabled(configuration: Mapping[str, Any], name: str) -> bool:
 def changed_gates(configuration: Mapping[str, Any], effect: GateEffect) -> list[str]:
     """Return the names of the feature gates with this effect that a Configuration sets to another value than Kueue's.
 
-    Unknown names, which validation reports, are omitted.
+    Unknown names, which validation reports, are omitted. So are gates that depend on disabled ones, which decide
+    nothing.
     """
     gates: Mapping[str, bool] = configuration.get("featureGates") or {}
+    effective = {**GATES, **gates}
     return [
         name
         for name, is_on in gates.items()
-        if name in GATE_RULES and GATE_RULES[name].effect is effect and GATES[name] is not is_on
+        if name in GATE_RULES
+        and GATE_RULES[name].effect is effect
+        and GATES[name] is not is_on
+        and all(effective[each] for each in GATE_DEPENDENCIES.get(name, ()))
     ]

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api.meta import format_amount
+from batchyard.api.views.workload import WorkloadView
 
 NO_MATCHING_FLAVOR: Final = "NoMatchingFlavor"
 EXCEEDS_MAX_QUOTA: Final = "ExceedsMaxQuota"
@@ -139,3 +140,14 @@ def preemption_message(workload_uid: str, job_uid: str, reason: str, preemptor_p
 def parse_preemptor_uid(message: str) -> str:
     """Extract the preemptor's uid (or UNKNOWN) from a message of `preemption_message()`; '' if the message has none."""
     return message.partition("(UID: ")[2].partition(",")[0]
+
+
+def over_limit_message(workload: WorkloadView) -> str:
+    """Return Kueue's message about pod sets whose requests exceed their limits."""
+    faults = [
+        f"spec.podSets[{index}].template.spec.{path}: Invalid value: [{names}]: requests must not exceed its limits"
+        for index, pod_set in enumerate(workload.pod_sets)
+        for path, resources in pod_set.template.over_limit
+        for names in (",".join(f'"{name}"' for name in resources),)
+    ]
+    return f"resources validation failed: {faults[0] if len(faults) == 1 else '[' + ', '.join(faults) + ']'}"

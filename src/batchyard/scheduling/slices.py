@@ -3,15 +3,18 @@
 A job that grows while it runs gets a second Workload, which names the first as the one that it replaces. While the
 first holds quota in the same ClusterQueue, the second requests only the difference, in the same flavors. The first
 counts as a preemption target without a reason. It keeps its quota until the second is admitted, and then finishes.
-Sources: Kueue's pkg/workloadslicing, pkg/scheduler/scheduler.go (getInitialAssignments), pkg/scheduler/flavorassigner.
+With partial scale-up, the second may get a part of the additional pods. Sources: Kueue's pkg/workloadslicing,
+pkg/scheduler/scheduler.go (getInitialAssignments), pkg/scheduler/flavorassigner; KEP-12100.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
+from batchyard.api.meta import annotation
 from batchyard.api.views.node import Requests
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, WorkloadView
+from batchyard.api.well_known import SCALE_UP_STRATEGY
 from batchyard.scheduling.cluster_queue import (
     AdmittedWorkload,
     ClusterQueue,
@@ -23,6 +26,8 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import NO_FIT, FlavorAssignmentMode, GranularMode, Usage, borrowing_height_of
 
 SLICE_REPLACED: Final = "WorkloadSliceReplaced"
+#: The strategy with which a job that grows may get a part of the additional pods.
+PARTIAL_STRATEGY: Final = "partial"
 #: The reason of the preemption target that stands for the replaced slice.
 _NO_REASON: Final = ""
 
@@ -38,6 +43,21 @@ class AssignedPodSet(Protocol):
     @property
     def choices(self) -> Mapping[str, FlavorChoice]:
         """The flavor choice by resource."""
+
+
+class SliceAssignment(Protocol):
+    """The interface of a Workload's flavor assignment that these functions read."""
+
+    @property
+    def mode(self) -> FlavorAssignmentMode:
+        """How well the assignment fits."""
+
+    @property
+    def pod_sets(self) -> Sequence[AssignedPodSet]:
+        """The assignments of the pod sets."""
+
+
+AssignmentT = TypeVar("AssignmentT", bound=SliceAssignment)
 
 
 def replacement_message(uid: str, job_uid: str) -> str:
@@ -132,17 +152,126 @@ def requested_difference(
     A pod set that shrinks has negative amounts. As in Kueue, the resource `pods` is left out.
     """
     usage: dict[int, int] = {}
-    for pod_set, count, old, assigned in zip(
-        workload.pod_sets, workload.counts, old_pod_sets, assigned_pod_sets, strict=False
-    ):
-        if not count:
+    for pod_set, old, assigned in zip(workload.pod_sets, old_pod_sets, assigned_pod_sets, strict=False):
+        if not assigned.count:
             continue
         for resource, amount in pod_set.template.requests:
-            difference = amount * (count - old.pods)
+            difference = amount * (assigned.count - old.pods)
             if difference and resource in assigned.choices:
                 fr = assigned.choices[resource].fr
                 usage[fr] = usage.get(fr, 0) + difference
     return tuple(usage.items())
+
+
+def nominate_slice(
+    workload: WorkloadView,
+    replaced: AdmittedWorkload,
+    nomination: tuple[AssignmentT, list[PreemptionTarget]],
+    assign: Callable[[Sequence[int]], tuple[AssignmentT, list[PreemptionTarget]]],
+    *,
+    is_partial: bool,
+) -> tuple[AssignmentT, list[PreemptionTarget]]:
+    """Return the nomination of a slice that replaces another, with the replaced slice as its first target.
+
+    `nomination` is that for all pods. If it neither fits nor has targets, a slice that may grow in part (`is_partial`:
+    the feature gate is on) gets the largest pod counts for which `assign` finds a nomination. They exceed those of the
+    replaced slice in at least one pod set.
+    """
+    if is_partial and not _fits_or_has_targets(nomination) and grows_in_part(workload):
+        baselines = _baselines(workload, replaced)
+        found = search_ordered_counts(
+            [pod_set.count for pod_set in workload.pod_sets], baselines, assign, _fits_or_has_targets
+        )
+        if found is not None and any(a.count > n for a, n in zip(found[0].pod_sets, baselines, strict=True)):
+            nomination = found
+    return nomination[0], with_replaced_slice(nomination[0].mode, nomination[1], replaced)
+
+
+def grows_in_part(workload: WorkloadView) -> bool:
+    """Return whether a slice may get a part of its additional pods, because its job has the strategy `partial`."""
+    return workload.elastic and annotation(workload.obj, SCALE_UP_STRATEGY) == PARTIAL_STRATEGY
+
+
+def _baselines(workload: WorkloadView, replaced: AdmittedWorkload) -> list[int]:
+    """Return the smallest allowed number of pods of each pod set: its `minCount`, and the pods that it has now."""
+    return [
+        each.count if each.min_count is None else min(each.count, max(each.min_count, old.pods))
+        for each, old in zip(workload.pod_sets, replaced.pod_sets, strict=True)
+    ]
+
+
+def _fits_or_has_targets(nomination: tuple[AssignmentT, list[PreemptionTarget]]) -> bool:
+    return nomination[0].mode is FlavorAssignmentMode.FIT or bool(nomination[1])
+
+
+T = TypeVar("T")
+
+
+def search_ordered_counts(
+    targets: Sequence[int],
+    baselines: Sequence[int],
+    assign: Callable[[Sequence[int]], T],
+    is_acceptable: Callable[[T], bool],
+) -> T | None:
+    """Return the `assign` result of the largest acceptable pod counts from `baselines` to `targets`; None without any.
+
+    The pod sets shrink one after the other, the last one first. Then each, the first one first, grows again as far as
+    possible: pod sets with other flavors may have been shrunk without need. Source: NewOrderedPodSetReducer in Kueue's
+    pkg/scheduler/flavorassigner/podset_reducer.go.
+    """
+    total = sum(target - baseline for target, baseline in zip(targets, baselines, strict=True))
+    if total == 0:
+        return None
+    lower, upper = 0, total + 1
+    best_counts: list[int] = []
+    best_result: T | None = None
+    while lower < upper:
+        middle = (lower + upper) // 2
+        counts = _shrunk_counts(targets, baselines, middle)
+        result = assign(counts)
+        if is_acceptable(result):
+            best_counts, best_result, upper = counts, result, middle
+        else:
+            lower = middle + 1
+    if best_result is None:
+        return None
+    reduced = [i for i, count in enumerate(best_counts) if count < targets[i]]
+    for index in reduced if len(reduced) > 1 else ():
+        grown = _largest_growth(index, targets[index], best_counts, assign, is_acceptable)
+        if grown is not None:
+            best_counts, best_result = grown
+    return best_result
+
+
+def _shrunk_counts(targets: Sequence[int], baselines: Sequence[int], reduction: int) -> list[int]:
+    counts = list(targets)
+    for index in range(len(counts) - 1, -1, -1):
+        cut = min(reduction, targets[index] - baselines[index])
+        counts[index] -= cut
+        reduction -= cut
+    return counts
+
+
+def _largest_growth(
+    index: int,
+    target: int,
+    counts: Sequence[int],
+    assign: Callable[[Sequence[int]], T],
+    is_acceptable: Callable[[T], bool],
+) -> tuple[list[int], T] | None:
+    """Return the counts in which one pod set is as large as possible, and their result; None if it cannot grow."""
+    grown: tuple[list[int], T] | None = None
+    lower, upper = counts[index] + 1, target
+    candidate = target  # most often, all pods fit
+    while lower <= upper:
+        trial = [candidate if i == index else count for i, count in enumerate(counts)]
+        result = assign(trial)
+        if is_acceptable(result):
+            grown, lower = (trial, result), candidate + 1
+        else:
+            upper = candidate - 1
+        candidate = (lower + upper) // 2
+    return grown
 
 
 def with_replaced_slice(
@@ -152,6 +281,11 @@ def with_replaced_slice(
     if mode is not FlavorAssignmentMode.FIT and not targets:
         return []
     return [PreemptionTarget(replaced, _NO_REASON), *targets]
+
+
+def replaced_key(targets: Sequence[PreemptionTarget]) -> dict[str, None]:
+    """Return the key of the replaced slice among preemption targets; {} if there is none."""
+    return {targets[0].workload.key: None} if targets and targets[0].reason == _NO_REASON else {}
 
 
 def split_targets(targets: Sequence[PreemptionTarget]) -> tuple[Sequence[PreemptionTarget], AdmittedWorkload | None]:

@@ -448,8 +448,8 @@ class Snapshot:
         self.topology.assume_at(len(self._tentative_changes), usage, sign)
 
     def remove_workload(self, workload: cluster_queue.AdmittedWorkload) -> None:
-        """Tentatively remove a Workload with quota, and its usage; only inside `what_if()`."""
-        self._apply_tentatively(workload.queue, workload, workload.usage, -1)
+        """Tentatively remove a Workload with quota and its usage (or its released part); only inside `what_if()`."""
+        self._apply_tentatively(workload.queue, workload.whole or workload, workload.usage, -1)
         workload.queue.remove(workload.key)
         if workload.topology_usage:
             self.use_topology(workload.topology_usage, -1)

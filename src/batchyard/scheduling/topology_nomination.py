@@ -139,6 +139,8 @@ class TopologyNominator:
     preemptor: Preemptor | None
     #: Whether the Workload may be admitted with fewer pods than its pod sets specify.
     may_shrink: bool = True
+    #: Whether slices of elastic jobs may grow in part.
+    grows_in_part: bool = False
     #: The assignment whose pods were last placed as if no Workload ran, with the requests and their domains.
     _idle_placement: tuple[Assignment, list[PodSetTopologyRequest], TopologyAssignments] | None = None
 
@@ -148,9 +150,10 @@ class TopologyNominator:
         self.assigner.topology = FlavorTopologyMismatches(workload, self.queue, self.snapshot)
         nomination = self._assign_with_counts(workload.counts)
         if self.assigner.replaced is not None:
-            assignment, targets = nomination
-            nomination = assignment, slices.with_replaced_slice(assignment.mode, targets, self.assigner.replaced)
-        if not _fits_or_has_targets(nomination) and self.may_shrink and workload.can_be_partially_admitted:
+            nomination = slices.nominate_slice(
+                workload, self.assigner.replaced, nomination, self._assign_with_counts, is_partial=self.grows_in_part
+            )
+        elif not _fits_or_has_targets(nomination) and self.may_shrink and workload.can_be_partially_admitted:
             partial_nomination = search_pod_counts(workload.pod_sets, self._assign_with_counts, _fits_or_has_targets)
             nomination = partial_nomination or nomination
         assignment, targets = nomination

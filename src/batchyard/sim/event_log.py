@@ -17,6 +17,7 @@ from batchyard.cloud.catalog.instances import CRASHED, FAILED, phase_of
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.scheduling.cycle import PreemptionLoop
 from batchyard.scheduling.messages import parse_preemptor_uid
+from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
 from batchyard.scheduling.slices import SLICE_REPLACED
 from batchyard.scheduling.workload.lifecycle import has_quota_reservation, is_finished
 
@@ -184,6 +185,8 @@ class EventLog:
             self._emit_record("Admitted", {"workload": view.key, "clusterQueue": view.cluster_queue})
         if view.evicted and view.quota_reserved and not (old_view and old_view.evicted):
             self._emit_eviction(event.obj, view)
+        if view.elastic and _begins_to_shrink(event):
+            self._emit_shrinking(event.obj, view)
         if view.finished and not (old_view and old_view.finished):
             self._emit_record("Finished", _finish_fields(event.obj, view))
 
@@ -199,9 +202,21 @@ class EventLog:
         preemptor = self._key_by_uid.get(uid, uid)
         self._emit_record("Preempted", {"workload": view.key, "reason": preemption["reason"], "by": preemptor})
 
+    def _emit_shrinking(self, obj: Obj, view: WorkloadView) -> None:
+        condition = find_condition(obj, PARTIALLY_PREEMPTED)
+        assert condition is not None
+        uid = parse_preemptor_uid(condition["message"])
+        fields = {"workload": view.key, "reason": condition["reason"], "by": self._key_by_uid.get(uid, uid)}
+        self._emit_record(PARTIALLY_PREEMPTED, fields)
+
     def _emit_record(self, event: str, record_fields: Mapping[str, Any], at: Instant | None = None) -> None:
         self.last_record_at = self._now() if at is None else at
         self._sink({"time": duration_seconds(self.last_record_at - self._start), "event": event, **record_fields})
+
+
+def _begins_to_shrink(event: WatchEvent) -> bool:
+    was_shrinking = event.old is not None and is_true(event.old, PARTIALLY_PREEMPTED)
+    return is_true(event.obj, PARTIALLY_PREEMPTED) and not was_shrinking
 
 
 def _finish_fields(obj: Obj, view: WorkloadView) -> dict[str, Any]:
@@ -304,6 +319,14 @@ class Preempted(WorkloadEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PartiallyPreempted(WorkloadEvent):
+    """An elastic job was preempted down to its minimum number of pods. `by` is as in Preempted."""
+
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evicted(WorkloadEvent):
     """A Workload was evicted, but not preempted by another Workload."""
 
@@ -366,6 +389,7 @@ _EVENT_MAKERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
     "Reassigned": _reservation_event,
     "Admitted": _workload_event_maker(Admitted, "clusterQueue"),
     "Preempted": _workload_event_maker(Preempted, "reason", "by"),
+    PARTIALLY_PREEMPTED: _workload_event_maker(PartiallyPreempted, "reason", "by"),
     "Evicted": _workload_event_maker(Evicted, "reason"),
     "Finished": lambda record: Finished(record["time"], record["workload"], record.get("reason", "")),
     "PreemptionLoop": lambda record: PreemptionLoopFound(record["time"], record["cohort"], record["message"]),

@@ -348,6 +348,8 @@ def _run_times(state: State) -> Mapping[str, Duration]:
 
 def _manifest_of(obj: Obj, first_created: Instant, run_times: Mapping[str, Duration]) -> Obj:
     manifest, metadata = as_user_manifest(obj), obj["metadata"]
+    if manifest.get("spec") == {}:  # stored without a spec; an empty one is invalid for some kinds
+        manifest = {field: value for field, value in manifest.items() if field != "spec"}
     if group_kind(obj) not in _WORK_KINDS:
         return manifest
     annotations = {well_known.SUBMIT_AT: format_duration(max(0, _created_at(obj) - first_created))}

@@ -214,11 +214,10 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
     timelines: dict[str, _TimelineBuilder] = {}
     if start.state is not None:
         for obj in start.state.of_kind(scheme.WORKLOAD):
-            if not is_finished(obj):
-                age_at_start = age_of(obj, start.state.at)
-                timelines[_name_of(obj)] = _TimelineBuilder(
-                    _queue_of(obj), started_at=None if age_at_start is None else -duration_seconds(age_at_start)
-                )
+            age_at_start = age_of(obj, start.state.at)
+            started_at = None if age_at_start is None else -duration_seconds(age_at_start)
+            ended_at = 0.0 if is_finished(obj) else None  # left out below, unless it is created again
+            timelines[_name_of(obj)] = _TimelineBuilder(_queue_of(obj), started_at=started_at, ended_at=ended_at)
     queues = {_name_of(row.obj): f"{row.namespace}/{row.queue}" for row in result.workloads}
     for record in log:
         name = record.get("workload")

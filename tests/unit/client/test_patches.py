@@ -117,6 +117,11 @@ def test_update_of_old_revision_conflicts(world: PatchRecorder) -> None:
     assert isinstance(world.write(UpdateStatus({**before, "status": ADMITTED})).error, Conflict)
 
 
+def test_condition_of_a_partial_preemption_is_applied(world: PatchRecorder) -> None:
+    stored = world.set_status({**ADMITTED, "conditions": [*ADMITTED["conditions"], condition("PartiallyPreempted")]})
+    assert [each["type"] for each in stored["conditions"]] == ["QuotaReserved", "Admitted", "PartiallyPreempted"]
+
+
 def test_kueue_removes_status_that_batchyard_applied(world: PatchRecorder) -> None:
     assert world.set_status(ADMITTED)["admission"] == GIVEN
     assert world.managers() == [(ADMISSION_MANAGER, "Apply")]
@@ -293,3 +298,26 @@ def test_binding_with_gpu_indices_is_accepted_by_the_server() -> None:
     served.run()
     assert [result.error for result in results] == [None]
     assert cached(served)["metadata"]["annotations"] == {well_known.GPU_INDEX: "0,1"}
+
+
+@pytest.mark.parametrize("node", ["n", "other"])
+def test_binding_whose_response_is_lost_succeeds_unless_the_pod_is_on_another_node(node: str) -> None:
+    served, results = binding_client("p"), list[WriteResult]()
+    pod, lost = bound(cached(served)), [HttpResponse(0, trouble="reset")]
+    target = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "p"},
+        "target": {"kind": "Node", "name": node},
+    }
+
+    def lose_first_response(request: HttpRequest) -> HttpResponse | None:
+        if request.path != BINDING or not lost:
+            return None
+        served.api.answer("POST", BINDING, msgspec.json.encode(target))
+        return lost.pop()
+
+    served.line.trouble = lose_first_response
+    served.client.submit([Update(pod)], results.append)
+    served.run()
+    assert [isinstance(result.error, Conflict) for result in results] == [node != "n"]

@@ -184,7 +184,10 @@ def test_preemption_is_simulated_with_topologies(priority: int) -> None:
 def test_level_that_no_flavor_has_is_the_limit() -> None:
     document = explain(rack_queues() + FOUR_RACKS + rack_workload("asked", 1, "{required: zone}", at=9))
     assert document["binding"]["limit"] == "topology"
-    assert document["binding"]["message"] == 'Flavor "tas" does not contain the requested level'
+    assert document["binding"]["message"] == (
+        'Flavor "tas" does not contain the requested level; level zone requested, but Topology racks has'
+        " block, rack, kubernetes.io/hostname"
+    )
     assert document["podSets"][0]["flavors"][0]["verdict"] == "topology"
 
 

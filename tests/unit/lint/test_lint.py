@@ -174,3 +174,19 @@ def test_pods_outside_slices_are_counted(pods: int, text: str) -> None:
     spec = {"parallelism": pods, "completions": pods, "template": template}
     objects = with_changes(PLATFORMS["racks"], [{"kind": "Job", "metadata": {"name": "first"}, "spec": spec}])
     assert text in next(each.problem for each in lint(objects).findings if each.rule == "uneven-slices")
+
+
+@pytest.mark.parametrize(
+    ("topology", "text"),
+    [("racks", "the job is never admitted: "), (None, "the job is admitted and its pods stay Pending: ")],
+)
+def test_job_that_topology_aware_scheduling_never_admits_is_not_called_admitted(
+    topology: str | None, text: str
+) -> None:
+    containers = [{"name": "main", "image": "i", "resources": {"requests": {"cpu": 6}}}]
+    spec = {"parallelism": 1, "completions": 1, "template": {"spec": {"containers": containers}}}
+    flavor = {"kind": "ResourceFlavor", "metadata": {"name": "default"}, "spec": {"topologyName": topology}}
+    job = {"kind": "Job", "metadata": {"name": "first"}, "spec": spec}
+    findings = lint(with_changes(PLATFORMS["racks"], [flavor, job])).findings
+    (problem,) = [each.problem for each in findings if each.rule == "pod-larger-than-node"]
+    assert problem.startswith(text)

@@ -1,9 +1,14 @@
 """Metrics of scheduling cycles."""
 
+from dataclasses import replace
+
+import make
+from batchyard.api import well_known
+from batchyard.api.meta import with_metadata
 from batchyard.api.views.workload import workload_view
 from batchyard.metrics.workloads import CycleMetrics
-from batchyard.scheduling.cycle import Cycle
-from batchyard.scheduling.decisions import Head
+from batchyard.scheduling.cycle import Cycle, SchedulingPolicy, holder_from_admission
+from batchyard.scheduling.decisions import DEFAULT_RULES, Head
 from unit.metrics.scrape import samples
 from yard import SchedulerBench, cohort, head, preemption, queue
 
@@ -102,3 +107,17 @@ def test_preemption_loop_counter_starts_at_zero() -> None:
     figures.count_preemption_loop(object())
     after = samples(figures.own_texts())
     assert (before["batchyard_preemption_loops_total"], after["batchyard_preemption_loops_total"]) == ({(): 0}, {(): 1})
+
+
+def test_partial_preemptions_are_counted_apart_from_evictions() -> None:
+    bench = SchedulerBench(queue("a", 4, preemption=preemption("LowerPriority")))
+    bench.policy = SchedulingPolicy(rules=replace(DEFAULT_RULES, partial_preemption=True))
+    pod_set = make.pod_set("main", 4, minCount=1, requests={"cpu": "1"})
+    annotations = {well_known.ELASTIC_JOB: "true", well_known.PARTIAL_PREEMPTION: "true"}
+    elastic = with_metadata(head("a1", pod_sets=[pod_set]), annotations=annotations)
+    bench.snapshot.add_holder(holder_from_admission(bench.admission(elastic), make.at(1), admitted=True))
+    figures, cycle = CycleMetrics(CycleClock(), "standalone"), Cycle(bench.snapshot, bench.policy, bench.namespaces, 9)
+    figures.end(cycle, cycle.run([Head(workload_view(head("a2", 3, priority=1)), "a")]))
+    own = samples(figures.own_texts())["batchyard_partially_preempted_workloads_total"]
+    assert own == {("a", "InClusterQueue"): 1}
+    assert "kueue_preempted_workloads_total" not in samples(figures.texts())

@@ -12,6 +12,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.kueue_configuration import InvalidConfiguration, complete_configuration, read_configuration
 from batchyard.api.meta import Obj
+from batchyard.api.validation.feature_gates import GATE_DEPENDENCIES
 from batchyard.api.well_known import GATES
 from batchyard.base.instant import HOUR, MINUTE, SECOND
 from batchyard.scheduling.cycle import SchedulingPolicy
@@ -106,7 +107,10 @@ def test_deployment_fields_are_listed() -> None:
     ("line", "path"),
     [
         ("multiKueue: {origin: here}", "multiKueue"),
-        ("featureGates: {FlavorFungibility: false}", "featureGates.FlavorFungibility"),
+        (
+            "featureGates: {FlavorFungibility: false, FlavorFungibilityPreserveScanProgress: false}",
+            "featureGates.FlavorFungibility",
+        ),
         (
             "resources: {deviceClassMappings: [{name: example.com/gpu, deviceClassNames: [gpu]}]}",
             "resources.deviceClassMappings",
@@ -320,7 +324,7 @@ def test_each_gate_of_kueue_has_a_rule() -> None:
 @pytest.mark.parametrize("name", [name for name in GATES if name != "WaitForPodsReadyUnscheduledTimeout"])
 def test_gate_is_obeyed_refused_or_listed(name: str) -> None:
     default, other = (
-        configuration(f"featureGates: {{{name}: {str(value).lower()}}}", *GATED_FIELDS)
+        configuration(f"featureGates: {flow_of(name, is_on=value)}", *GATED_FIELDS)
         for value in (GATES[name], not GATES[name])
     )
     is_listed = f"featureGates {name}" in ignored_settings(other)
@@ -330,6 +334,13 @@ def test_gate_is_obeyed_refused_or_listed(name: str) -> None:
         effects[0] = False  # the refusal is the difference
     assert effects == [GATE_RULES[name].effect is effect for effect in GateEffect]
     assert f"featureGates {name}" not in ignored_settings(default)
+
+
+def flow_of(name: str, *, is_on: bool) -> str:
+    """The gate with a value, and the gates that depend on it disabled if it is."""
+    dependents = [gate for gate, required in GATE_DEPENDENCIES.items() if name in required]
+    gates = {name: is_on, **({} if is_on else dict.fromkeys(dependents, False))}
+    return json.dumps(gates)
 
 
 def outcome(whole: Obj) -> object:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.manifests import decode
 from batchyard.api.meta import Key
 from batchyard.api.times import parse_time
 from batchyard.base.instant import HOUR
@@ -12,7 +13,7 @@ from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS
 from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import InvalidScenario
-from batchyard.sim.state_document import document_of, is_state_text, read_state, state_of
+from batchyard.sim.state_document import document_of, is_state_text, manifest_texts, read_state, state_of
 from batchyard.sim.whatif import start_from_state
 from unit.sim.forks_make import queue, state, workload
 
@@ -139,3 +140,13 @@ def test_kueue_configuration_is_read_as_configuration_not_object() -> None:
     assert start_from_state(again).scenario.kueue == again.kueue
     assert with_runtimes(again)[0].kueue == again.kueue
     assert read_state(MANIFESTS).kueue == SIMULATION_SETTINGS
+
+
+def test_manifest_of_a_topology_without_spec_has_no_spec() -> None:
+    """An empty spec, which is stored for it, is invalid in a manifest."""
+    topology = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "t"}}
+    stored = state_of([*state(queue(1), 10).objects.values(), {**topology, "spec": {}}])
+    ((_, text),) = manifest_texts([("s", json.dumps(document_of(stored)))])
+    (manifest,) = [each for each in json.loads(text)["items"] if each["kind"] == "Topology"]
+    assert "spec" not in manifest
+    assert decode(manifest).faults == []

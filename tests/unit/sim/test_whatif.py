@@ -62,6 +62,13 @@ def test_new_workload_preempts_lower_priority() -> None:
     assert result.summary == "1 Workload is new, 1 is preempted only with the change, 1 more preemption"
 
 
+def test_deletion_of_an_ended_workload_affects_no_workload() -> None:
+    start = start_from_state(state([*queue(1), workload("a", 5), workload("b", 30, 1)], 10))
+    result = difference(start, deleted=(Key(scheme.WORKLOAD, "team", "a"),))
+    assert effects(result) == {}
+    assert result.summary == "the change affects no Workload"
+
+
 def test_drained_workload_does_not_finish() -> None:
     result = difference(start_from_state(state(THERE, 10)), queue(1, stopPolicy="HoldAndDrain")[1])
     assert effects(result) == {"a": ("does not finish", 0), "b": ("does not start", None)}

@@ -483,14 +483,15 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
         return
     maximum = parallel_pod_count(job.get("spec") or {}) - 1
     minimum_parallelism = parse_integer(value)
+    may_be_shrunk = is_elastic(job) and _annotation(job, well_known.PARTIAL_PREEMPTION) == "true"
     if minimum_parallelism is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
         yield rules.invalid(path, value, message, f"use an integer from 1 to {maximum}")
-    elif not 0 < minimum_parallelism <= maximum:
+    elif not 0 < minimum_parallelism <= maximum and not (may_be_shrunk and minimum_parallelism > 0):
         message = f"should be between 0 and {maximum}"
         remedy = f"use an integer from 1 to {maximum}" if maximum > 0 else "remove the field: pods run one at a time"
         yield rules.invalid(path, minimum_parallelism, message, remedy)
-    if is_elastic(job):
+    if is_elastic(job) and not may_be_shrunk:
         message = "partial admission and elastic job cannot be used together"
         yield rules.invalid(path, value, message, f"remove this annotation or {well_known.ELASTIC_JOB}")
 
@@ -518,7 +519,8 @@ def _equal_completions_errors(job: Obj) -> Iterator[FieldError]:
 def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     changes_parallelism = spec.get("parallelism", 1) != old_spec.get("parallelism", 1)
-    if _annotation(old, well_known.MIN_PARALLELISM) is not None and not old_spec.get("suspend") and changes_parallelism:
+    is_partial = _annotation(old, well_known.MIN_PARALLELISM) is not None and not is_elastic(old)
+    if is_partial and not old_spec.get("suspend") and changes_parallelism:
         message = "cannot change when partial admission is enabled and the job is not suspended"
         yield rules.forbidden("spec.parallelism", message, "suspend the Job first")
     is_on, was_on = (parse_boolean(_annotation(job, well_known.EQUAL_COMPLETIONS) or "") or False for job in (new, old))

@@ -11,15 +11,12 @@ from batchyard.api import scheme
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, parse_selector
 from batchyard.api.schema import semantic_equality
-from batchyard.api.schema.violations import find_nearest_name
 from batchyard.api.validation import pods, rules
+from batchyard.api.validation.feature_gates import feature_gate_errors
 from batchyard.api.well_known import (
-    ADMISSION_FAIR_SHARING,
-    ANCHOR_AT_QUOTA_RESERVATION,
     CHEAPEST,
     DISABLE_WAIT_FOR_PODS_READY,
     FINAL_SHARE,
-    GATES,
     INITIAL_SHARE,
     PREEMPT_MIN_RUNTIME,
     RECLAIM_MIN_RUNTIME,
@@ -429,15 +426,7 @@ def configuration_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
         path, message = "resources.quotaCheckStrategy", "excludeResourcePrefixes is not allowed when "
         message += "quotaCheckStrategy is IgnoreUndeclared"
         yield rules.invalid(path, "IgnoreUndeclared", message, "remove quotaCheckStrategy or excludeResourcePrefixes")
-    for name in obj.get("featureGates") or {}:
-        if name not in GATES:
-            nearest = find_nearest_name(name, GATES)
-            remedy = (
-                f"did you mean {nearest}?" if nearest else f"remove the entry: Kueue 0.19 has no feature gate {name}"
-            )
-            yield rules.invalid("featureGates", {name: obj["featureGates"][name]}, _unknown_gate_message(name), remedy)
-
-    yield from _anchor_gate_errors(obj.get("featureGates") or {})
+    yield from feature_gate_errors(gates)
 
 
 def resource_weight_errors(admission_fair_sharing: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -446,12 +435,6 @@ def resource_weight_errors(admission_fair_sharing: Mapping[str, Any], path: str)
         if weight < 0:
             message = "must be greater than or equal to 0"
             yield rules.invalid(f"{path}.resourceWeights[{resource}]", weight, message, "use 0 or more")
-
-
-def _anchor_gate_errors(feature_gates: Mapping[str, bool]) -> Iterator[FieldError]:
-    if feature_gates.get(ANCHOR_AT_QUOTA_RESERVATION) and feature_gates.get(ADMISSION_FAIR_SHARING) is False:
-        message = f"{ANCHOR_AT_QUOTA_RESERVATION} requires {ADMISSION_FAIR_SHARING}"
-        yield rules.invalid("featureGates", dict(feature_gates), message, f"enable {ADMISSION_FAIR_SHARING} too")
 
 
 def _transformation_errors(transformations: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
@@ -523,10 +506,6 @@ def _custom_label_errors(label: Mapping[str, Any], path: str, other_names: Seque
         yield rules.too_many_items_error(values_path, len(values), _TRACKED_VALUES_MAX, "remove some of them")
     if len(set(values)) < len(values):
         yield rules.invalid(values_path, values, "must not contain duplicates", "list each value once")
-
-
-def _unknown_gate_message(name: str) -> str:
-    return f"unrecognized feature gate: {name}"
 
 
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"

@@ -305,14 +305,22 @@ def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
         if (name := pod_set.get("name", "main")) in seen_pod_set_names:
             yield rules.duplicate(f"{_POD_SETS_PATH}[{i}].name", name, "give each podSet a unique name")
         seen_pod_set_names[name] = i
-    if min_count_pod_sets > 1:
+    allows_min_count = is_elastic(workload) and _allows_min_count(workload)
+    if min_count_pod_sets > 1 and not allows_min_count:
         remedy = "keep minCount in one podSet only"
         yield rules.invalid(_POD_SETS_PATH, min_count_pod_sets, "at most one podSet can use minCount", remedy)
-    if min_count_pod_sets and is_elastic(workload):
+    if min_count_pod_sets and is_elastic(workload) and not allows_min_count:
         message = "partial admission and elastic job cannot be used together"
         yield rules.invalid(_POD_SETS_PATH, min_count_pod_sets, message, f"remove minCount or {well_known.ELASTIC_JOB}")
     yield from _priority_class_errors(spec)
     yield from admission_gate_errors(workload)
+
+
+def _allows_min_count(workload: Mapping[str, Any]) -> bool:
+    """Return whether a slice of an elastic job may have `minCount`: the job may grow or be preempted in part."""
+    annotations = workload["metadata"].get("annotations") or {}
+    is_partial = annotations.get(well_known.SCALE_UP_STRATEGY) == "partial"
+    return is_partial or annotations.get(well_known.PARTIAL_PREEMPTION) == "true"
 
 
 def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -383,15 +391,18 @@ def _priority_class_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _pod_set_update_errors(new: Sequence[Any], old: Sequence[Any]) -> Iterator[FieldError]:
-    """Report changes of pod sets while quota is reserved; only their counts may decrease."""
+    """Report changes of pod sets while quota is reserved; only their counts may decrease, and `minCount` with them."""
     remedy = "wait until the Workload is evicted, or deactivate it first"
     if len(new) != len(old):
         yield rules.immutable(_POD_SETS_PATH, f"{len(new)} podSets", remedy)
         return
     field_equality = semantic_equality(scheme.WORKLOAD)
     for i, (new_pod_set, old_pod_set) in enumerate(zip(new, old, strict=True)):
-        has_shrunk = new_pod_set.get("count", 1) < old_pod_set.get("count", 1)
-        expected_pod_set = {**old_pod_set, "count": new_pod_set.get("count", 1)} if has_shrunk else old_pod_set
+        new_count, expected_pod_set = new_pod_set.get("count", 1), old_pod_set
+        if new_count < old_pod_set.get("count", 1):
+            expected_pod_set = {**old_pod_set, "count": new_count}
+            if (old_pod_set.get("minCount") or 0) > new_count:
+                expected_pod_set["minCount"] = new_count
         if not field_equality.is_same(_POD_SET_TYPE, new_pod_set, expected_pod_set):
             yield rules.immutable(f"{_POD_SETS_PATH}.{i}", new_pod_set, remedy)  # Kueue writes this one path with a dot
 

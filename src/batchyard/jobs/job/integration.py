@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, parse_boolean, parse_integer, with_metadata, with_path
+from batchyard.api.meta import Obj, annotation, is_elastic, parse_boolean, parse_integer, with_metadata, with_path
 from batchyard.api.schema import semantic_equality
 from batchyard.api.views.node import parallel_pod_count
 from batchyard.base.primitives import LruCache
@@ -134,7 +134,7 @@ def _parallelism_min(job: Obj) -> int | None:
 
 
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    if _parallelism_min(job) is None or job["spec"].get("parallelism", 1) == count:
+    if _parallelism_min(job) is None or is_elastic(job) or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
     if parse_boolean(annotation(job, well_known.EQUAL_COMPLETIONS) or ""):

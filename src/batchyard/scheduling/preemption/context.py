@@ -327,6 +327,12 @@ def rule_candidates(
     return sorted(matches, key=lambda match: context.order_key(match[0]))
 
 
+def selecting_rules(config: PreemptionConfigView, context: PreemptionContext, candidate: AdmittedWorkload) -> str:
+    """Return the rules by which the preemptor of a context may preempt a candidate, as in messages; '' without any."""
+    rules = [rule for rule in config.rules if _concerns_preemptor(rule, context.workload)]
+    return _matching_rules(rules, context, candidate)
+
+
 def _concerns_preemptor(rule: ConfiguredPreemptionRule, preemptor: WorkloadView) -> bool:
     selector = rule.preemptor_selector
     return (selector is None or selector.matches(_labels(preemptor.obj))) and _has_matching_class(

@@ -24,6 +24,7 @@ from batchyard.scheduling.preemption.context import (
     config_of,
     fill_back_workloads,
 )
+from batchyard.scheduling.preemption.shrinking import releasable_part
 from batchyard.scheduling.quota import LOWEST_SHARE, QuotaNode, Share, compare_shares, is_borrowing_with, weighted_share
 
 
@@ -85,6 +86,22 @@ def is_fair_victim(
             return True
         orders = [_TargetOrder(context, [candidate], strategy) for strategy in strategies]
         return any(_next_fair_candidate(context, order, candidate.queue, []) is not None for order in orders)
+
+
+def offered_parts(
+    context: PreemptionContext, strategies: Sequence[FairSharingStrategy], _may_borrow: bool
+) -> list[PreemptionTarget]:
+    """Return the parts of Workloads that the preemptor may have released, the best victims first."""
+    offered: list[PreemptionTarget] = []
+    for candidate in sorted(_preemption_candidates(context), key=context.order_key):
+        part = releasable_part(candidate, context.snapshot)
+        if part is None:
+            continue
+        if candidate.queue is context.queue:
+            offered.append(PreemptionTarget(part, PreemptionReason.IN_CLUSTER_QUEUE))
+        elif is_fair_victim(context, part, strategies):
+            offered.append(PreemptionTarget(part, PreemptionReason.IN_COHORT_FAIR_SHARING))
+    return offered
 
 
 def _is_within_nominal_quota(context: PreemptionContext) -> bool:

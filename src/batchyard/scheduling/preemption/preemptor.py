@@ -24,6 +24,7 @@ from batchyard.scheduling.preemption.context import (
     config_of,
     fill_back_workloads,
 )
+from batchyard.scheduling.preemption.shrinking import releasable_part, shrink_where_possible
 from batchyard.scheduling.quota import (
     HOPELESS,
     PREEMPT,
@@ -236,6 +237,19 @@ def _select_targets(
     return []
 
 
+def _offered_parts(context: PreemptionContext, may_borrow: bool) -> list[PreemptionTarget]:
+    """Return the parts of Workloads that the preemptor may have released, the best victims first."""
+    candidates = PreemptionCandidates(context)
+    offered: list[PreemptionTarget] = []
+    with context.snapshot.what_if():
+        for candidate in candidates.ordered_candidates():
+            part = releasable_part(candidate, context.snapshot)
+            if part is not None and candidates.may_preempt(candidate, may_borrow=may_borrow):
+                context.snapshot.release(part)
+                offered.append(PreemptionTarget(part, candidates.reason(candidate)))
+    return offered
+
+
 # The search for victims for one pending Workload. Results are cached, because the same quota is requested repeatedly.
 
 
@@ -310,5 +324,10 @@ class Preemptor:
         context = PreemptionContext(self._workload, self._queue, self._snapshot, usage, contested_frs, topology)
         strategies = self._strategies
         if not strategies:
-            return find_targets(context)
-        return fair.find_targets(context, strategies, reevaluates=self._rules.reevaluates_candidates)
+            targets = find_targets(context)
+        else:
+            targets = fair.find_targets(context, strategies, reevaluates=self._rules.reevaluates_candidates)
+        if not self._rules.partial_preemption or topology is not None:
+            return targets
+        offer = partial(fair.offered_parts, context, strategies) if strategies else partial(_offered_parts, context)
+        return shrink_where_possible(context, targets, offer)

@@ -6,6 +6,7 @@ from batchyard.api import meta
 from batchyard.api.times import format_time, parse_time
 from batchyard.base.instant import Instant
 from batchyard.scheduling.messages import PENDING_EVALUATION, PreemptionReason
+from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
 from batchyard.scheduling.workload import lifecycle
 
 _NO_STATUS: Final[meta.Obj] = {}
@@ -35,6 +36,24 @@ def evict(
     if preemption is not None:
         draft.set_condition(lifecycle.PREEMPTED, True, preemption, message, sets_observed_generation=False)
     _mark_evicted(draft, lifecycle.Eviction(reason, message, cause))
+    return draft.result()
+
+
+def shrink(workload: meta.Obj, *, message: str, now: Instant, preemption: str) -> meta.Obj:
+    """Return the Workload with the condition PartiallyPreempted, with which its job must shrink to its minimum.
+
+    `preemption` is the reason of the preemption. The Workload keeps its quota until the surplus pods have stopped.
+    """
+    draft = meta.StatusDraft(workload, now)
+    draft.set_condition(PARTIALLY_PREEMPTED, True, preemption, message, sets_observed_generation=False)
+    return draft.result()
+
+
+def finish_shrinking(workload: meta.Obj, now: Instant) -> meta.Obj:
+    """Return a Workload whose job has shrunk to its minimum, with PartiallyPreempted set to False."""
+    draft = meta.StatusDraft(workload, now)
+    message = f"Previously: {draft.conditions[PARTIALLY_PREEMPTED]['message']}"
+    draft.set_condition(PARTIALLY_PREEMPTED, False, "Shrunk", message, sets_observed_generation=False)
     return draft.result()
 
 

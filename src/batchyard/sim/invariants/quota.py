@@ -61,6 +61,8 @@ class QuotaNeverOversubscribed(Invariant):
         for quota_key, amount in object_states.held_amounts_of(view).items():
             available = self._available_without(released_workloads, node, quota_key)
             if amount > max(0, available):
+                available = self._available_without([*released_workloads, *self._replaced_slices()], node, quota_key)
+            if amount > max(0, available):
                 name = "/".join(quota_key)
                 description = f"{view.key} reserved {amount} of {name} in {node}, but only {available} was free"
                 self.violate(description, event.key, Key(scheme.CLUSTER_QUEUE, "", view.cluster_queue))
@@ -82,6 +84,11 @@ class QuotaNeverOversubscribed(Invariant):
                 )
                 self.violate(description, *holders)
         self._known_deficits, self._has_quota_changed = deficits, False
+
+    def _replaced_slices(self) -> list[WorkloadView]:
+        """Return the slices with quota whose replacement has quota too: they finish at the same instant."""
+        replacements = [view for view in self.states.workloads.values() if view.replaced_slice and _holds_quota(view)]
+        return [self.states.workloads[view.replaced_slice] for view in replacements if self._is_being_replaced(view)]
 
     def _is_being_replaced(self, view: WorkloadView) -> bool:
         replaced_slice = self.states.workloads.get(view.replaced_slice)
@@ -535,7 +542,7 @@ class ElasticPodsAreGranted(Invariant):
                 continue
             dependents = self.world_view.world.client.owned_by(job["metadata"]["uid"], key.namespace)
             slices = [workload_view(obj) for obj in dependents if obj["kind"] == "Workload"]
-            granted = max([sum(p.count for p in each.pod_sets) for each in slices if _holds_quota(each)], default=0)
+            granted = max([_granted_count(each) for each in slices if _holds_quota(each)], default=0)
             ungated_count = sum(obj["kind"] == "Pod" and _may_be_scheduled(obj) for obj in dependents)
             if ungated_count > granted:
                 self.violate(f"{ungated_count} pods of {key} may be scheduled, but {granted} have quota", key)
@@ -549,6 +556,13 @@ def _is_elastic_dependent(obj: Obj) -> bool:
 
 def _holds_quota(view: WorkloadView) -> bool:
     return view.quota_reserved and not view.finished
+
+
+def _granted_count(view: WorkloadView) -> int:
+    """Return the number of pods that a slice with quota was admitted with, or has shrunk to since."""
+    counts = {pod_set.name: pod_set.count for pod_set in view.pod_sets}
+    assignments = ((view.obj.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    return sum([min(counts[each["name"]], each.get("count", counts[each["name"]])) for each in assignments])
 
 
 def _may_be_scheduled(pod: Obj) -> bool:
