@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from typing import Final
 
 from batchyard import controller_groups
@@ -16,6 +17,7 @@ from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Duration
 from batchyard.client.informer import ViewExpiry
+from batchyard.controller_runtime.kernel import OnDemandController
 from batchyard.controller_runtime.runner import DefectReporter, EventSink, Runner, raise_defect
 from batchyard.disruption.controller import DisruptionBudgets
 from batchyard.explain.explainer import Explainer
@@ -168,6 +170,7 @@ def _group_controllers(
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
+        (controller_groups.APPS, _app_controllers() if settings.with_nodes or settings.with_api else ()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -189,6 +192,23 @@ def _group_controllers(
             ),
         ),
     )
+
+
+def _app_controllers() -> Sequence[Controller]:
+    """Return the controllers of the kinds in `apps` and of CronJobs, whose modules are imported on first use."""
+    return (
+        _on_demand("deployment-controller", scheme.DEPLOYMENT, "deployment", "DeploymentController"),
+        _on_demand("replicaset-controller", scheme.REPLICA_SET, "replica_set", "ReplicaSetController"),
+    )
+
+
+def _on_demand(name: str, kind: str, module: str, class_name: str) -> Controller:
+    return OnDemandController(name, (kind,), partial(_import_controller, f"batchyard.apps.{module}", class_name))
+
+
+def _import_controller(module_name: str, class_name: str) -> Controller:
+    controller: Controller = getattr(import_module(module_name), class_name)()
+    return controller
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
