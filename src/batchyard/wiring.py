@@ -170,7 +170,7 @@ def _group_controllers(
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
-        (controller_groups.APPS, _app_controllers() if settings.with_nodes or settings.with_api else ()),
+        (controller_groups.APPS, _app_controllers()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -199,6 +199,7 @@ def _app_controllers() -> Sequence[Controller]:
     return (
         _on_demand("deployment-controller", scheme.DEPLOYMENT, "deployment", "DeploymentController"),
         _on_demand("replicaset-controller", scheme.REPLICA_SET, "replica_set", "ReplicaSetController"),
+        _on_demand("cronjob-controller", scheme.CRON_JOB, "cron_job", "CronJobController"),
     )
 
 

@@ -111,7 +111,10 @@ def run(request: SimulateRequest) -> None:
         output.report_line(line)
     del simulation_input  # the texts of the manifests, which no later step needs
     with open_options(request, state) as options:
-        simulation = Simulation(scenario, options)
+        try:
+            simulation = Simulation(scenario, options)
+        except InvalidScenario as invalid:
+            _fail_with_faults(invalid.faults)
         earlier_events = () if state is None else state.added_events()
         watch = RunWatch(simulation.world, earlier_events)
         reporter = None if request.report is None else Reporter(simulation.world, earlier_events)
