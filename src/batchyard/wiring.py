@@ -199,6 +199,7 @@ def _app_controllers() -> Sequence[Controller]:
     return (
         _on_demand("deployment-controller", scheme.DEPLOYMENT, "deployment", "DeploymentController"),
         _on_demand("replicaset-controller", scheme.REPLICA_SET, "replica_set", "ReplicaSetController"),
+        _on_demand("statefulset-controller", scheme.STATEFUL_SET, "stateful_set", "StatefulSetController"),
         _on_demand("cronjob-controller", scheme.CRON_JOB, "cron_job", "CronJobController"),
     )
 

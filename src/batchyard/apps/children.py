@@ -4,7 +4,7 @@ Sources: pkg/controller of Kubernetes (controller_ref_manager.go, controller_uti
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -72,10 +72,13 @@ class ChildIndex:
         """Return the keys of the controlling objects in a namespace."""
         return self._selectors.get(namespace, {})
 
-    def claim(self, parent: meta.Obj, reader: Reader) -> ChildClaim:
+    def claim(
+        self, parent: meta.Obj, reader: Reader, is_member: Callable[[meta.Obj], bool] = lambda _: True
+    ) -> ChildClaim:
         """Return the children of an object, and the writes that adopt matching orphans and release other children.
 
-        A deleted parent adopts and releases nothing. Orphans that are being deleted are not adopted.
+        A child must match the selector of the parent and satisfy `is_member`. A deleted parent adopts and releases
+        nothing. Orphans that are being deleted are not adopted.
         """
         metadata = parent["metadata"]
         namespace, uid = metadata.get("namespace", ""), metadata["uid"]
@@ -86,12 +89,13 @@ class ChildIndex:
             owner = meta.controller_of(obj)
             if meta.group_kind(obj) != self._child_kind or owner is None or owner["uid"] != uid:
                 continue
-            if selector is not None and selector.matches(obj["metadata"].get("labels") or {}):
+            if selector is not None and selector.matches(obj["metadata"].get("labels") or {}) and is_member(obj):
                 children.append(obj)
             elif "deletionTimestamp" not in metadata:
                 writes.append(Update(release(obj, uid)))
         if selector is not None and "deletionTimestamp" not in metadata:
-            writes += [Update(adopt(obj, parent)) for obj in self._matching_orphans(namespace, selector, reader)]
+            orphans = filter(is_member, self._matching_orphans(namespace, selector, reader))
+            writes += [Update(adopt(obj, parent)) for obj in orphans]
         return ChildClaim(children, writes)
 
     def _matching_orphans(self, namespace: str, selector: meta.Selector, reader: Reader) -> Iterator[meta.Obj]:

@@ -9,6 +9,7 @@ from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
 from batchyard.apps.deployment import DeploymentController
 from batchyard.apps.replica_set import ReplicaSetController
+from batchyard.apps.stateful_set import StatefulSetController
 from batchyard.interfaces.controller import Controller
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from stage import Stage
@@ -18,7 +19,12 @@ LABELS = {"app": "web"}
 
 def controllers() -> list[Controller]:
     """Return new controllers, and kubelets that start each pod at once."""
-    return [DeploymentController(), ReplicaSetController(), SimulatedKubelets(with_nodes=False)]
+    return [
+        DeploymentController(),
+        ReplicaSetController(),
+        StatefulSetController(),
+        SimulatedKubelets(with_nodes=False),
+    ]
 
 
 def template(image: str = "i:1", **fields: Any) -> Obj:
