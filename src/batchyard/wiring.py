@@ -200,6 +200,7 @@ def _app_controllers() -> Sequence[Controller]:
         _on_demand("deployment-controller", scheme.DEPLOYMENT, "deployment", "DeploymentController"),
         _on_demand("replicaset-controller", scheme.REPLICA_SET, "replica_set", "ReplicaSetController"),
         _on_demand("statefulset-controller", scheme.STATEFUL_SET, "stateful_set", "StatefulSetController"),
+        _on_demand("daemonset-controller", scheme.DAEMON_SET, "daemon_set", "DaemonSetController"),
         _on_demand("cronjob-controller", scheme.CRON_JOB, "cron_job", "CronJobController"),
     )
 

@@ -4,7 +4,7 @@ Sources: pkg/controller/history of Kubernetes (controller_history.go), pkg/contr
 (stateful_set_control.go), pkg/controller/daemon (update.go).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import meta, scheme
@@ -37,14 +37,18 @@ class RevisionHistory:
         """Return the revision with a name; None if it does not exist."""
         return next((each for each in (*self.revisions, self.update) if each["metadata"]["name"] == name), None)
 
-    def delete_old(self, live_names: Collection[str]) -> None:
-        """Delete the oldest revisions beyond the history limit, except those with a name in `live_names`."""
+    def delete_old(
+        self, live: Collection[str], identify: Callable[[meta.Obj], str], *, counts_live: bool = False
+    ) -> None:
+        """Delete the oldest revisions beyond the history limit, except those that `identify` finds in `live`.
+
+        `counts_live`: whether live old revisions count for the limit.
+        """
         limit = children.limit_of(self._owner, "revisionHistoryLimit")
-        old = [
-            each for each in self.revisions if each["metadata"]["name"] not in live_names and each is not self.update
-        ]
+        old = [each for each in self.revisions if each["metadata"]["name"] != self.update["metadata"]["name"]]
+        dead = [each for each in old if identify(each) not in live]
         if limit is not None:
-            for each in old[: max(0, len(old) - limit)]:
+            for each in dead[: max(0, len(old if counts_live else dead) - limit)]:
                 self.writes.append(Delete(meta.key_of(each), uid=each["metadata"]["uid"]))
 
     def _current_revision(self, reader: Reader, *, copies_annotations: bool) -> meta.Obj:

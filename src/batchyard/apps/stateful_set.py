@@ -94,7 +94,8 @@ class StatefulSetSync:
     def reconcile(self) -> None:
         """Compute the writes, their Events, and the time of the next reconcile."""
         update_name, current_name = self._history.update["metadata"]["name"], self._current["metadata"]["name"]
-        self._history.delete_old({update_name, current_name, *hashes_of(self._pods)})
+        live_names = {update_name, current_name, *hashes_of(self._pods)}
+        self._history.delete_old(live_names, lambda revision: revision["metadata"]["name"])
         is_deleted = "deletionTimestamp" in self._set["metadata"]
         if not is_deleted and self._process_replicas() and self._process_condemned():
             self._roll()
@@ -275,7 +276,8 @@ class StatefulSetSync:
         return is_terminating(pod) or not self._is_available(pod)
 
     def _is_outdated(self, pod: meta.Obj) -> bool:
-        return revision_hash_of(pod) != self._history.update["metadata"]["name"]
+        update_name: str = self._history.update["metadata"]["name"]
+        return revision_hash_of(pod) != update_name
 
     def _new_status(self) -> dict[str, Any]:
         update_name, current_name = self._history.update["metadata"]["name"], self._current["metadata"]["name"]
