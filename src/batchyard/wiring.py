@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Final
 
 from batchyard import controller_groups
@@ -63,6 +62,14 @@ from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
 from batchyard.topology.ungater import TopologyUngater
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
+#: The controllers of the group `apps`, with the kind that each reconciles.
+_APP_KINDS: Final = {
+    "deployment-controller": scheme.DEPLOYMENT,
+    "replicaset-controller": scheme.REPLICA_SET,
+    "statefulset-controller": scheme.STATEFUL_SET,
+    "daemonset-controller": scheme.DAEMON_SET,
+    "cronjob-controller": scheme.CRON_JOB,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +203,13 @@ def _group_controllers(
 
 def _app_controllers() -> Sequence[Controller]:
     """Return the controllers of the kinds in `apps` and of CronJobs, whose modules are imported on first use."""
-    return (
-        _on_demand("deployment-controller", scheme.DEPLOYMENT, "deployment", "DeploymentController"),
-        _on_demand("replicaset-controller", scheme.REPLICA_SET, "replica_set", "ReplicaSetController"),
-        _on_demand("statefulset-controller", scheme.STATEFUL_SET, "stateful_set", "StatefulSetController"),
-        _on_demand("daemonset-controller", scheme.DAEMON_SET, "daemon_set", "DaemonSetController"),
-        _on_demand("cronjob-controller", scheme.CRON_JOB, "cron_job", "CronJobController"),
-    )
+    return [OnDemandController(name, (kind,), partial(_create_app, name)) for name, kind in _APP_KINDS.items()]
 
 
-def _on_demand(name: str, kind: str, module: str, class_name: str) -> Controller:
-    return OnDemandController(name, (kind,), partial(_import_controller, f"batchyard.apps.{module}", class_name))
+def _create_app(name: str) -> Controller:
+    from batchyard.apps.controllers import CONTROLLER_BY_NAME  # noqa: PLC0415 - few simulations have these kinds
 
-
-def _import_controller(module_name: str, class_name: str) -> Controller:
-    controller: Controller = getattr(import_module(module_name), class_name)()
-    return controller
+    return CONTROLLER_BY_NAME[name]()
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
