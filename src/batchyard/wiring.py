@@ -62,7 +62,7 @@ from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
 from batchyard.topology.ungater import TopologyUngater
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
-#: The controllers of the group `apps`, with the kind that each reconciles.
+#: The controllers of the group `apps` in the order of `_create_app`, with the kind that each reconciles.
 _APP_KINDS: Final = {
     "deployment-controller": scheme.DEPLOYMENT,
     "replicaset-controller": scheme.REPLICA_SET,
@@ -207,9 +207,14 @@ def _app_controllers() -> Sequence[Controller]:
 
 
 def _create_app(name: str) -> Controller:
-    from batchyard.apps.controllers import CONTROLLER_BY_NAME  # noqa: PLC0415 - few simulations have these kinds
+    # These modules are imported here, because few simulations have such objects.
+    from batchyard.apps import cron_job, daemon_set, deployment, replica_set, stateful_set  # noqa: PLC0415
 
-    return CONTROLLER_BY_NAME[name]()
+    controllers: Sequence[Callable[[], Controller]] = (
+        *(deployment.DeploymentController, replica_set.ReplicaSetController, stateful_set.StatefulSetController),
+        *(daemon_set.DaemonSetController, cron_job.CronJobController),
+    )
+    return controllers[list(_APP_KINDS).index(name)]()
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
