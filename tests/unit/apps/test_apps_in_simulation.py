@@ -43,3 +43,9 @@ def test_simulation_without_such_kinds_creates_no_controller_of_the_group(monkey
     monkeypatch.setattr(wiring, "_create_app", created.append)
     simulate(NODE, make.job(queue=None))
     assert created == []
+
+
+@pytest.mark.parametrize(("name", "kind"), wiring._APP_KINDS.items())
+def test_each_name_creates_its_controller(name: str, kind: str) -> None:
+    controller = wiring._create_app(name)
+    assert (controller.name, (controller.kinds or ())[0]) == (name, kind)
