@@ -50,6 +50,7 @@ NATIVE_ROOTS: Final = (
     *("scheduling_v1.PriorityClass", "meta_v1.ObjectMeta", "core_v1.Event", "core_v1.ResourceQuota"),
     *("core_v1.LimitRange", "policy_v1.PodDisruptionBudget", "batch_v1.CronJob", "apps_v1.Deployment"),
     *("apps_v1.ReplicaSet", "apps_v1.StatefulSet", "apps_v1.DaemonSet", "networking_v1.NetworkPolicy"),
+    "apps_v1.ControllerRevision",
     *("core_v1.Endpoints", "discovery_v1.EndpointSlice", "node_v1.RuntimeClass"),
     *("rbac_v1.Role", "rbac_v1.RoleBinding", "rbac_v1.ClusterRole", "rbac_v1.ClusterRoleBinding"),
     *("core_v1.PersistentVolume", "core_v1.PersistentVolumeClaim", "networking_v1.Ingress"),

@@ -16,6 +16,7 @@ from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Duration
 from batchyard.client.informer import ViewExpiry
+from batchyard.controller_runtime.kernel import OnDemandController
 from batchyard.controller_runtime.runner import DefectReporter, EventSink, Runner, raise_defect
 from batchyard.disruption.controller import DisruptionBudgets
 from batchyard.explain.explainer import Explainer
@@ -61,6 +62,14 @@ from batchyard.scheduling.workload.retention import FinishedWorkloadRetention
 from batchyard.topology.ungater import TopologyUngater
 
 _BY_CREATION: Final = RequeuingTimestamp.CREATION
+#: The controllers of the group `apps` in the order of `_create_app`, with the kind that each reconciles.
+_APP_KINDS: Final = {
+    "deployment-controller": scheme.DEPLOYMENT,
+    "replicaset-controller": scheme.REPLICA_SET,
+    "statefulset-controller": scheme.STATEFUL_SET,
+    "daemonset-controller": scheme.DAEMON_SET,
+    "cronjob-controller": scheme.CRON_JOB,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,7 @@ def _group_controllers(
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
+        (controller_groups.APPS, _app_controllers()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -191,6 +201,22 @@ def _group_controllers(
             ),
         ),
     )
+
+
+def _app_controllers() -> Sequence[Controller]:
+    """Return the controllers of the kinds in `apps` and of CronJobs, whose modules are imported on first use."""
+    return [OnDemandController(name, (kind,), partial(_create_app, name)) for name, kind in _APP_KINDS.items()]
+
+
+def _create_app(name: str) -> Controller:
+    # These modules are imported here, because few simulations have such objects.
+    from batchyard.apps import cron_job, daemon_set, deployment, replica_set, stateful_set  # noqa: PLC0415
+
+    controllers: Sequence[Callable[[], Controller]] = (
+        *(deployment.DeploymentController, replica_set.ReplicaSetController, stateful_set.StatefulSetController),
+        *(daemon_set.DaemonSetController, cron_job.CronJobController),
+    )
+    return controllers[list(_APP_KINDS).index(name)]()
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:

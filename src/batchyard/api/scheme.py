@@ -51,6 +51,7 @@ DEPLOYMENT: Final = "Deployment.apps"
 REPLICA_SET: Final = "ReplicaSet.apps"
 STATEFUL_SET: Final = "StatefulSet.apps"
 DAEMON_SET: Final = "DaemonSet.apps"
+CONTROLLER_REVISION: Final = "ControllerRevision.apps"
 ENDPOINTS: Final = "Endpoints"
 ENDPOINT_SLICE: Final = "EndpointSlice.discovery.k8s.io"
 RUNTIME_CLASS: Final = "RuntimeClass.node.k8s.io"
@@ -255,11 +256,12 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         namespaced=True,
         has_status=True,
     ),
-    _kind_without_controller(CRON_JOB, "cronjobs", "cj"),
-    _kind_without_controller(DEPLOYMENT, "deployments", "deploy"),
-    _kind_without_controller(REPLICA_SET, "replicasets", "rs"),
-    _kind_without_controller(STATEFUL_SET, "statefulsets", "sts"),
-    _kind_without_controller(DAEMON_SET, "daemonsets", "ds"),
+    _kubernetes_kind(CRON_JOB, "cronjobs", "cj", has_status=True),
+    _kubernetes_kind(DEPLOYMENT, "deployments", "deploy", has_status=True),
+    _kubernetes_kind(REPLICA_SET, "replicasets", "rs", has_status=True),
+    _kubernetes_kind(STATEFUL_SET, "statefulsets", "sts", has_status=True),
+    _kubernetes_kind(DAEMON_SET, "daemonsets", "ds", has_status=True),
+    _kubernetes_kind(CONTROLLER_REVISION, "controllerrevisions"),
     _kind_without_controller(REPLICATION_CONTROLLER, "replicationcontrollers", "rc"),
     _kind_without_controller(INGRESS, "ingresses", "ing"),
     replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),

@@ -13,7 +13,7 @@ of each instant, and raises EndlessInstant beyond a limit.
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
@@ -256,6 +256,45 @@ class QueueStats(NamedTuple):
     delayed: int
     errors: int
     retries: int
+
+
+class OnDemandController:
+    """A controller of kinds that few users have: it is created at the first change of an object of these kinds.
+
+    Until then, the runner does not pass it changes of the other kinds that it watches, such as pods. Such a controller
+    must find objects that are older than its first change by itself.
+    """
+
+    rank = 0
+
+    def __init__(self, name: str, first_kinds: Sequence[str], create: Callable[[], Controller]) -> None:
+        """Create the stand-in of a controller of rank 0. `create` creates it when a kind of `first_kinds` changes."""
+        self.name = name
+        self.kinds: Sequence[str] | None = first_kinds
+        self._create = create
+        self._controller: Controller | None = None
+        #: Called when `kinds` has changed.
+        self.on_load: Callable[[], None] = _ignore_load
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the keys that the controller returns; create the controller if it does not exist yet."""
+        return self._load().keys_for(event, now)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Reconcile a key by the controller."""
+        return self._load().reconcile(key, reader, now)
+
+    def _load(self) -> Controller:
+        controller = self._controller
+        if controller is None:
+            controller = self._controller = self._create()
+            self.kinds = controller.kinds
+            self.on_load()
+        return controller
+
+
+def _ignore_load() -> None:
+    pass
 
 
 class ControllerQueue:

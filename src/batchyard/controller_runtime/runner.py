@@ -40,6 +40,7 @@ from batchyard.base.primitives import invariant
 from batchyard.controller_runtime.kernel import (
     ControllerQueue,
     DelayedRequeue,
+    OnDemandController,
     QueueStats,
     ReconcilePacer,
     ReconcileTimer,
@@ -114,6 +115,9 @@ class Runner:
         self._is_drain_scheduled = False
         self._stopped = False
         self.meter: ReconcileTimer | None = None
+        for controller in controllers:
+            if isinstance(controller, OnDemandController):
+                controller.on_load = self._queues_by_kind.clear
         client.subscribe(self.observe)
 
     def observe(self, events: Sequence[WatchEvent]) -> None:

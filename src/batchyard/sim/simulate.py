@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from batchyard.api import scheme
+from batchyard.api.errors import FieldError
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, controller_of, key_of
 from batchyard.api.times import parse_time
@@ -31,6 +32,7 @@ from batchyard.sim.result import Result, RunEnding, WorkloadCounts, describe_rej
 from batchyard.sim.scenario import (
     VIRTUAL_TIME_MAX,
     FileFault,
+    InvalidScenario,
     Scenario,
     Source,
     make_scenario,
@@ -115,11 +117,19 @@ def read_scenario(sources: Iterable[Source]) -> tuple[Scenario, Sequence[str]]:
     return make_scenario(manifests, source_errors), manifests.warnings
 
 
+def _endless_cron_jobs() -> FileFault:
+    remedy = "set spec.horizon in the Scenario, or the option --until"
+    return FileFault("the simulation", FieldError("", "CronJobs start Jobs forever, so the run needs an end", remedy))
+
+
 class Simulation:
     """A simulation of a scenario that runs in slices; the number of slices does not affect the result."""
 
     def __init__(self, scenario: Scenario, options: SimulationOptions = SimulationOptions()) -> None:
         self.scenario = scenario
+        self.horizon = scenario.horizon if options.until is None else options.until
+        if self.horizon is None and options.state is None and "CronJob" in scenario.counts:
+            raise InvalidScenario([_endless_cron_jobs()])
         stop_on_loop = options.on_preemption_loop is PreemptionLoopAction.STOP
         sink, seed = options.sink, options.seed
         self.world = World(scenario, sink=sink, seed=seed, stop_on_loop=stop_on_loop, state=options.state)
@@ -127,7 +137,6 @@ class Simulation:
         earlier_workloads = () if options.state is None else options.state.of_kind(scheme.WORKLOAD)
         self._finished_earlier = {each["metadata"]["uid"] for each in earlier_workloads if is_finished(each)}
         self._accounting = self._open_accounting(options.state)
-        self.horizon = scenario.horizon if options.until is None else options.until
         self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
         self._ending: RunEnding | None = None
         self._result: Result | None = None

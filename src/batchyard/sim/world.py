@@ -22,6 +22,7 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.base.primitives import draw_integer
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
+from batchyard.controller_groups import APPS, GROUPS
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import EventRecord
@@ -449,6 +450,8 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     with_nodes = cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes)
     return PlatformSettings(
         scenario.kueue,
+        # A state contains the pods of such kinds, but not always the objects between, such as ReplicaSets.
+        controllers=[group for group in GROUPS if state is None or group != APPS],
         with_nodes=with_nodes,
         with_topology=with_nodes and has_topology,
         profile=profile if gpu_placement is None else make_gpu_policy(gpu_placement, _draw_function(seed)),

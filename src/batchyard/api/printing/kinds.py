@@ -362,6 +362,7 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     scheme.REPLICA_SET: kubernetes.REPLICA_SETS,
     scheme.STATEFUL_SET: kubernetes.STATEFUL_SETS,
     scheme.DAEMON_SET: kubernetes.DAEMON_SETS,
+    scheme.CONTROLLER_REVISION: kubernetes.CONTROLLER_REVISIONS,
     scheme.CRON_JOB: kubernetes.CRON_JOBS,
     scheme.POD_DISRUPTION_BUDGET: kubernetes.DISRUPTION_BUDGETS,
     scheme.RESOURCE_QUOTA: kubernetes.RESOURCE_QUOTAS,

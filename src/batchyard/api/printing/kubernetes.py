@@ -6,7 +6,7 @@ Source: Kubernetes's pkg/printers.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, controller_of
 from batchyard.api.printing import cells
 from batchyard.api.printing.cells import NONE, PENDING, Cell, Column, format_value, value_at, value_cell
 from batchyard.api.times import parse_time
@@ -189,6 +189,14 @@ def _spec_value_cell(field: str) -> Cell:
     return value_cell("spec", field, default=_NOT_AVAILABLE_TEXT)
 
 
+def _controller_text(obj: Obj, _now: Instant) -> str:
+    owner = controller_of(obj)
+    if owner is None:
+        return NONE
+    group = owner["apiVersion"].rpartition("/")[0]
+    return f"{owner['kind'].lower()}{f'.{group}' if group else ''}/{owner['name']}"
+
+
 def _last_schedule_age(obj: Obj, now: Instant) -> str:
     last_schedule_time = value_at(obj, "status", "lastScheduleTime")
     return format_age(now - parse_time(last_schedule_time)) if last_schedule_time else NONE
@@ -245,6 +253,12 @@ DAEMON_SETS: Final = (
     AGE,
     *_container_columns(*_TEMPLATE_SPEC_PATH),
     _SELECTOR_COLUMN,
+)
+CONTROLLER_REVISIONS: Final = (
+    NAME,
+    (Column("Controller"), _controller_text),
+    (Column("Revision"), value_cell("revision", default=0)),
+    AGE,
 )
 CRON_JOBS: Final = (
     NAME,

@@ -28,8 +28,8 @@ _DURATION_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
 _UNIT_NANOS: Final = {"ns": 1.0, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 _SCHEDULE_DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _EVERY_PREFIX: Final = "@every "
-_MONTH_NAMES: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+MONTH_NAMES: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class ScheduleError(Exception):
@@ -46,8 +46,8 @@ _SCHEDULE_FIELD_BOUNDS: Final = (
     _FieldBounds(0, 59),
     _FieldBounds(0, 23),
     _FieldBounds(1, 31),
-    _FieldBounds(1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, 1)}),
-    _FieldBounds(0, 6, {name: number for number, name in enumerate(_WEEKDAY_NAMES)}),
+    _FieldBounds(1, 12, {name: number for number, name in enumerate(MONTH_NAMES, 1)}),
+    _FieldBounds(0, 6, {name: number for number, name in enumerate(WEEKDAY_NAMES)}),
 )
 
 

@@ -418,7 +418,7 @@ _BOOTSTRAP_RULES: Final[Mapping[str, tuple[RbacRule, ...]]] = {
         RbacRule(
             _READ_VERBS, ("apps",), ("replicasets/status", "statefulsets", "statefulsets/scale", "statefulsets/status")
         ),
-        RbacRule(_READ_VERBS, ("apps",), ("daemonsets", "daemonsets/status")),
+        RbacRule(_READ_VERBS, ("apps",), ("controllerrevisions", "daemonsets", "daemonsets/status")),
         RbacRule(_READ_VERBS, ("discovery.k8s.io",), ("endpointslices",)),
         RbacRule(_READ_VERBS, ("networking.k8s.io",), ("ingresses", "ingresses/status", "networkpolicies")),
         RbacRule(

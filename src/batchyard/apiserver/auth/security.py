@@ -305,12 +305,21 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 
 # If the machine cannot isolate pods, only the owner of the platform (in `system:masters`) may start pods on it.
 #
-# Every pod comes from an object that a request writes: the pod itself, or its Job, CronJob or JobSet. The authorizer
-# therefore denies those writes to other users, and also commands in the owner's containers.
+# Every pod comes from an object that a request writes: the pod itself, its Job, CronJob or JobSet, or the object of the
+# group `apps` with its template. The authorizer therefore denies those writes to other users, and also commands in the
+# owner's containers.
 
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
-_POD_KINDS: Final = frozenset({("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")})
+_POD_KINDS: Final = frozenset(
+    {
+        *(("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")),
+        *(
+            ("apps", plural)
+            for plural in ("deployments", "replicasets", "statefulsets", "daemonsets", "controllerrevisions")
+        ),
+    }
+)
 _COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach", "ephemeralcontainers"})
 
 

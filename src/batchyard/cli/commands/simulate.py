@@ -65,6 +65,8 @@ LINTED_DOCUMENTS_MAX: Final = 5_000
 _NAMES_SHOWN_MAX: Final = 3
 #: The kinds of objects that run pods or hold quota.
 _WORK_KINDS: Final = ("Job", "JobSet", "Pod", "Workload")
+#: The kinds of which controllers create Jobs or pods.
+_CONTROLLED_KINDS: Final = ("CronJob", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,10 @@ def run(request: SimulateRequest) -> None:
         output.report_line(line)
     del simulation_input  # the texts of the manifests, which no later step needs
     with open_options(request, state) as options:
-        simulation = Simulation(scenario, options)
+        try:
+            simulation = Simulation(scenario, options)
+        except InvalidScenario as invalid:
+            _fail_with_faults(invalid.faults)
         earlier_events = () if state is None else state.added_events()
         watch = RunWatch(simulation.world, earlier_events)
         reporter = None if request.report is None else Reporter(simulation.world, earlier_events)
@@ -243,7 +248,7 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
             yield from lint_remarks(lint_manifests(manifests, source_names), paths)
         else:
             yield f"batchyard: {len(manifests.texts):,} documents are not linted before the run: use `batchyard lint`"
-        if not any(kind in simulation_input.scenario.counts for kind in _WORK_KINDS):
+        if not any(kind in simulation_input.scenario.counts for kind in (*_WORK_KINDS, *_CONTROLLED_KINDS)):
             kinds = ", ".join(_WORK_KINDS)
             yield f"batchyard: {' '.join(paths)}: no jobs to run; add files with objects of these kinds: {kinds}"
     yield from run_time_remarks(unknown_run_times(simulation_input.scenario))

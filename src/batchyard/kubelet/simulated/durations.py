@@ -3,7 +3,7 @@
 The first source that gives a run time applies:
 - the annotation of the pod, its Job or its JobSet
 - the sleep time of its first container
-- no limit, until the pod is deleted, if its Job was deleted
+- no limit, until the pod is deleted, if its Job was deleted or a kind of the group `apps` controls it
 - the run times of the Cluster (batchyard.cloud.catalog.pool_properties)
 - one minute
 
@@ -71,9 +71,16 @@ def run_plan_of(pod: meta.Obj, reader: Reader, default: Duration | None = None) 
     if runtime is None:
         # The annotation of a deleted Job is unknown, so the pod runs until it is deleted too.
         top_job_key = meta.controlling_job_key(pod_and_jobs[-1])
-        runtime = UNLIMITED_RUNTIME if top_job_key else _cluster_runtime(pod_and_jobs, reader, default)
+        is_endless = top_job_key is not None or _is_service_pod(pod)
+        runtime = UNLIMITED_RUNTIME if is_endless else _cluster_runtime(pod_and_jobs, reader, default)
     exit_code = next(chain.from_iterable(map(_exit_codes, pod_and_jobs)), 0)
     return RunPlan(runtime, exit_code, pods.checkpoint_interval(pod_and_jobs))
+
+
+def _is_service_pod(pod: meta.Obj) -> bool:
+    """Return whether a ReplicaSet, StatefulSet or DaemonSet controls a pod, which should then always run."""
+    owner = meta.controller_of(pod)
+    return owner is not None and owner["apiVersion"] == "apps/v1"
 
 
 def _cluster_runtime(pod_and_jobs: Sequence[meta.Obj], reader: Reader, default: Duration | None) -> Duration:

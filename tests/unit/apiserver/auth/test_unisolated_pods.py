@@ -32,6 +32,8 @@ def decided(
         ("patch", "", "pods", ""),
         ("create", "batch", "jobs", ""),
         ("update", "batch", "cronjobs", ""),
+        ("create", "apps", "deployments", ""),
+        ("patch", "apps", "controllerrevisions", ""),
         ("create", "jobset.x-k8s.io", "jobsets", ""),
         ("create", "", "pods", "exec"),
         ("get", "", "pods", "exec"),

@@ -1,0 +1,1 @@
+"""Tests of the controllers of Deployments, ReplicaSets, StatefulSets, DaemonSets and CronJobs."""

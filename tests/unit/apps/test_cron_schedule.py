@@ -1,0 +1,61 @@
+"""The next times of cron schedules, as the library robfig/cron computes them."""
+
+import pytest
+
+from batchyard.api.times import format_time, parse_time
+from batchyard.apps.cron_schedule import format_local_time, format_rfc1123, parse_schedule
+
+
+def next_time(schedule: str, after: str, zone: str | None = None) -> str | None:
+    found = parse_schedule(schedule, zone).next_time(parse_time(after))
+    return None if found is None else format_time(found)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "after", "expected"),
+    [
+        ("* * * * *", "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"),
+        ("0/15 * * * *", "2012-07-09T14:45:00Z", "2012-07-09T15:00:00Z"),
+        ("20-35/15 * * * *", "2012-07-09T14:59:59Z", "2012-07-09T15:20:00Z"),
+        ("0 0 * feb mon,TUE", "2012-07-09T23:35:00Z", "2013-02-04T00:00:00Z"),
+        ("0 0 15 * mon", "2026-01-06T00:00:00Z", "2026-01-12T00:00:00Z"),  # either day
+        ("0 0 */10 * mon", "2026-01-06T00:00:00Z", "2026-01-11T00:00:00Z"),  # a step counts as restricted
+        ("0 0 ? * mon", "2026-01-06T00:00:00Z", "2026-01-12T00:00:00Z"),
+        ("0 0 29 2 *", "2026-01-01T00:00:00Z", "2028-02-29T00:00:00Z"),
+        ("0 0 30 2 *", "2026-01-01T00:00:00Z", None),
+        ("@hourly", "2026-12-31T23:30:00Z", "2027-01-01T00:00:00Z"),
+        ("@weekly", "2026-01-01T00:00:00Z", "2026-01-04T00:00:00Z"),
+        ("@monthly", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"),
+        ("@yearly", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"),
+        ("@every 1h30m", "2026-01-01T00:00:10Z", "2026-01-01T01:30:10Z"),
+        ("@every 10ms", "2026-01-01T00:00:10Z", "2026-01-01T00:00:11Z"),
+    ],
+)
+def test_next_time_matches_all_fields(schedule: str, after: str, expected: str | None) -> None:
+    assert next_time(schedule, after) == expected
+
+
+@pytest.mark.parametrize(
+    ("schedule", "after", "expected"),
+    [
+        ("0 9 * * *", "2026-06-01T00:00:00Z", "2026-06-01T13:00:00Z"),
+        ("30 2 * * *", "2012-03-11T05:00:00Z", "2012-03-12T06:30:00Z"),  # 02:30 does not exist on the 11th
+        ("0 * * * *", "2012-03-11T06:00:00Z", "2012-03-11T07:00:00Z"),  # 01:00 is followed by 03:00
+        ("0 1 * * *", "2012-11-04T05:00:00Z", "2012-11-04T06:00:00Z"),  # 01:00 happens twice
+        ("0 2 * * *", "2012-11-04T05:00:00Z", "2012-11-04T07:00:00Z"),
+    ],
+)
+def test_schedule_follows_the_clock_changes_of_its_zone(schedule: str, after: str, expected: str) -> None:
+    assert next_time(schedule, after, "America/New_York") == expected
+
+
+def test_times_are_written_as_in_go() -> None:
+    at = parse_time("2026-01-05T08:00:00Z")
+    assert format_local_time(at, "Europe/Berlin") == "2026-01-05T09:00:00+01:00"
+    assert format_local_time(at, None) == "2026-01-05T08:00:00Z"
+    assert format_rfc1123(at) == "Mon, 05 Jan 2026 08:00:00 +0000"
+
+
+def test_unknown_zone_is_an_error() -> None:
+    with pytest.raises(ValueError, match="unknown time zone No/Where"):
+        parse_schedule("* * * * *", "No/Where")
