@@ -1,1 +1,0 @@
-"""Admission of write requests by webhooks and policies that users install."""
