@@ -56,7 +56,7 @@ class JobRelations:
         if kind == self._integration.kind:
             return self._observe_job(event)
         if kind == scheme.WORKLOAD:
-            return self._observe_workload(event)
+            return () if workloads.is_pending_report(event) else self._observe_workload(event)
         if kind in _PRIORITY_CLASS_KINDS and event.type is EventType.ADDED:
             return list(self._jobs_by_class.get(event.key, ()))
         if kind == scheme.RESOURCE_FLAVOR and event.type is EventType.ADDED:
@@ -203,11 +203,8 @@ class JobReconciler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
-        kind = event.key.kind
-        if kind == scheme.POD:
+        if event.key.kind == scheme.POD:
             return self._relations.observe_pod(event)
-        if kind == scheme.WORKLOAD and workloads.is_pending_report(event):
-            return ()
         return self._relations.observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
