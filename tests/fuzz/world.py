@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import yaml
 
-from batchyard.apiserver.request import ApiRequest, DeferredResponse, Response, UpgradeResponse
+from batchyard.apiserver.request import ApiRequest, DeferredResponse, ProxyResponse, Response, UpgradeResponse
 from batchyard.apiserver.resources import Resource
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_runtime.runner import ignore_event
@@ -49,7 +49,7 @@ class FuzzedApi(Api):
         answer = self.server.handle(request)
         if isinstance(answer, Response):
             body_bytes(answer)
-        elif not isinstance(answer, UpgradeResponse | DeferredResponse):
+        elif not isinstance(answer, UpgradeResponse | DeferredResponse | ProxyResponse):
             _encode(list(answer.take_buffered_data()))
             answer.end()
         self.stored.kernel.run(end_time=self.stored.kernel.now())

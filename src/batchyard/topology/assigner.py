@@ -146,7 +146,7 @@ class _FlavorAssigner:
         if len(group) == 1 and group[0].existing is None:
             return self._place_alone(group[0])
         workers, leader = _workers_and_leader(group)
-        if workers.existing is not None and self._has_domains(workers, leader):
+        if workers.existing is not None and _has_domains(self.flavor, workers, leader):
             return self._resize_group(workers, leader, workers.existing)
         placed = self.place(workers, leader)
         if isinstance(placed, str):
@@ -157,14 +157,6 @@ class _FlavorAssigner:
         return assignments, assignments
 
     # Slices of elastic jobs. Source: Kueue's pkg/cache/scheduler/tas_elastic_workloads.go.
-
-    def _has_domains(self, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None) -> bool:
-        """Return whether all domains of the existing assignments of a group still exist."""
-        if self.flavor is None:
-            return False
-        assignments = [request.existing for request in (workers, leader) if request is not None]
-        domains = [domain for each in assignments if each is not None for domain in each.domains]
-        return all(domain.values in self.flavor.tree.leaf_by_values for domain in domains)
 
     def _resize_group(
         self, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None, existing: TopologyAssignment
@@ -406,29 +398,40 @@ class _FlavorAssigner:
         slices = topology_request.slices if topology_request is not None else ()
         if slices and request.pod_count % slices[0].size:
             broken = next(layer for layer in reversed(slices) if request.pod_count % layer.size)
-            return self._broken_slice_leaves(broken, request.pod_count, remaining)
+            return _broken_slice_leaves(self.flavor, broken, request.pod_count, remaining)
         if topology_request is None or not topology_request.required:
             return None
         level = tree.levels.index(level_name)
         leaf = tree.leaf_by_values[remaining[0].values]
         return tree.leaves_below(level, tree.ancestor(leaf, level))
 
-    def _broken_slice_leaves(
-        self, layer: SliceLayer, missing_count: int, remaining: Sequence[TopologyDomain]
-    ) -> range | None:
-        assert self.flavor is not None
-        tree = self.flavor.tree
-        if layer.topology not in tree.levels:
-            return None
-        level = tree.levels.index(layer.topology)
-        counts: dict[int, int] = {}
-        for domain in remaining:
-            ancestor = tree.ancestor(tree.leaf_by_values[domain.values], level)
-            counts[ancestor] = counts.get(ancestor, 0) + domain.pods
-        for ancestor, count in sorted(counts.items()):
-            if (count + missing_count) % layer.size == 0:
-                return tree.leaves_below(level, ancestor)
+
+def _broken_slice_leaves(
+    flavor: FlavorTopology, layer: SliceLayer, missing_count: int, remaining: Sequence[TopologyDomain]
+) -> range | None:
+    tree = flavor.tree
+    if layer.topology not in tree.levels:
         return None
+    level = tree.levels.index(layer.topology)
+    counts: dict[int, int] = {}
+    for domain in remaining:
+        ancestor = tree.ancestor(tree.leaf_by_values[domain.values], level)
+        counts[ancestor] = counts.get(ancestor, 0) + domain.pods
+    for ancestor, count in sorted(counts.items()):
+        if (count + missing_count) % layer.size == 0:
+            return tree.leaves_below(level, ancestor)
+    return None
+
+
+def _has_domains(
+    flavor: FlavorTopology | None, workers: PodSetTopologyRequest, leader: PodSetTopologyRequest | None
+) -> bool:
+    """Return whether all domains of the existing assignments of a group still exist."""
+    if flavor is None:
+        return False
+    assignments = [request.existing for request in (workers, leader) if request is not None]
+    domains = [domain for each in assignments if each is not None for domain in each.domains]
+    return all(domain.values in flavor.tree.leaf_by_values for domain in domains)
 
 
 # The capacity for the pods of a Workload at each level, for explanations.

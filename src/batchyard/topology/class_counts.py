@@ -193,7 +193,7 @@ class ClassCountCache:
         Excluded domains and those without nodes do not count.
         """
         if self._limits is None:
-            self._limits = self._count_limits()
+            self._limits = _count_limits(self._counter, self._excluded())
         return {resource: count for resource, count in self._limits.items() if resource and count}
 
     def ranking(self, level: int) -> DomainRanking:
@@ -201,24 +201,13 @@ class ClassCountCache:
         ranked = self._ranked[level]
         if ranked is None:
             if level == len(self.counts.pods) - 1 == self._key.slice_level:
-                ranked = DomainsByClass(self._leaf_groups())
+                ranked = DomainsByClass(
+                    _leaf_groups(self._counter, self._exclusions, self._excluded_mask(), self._key.slice_size)
+                )
             else:
                 ranked = SortedDomains(self.counts.slices[level], self.counts.pods[level])
             self._ranked[level] = ranked
         return ranked
-
-    def _leaf_groups(self) -> list[tuple[int, int, int]]:
-        """Return the slices, the pods and the set of domains of the lowest level with equal counts, sorted."""
-        classes, class_pods, exclusions = self._counter.count_used(), self._counter.pods, self._exclusions
-        masks: dict[int, int] = {}
-        for number in classes.used:
-            count = class_pods[number]
-            masks[count] = masks.get(count, 0) | classes.masks[number]
-        if exclusions.excluded_count:
-            masks = {count: mask & exclusions.mask for count, mask in masks.items()}
-            masks[0] = masks.get(0, 0) | (((1 << self._capacity.tree.leaf_count) - 1) ^ exclusions.mask)
-        slice_size = self._key.slice_size
-        return sorted([(count // slice_size, count, mask) for count, mask in masks.items() if mask])
 
     # Counts of all domains above the lowest level.
 
@@ -248,31 +237,17 @@ class ClassCountCache:
 
     def _excluded(self) -> Iterator[int]:
         if self._exclusions.excluded_count:
-            yield from _numbers_in(((1 << self._capacity.tree.leaf_count) - 1) ^ self._exclusions.mask)
+            yield from _numbers_in(self._excluded_mask())
 
-    def _count_limits(self) -> dict[str, int]:
-        classes, limits = self._counter.count_used(), self._counter.limits
-        result: dict[str, int] = {}
-        for number in classes.used:
-            limit = limits[number]
-            result[limit] = result.get(limit, 0) + classes.sizes[number]
-        for leaf in self._excluded():
-            result[limits[classes.ids[leaf]]] -= 1
-        return result
-
-    def _shares_of(self, count: int) -> tuple[int, int]:
-        """Return the pods and slices that a domain of the lowest level adds to its parent if `count` pods fit."""
-        key = self._key
-        inner_size = key.inner_sizes[-1]
-        pods = count // inner_size * inner_size if inner_size else count
-        return pods, count // key.slice_size if key.slice_level == len(key.inner_sizes) - 1 else 0
+    def _excluded_mask(self) -> int:
+        return ((1 << self._capacity.tree.leaf_count) - 1) ^ self._exclusions.mask
 
     def _count_parents(self) -> None:
         """Count the level above the lowest one; domains in the same group are counted once."""
         classes, tree, groups = self._counter.count_used(), self._capacity.tree, self._counter.table.groups
         level = len(tree.levels) - 2
         if groups is None:
-            shares = [self._shares_of(count) for count in self._counter.pods]
+            shares = [_leaf_shares(self._key, count) for count in self._counter.pods]
             own_shares = [shares[number] for number in classes.ids]
             children = [own_shares[start:end] for start, end in pairwise(tree.first_child[level])]
             pods = [sum([own_pods for own_pods, _ in each]) for each in children]
@@ -280,14 +255,14 @@ class ClassCountCache:
         else:
             self._group_numbering, self._group_version = groups.numbering, groups.version
             self._groups = [None] * len(groups.classes)
-            for number in set(groups.ids):
+            for number in dict.fromkeys(groups.ids):
                 self._count_group(groups, number)
             counts = [each for each in (self._groups[number] for number in groups.ids) if each is not None]
             pods, slices = [each[0] for each in counts], [each[1] for each in counts]
         for leaf in self._excluded():
             parent, (own_pods, own_slices) = (
                 tree.parents[-1][leaf],
-                self._shares_of(self._counter.pods[classes.ids[leaf]]),
+                _leaf_shares(self._key, self._counter.pods[classes.ids[leaf]]),
             )
             pods[parent] -= own_pods
             slices[parent] -= own_slices
@@ -346,13 +321,9 @@ class ClassCountCache:
             if pods != old_pods or slices != old_slices:
                 added[domain] = pods - old_pods, slices - old_slices
             elif not is_changed and pods:
-                is_changed = self._has_other_counts(groups.classes[number], groups.classes[old_number])
+                is_changed = _has_other_counts(self._counter.pods, groups.classes[number], groups.classes[old_number])
         self._group_version = groups.version
         self._apply(added, is_changed=is_changed)
-
-    def _has_other_counts(self, classes: Sequence[int], old_classes: Sequence[int]) -> bool:
-        pods = self._counter.pods
-        return any(pods[new] != pods[old] for new, old in zip(classes, old_classes, strict=True))
 
     def _apply(self, added: Mapping[int, tuple[int, int]], *, is_changed: bool) -> None:
         """Add pods and slices to domains above the lowest level, and to those above them."""
@@ -395,8 +366,8 @@ class ClassCountCache:
             self._limits = None
             count, old_count = count if is_usable else 0, old_count if was_usable else 0
             if count != old_count:
-                pods, slices = self._shares_of(count)
-                old_pods, old_slices = self._shares_of(old_count)
+                pods, slices = _leaf_shares(self._key, count)
+                old_pods, old_slices = _leaf_shares(self._key, old_count)
                 added_pods, added_slices = added.get(parents[leaf], (0, 0))
                 added[parents[leaf]] = added_pods + pods - old_pods, added_slices + slices - old_slices
         groups = counter.table.groups
@@ -433,3 +404,41 @@ class ClassCountCache:
             assert isinstance(ranked, SortedDomains)
             ranked.move(old_ranks, slices, pods)
         return result
+
+
+def _leaf_groups(
+    counter: ClassCounter, exclusions: NodeExclusions, excluded_mask: int, slice_size: int
+) -> list[tuple[int, int, int]]:
+    """Return the slices, the pods and the set of domains of the lowest level with equal counts, sorted."""
+    classes, class_pods = counter.count_used(), counter.pods
+    masks: dict[int, int] = {}
+    for number in classes.used:
+        count = class_pods[number]
+        masks[count] = masks.get(count, 0) | classes.masks[number]
+    if exclusions.excluded_count:
+        masks = {count: mask & exclusions.mask for count, mask in masks.items()}
+        masks[0] = masks.get(0, 0) | excluded_mask
+    return sorted([(count // slice_size, count, mask) for count, mask in masks.items() if mask])
+
+
+def _count_limits(counter: ClassCounter, excluded: Iterator[int]) -> dict[str, int]:
+    """Return the numbers of domains of the lowest level, without the excluded ones, by limiting resource."""
+    classes, limits = counter.count_used(), counter.limits
+    result: dict[str, int] = {}
+    for number in classes.used:
+        limit = limits[number]
+        result[limit] = result.get(limit, 0) + classes.sizes[number]
+    for leaf in excluded:
+        result[limits[classes.ids[leaf]]] -= 1
+    return result
+
+
+def _leaf_shares(key: CountKey, count: int) -> tuple[int, int]:
+    """Return the pods and slices that a domain of the lowest level adds to its parent if `count` pods fit."""
+    inner_size = key.inner_sizes[-1]
+    pods = count // inner_size * inner_size if inner_size else count
+    return pods, count // key.slice_size if key.slice_level == len(key.inner_sizes) - 1 else 0
+
+
+def _has_other_counts(pods: Sequence[int], classes: Sequence[int], old_classes: Sequence[int]) -> bool:
+    return any(pods[new] != pods[old] for new, old in zip(classes, old_classes, strict=True))

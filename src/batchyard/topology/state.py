@@ -347,11 +347,7 @@ class TopologyState:
                 for amounts, count in pods.items():
                     capacity.occupy(leaf, amounts, count)
         owner = "" if tree.has_hosts and self.rules.shares_hosts else flavor.name
-        for (usage_owner, values), pod_counts in self._usage.items():
-            leaf = tree.leaf_by_values.get(values) if usage_owner == owner else None
-            if leaf is not None:
-                for amounts, count in pod_counts.items():
-                    capacity.use(leaf, amounts, count)
+        _add_usage(built, {values: counts for (each, values), counts in self._usage.items() if each == owner})
         return built
 
     def _forget_trees(self, names: Iterable[str]) -> None:
@@ -383,7 +379,9 @@ class TopologyState:
         views = [view] if old is None else [node_view(old), view]
         views += [] if old_view is None else [old_view]
         matching = [
-            name for name, flavor in self.flavors.items() if any(self._has_node(flavor, each) for each in views)
+            name
+            for name, flavor in self.flavors.items()
+            if any(_has_node(self.topologies, flavor, each) for each in views)
         ]
         new_view = self.nodes.get(view.name)
         if old_view != new_view:
@@ -397,7 +395,7 @@ class TopologyState:
             # Balanced placement also considers domains without room, so domains without nodes must not remain.
             return False
         tree = built.tree
-        if node is not None and not self._has_node(built.flavor, node):
+        if node is not None and not _has_node(self.topologies, built.flavor, node):
             node = None
         old_leaf = tree.leaf_by_node.get(name, -1)
         if old_leaf < 0 and node is None:
@@ -438,10 +436,6 @@ class TopologyState:
         result._usage = {domain: {**pod_counts} for domain, pod_counts in self._usage.items()}
         return result
 
-    def _has_node(self, flavor: FlavorView, node: NodeView) -> bool:
-        levels = self.topologies.get(flavor.topology)
-        return levels is not None and has_labels(node.labels, flavor.labels, levels)
-
     def observe_pod(self, obj: Obj, *, is_deleted: bool) -> str:
         """Update a Pod; return the name of the node on which it frees capacity, '' if none."""
         metadata = obj["metadata"]
@@ -457,7 +451,7 @@ class TopologyState:
         for use, count in ((old_use, -1), (new_use, 1)):
             if use is not None:
                 _add_count(self._pods_by_node, use[0], use[1], count)
-                self._occupy(*use, count)
+                _occupy(self._built.values(), *use, count)
         if old_use is None:
             return ""
         old_node, old_amounts = old_use
@@ -467,13 +461,11 @@ class TopologyState:
     def flavors_of_node(self, node: str) -> list[str]:
         """Return the names of the flavors to which a usable node belongs."""
         view = self.nodes.get(node)
-        return [] if view is None else [name for name, each in self.flavors.items() if self._has_node(each, view)]
-
-    def _occupy(self, node: str, amounts: PodAmounts, count: int) -> None:
-        for built in self._built.values():
-            leaf = built.tree.leaf_by_node.get(node)
-            if leaf is not None:
-                built.capacity.occupy(leaf, amounts, count)
+        return (
+            []
+            if view is None
+            else [name for name, each in self.flavors.items() if _has_node(self.topologies, each, view)]
+        )
 
     # Usage of Workloads.
 
@@ -542,6 +534,26 @@ class TopologyState:
 
 
 _Owner = TypeVar("_Owner")
+
+
+def _has_node(topologies: Mapping[str, Sequence[str]], flavor: FlavorView, node: NodeView) -> bool:
+    levels = topologies.get(flavor.topology)
+    return levels is not None and has_labels(node.labels, flavor.labels, levels)
+
+
+def _occupy(flavors: Iterable[FlavorTopology], node: str, amounts: PodAmounts, count: int) -> None:
+    for flavor in flavors:
+        leaf = flavor.tree.leaf_by_node.get(node)
+        if leaf is not None:
+            flavor.capacity.occupy(leaf, amounts, count)
+
+
+def _add_usage(flavor: FlavorTopology, usage: Mapping[tuple[str, ...], Mapping[PodAmounts, int]]) -> None:
+    for values, pod_counts in usage.items():
+        leaf = flavor.tree.leaf_by_values.get(values)
+        if leaf is not None:
+            for amounts, count in pod_counts.items():
+                flavor.capacity.use(leaf, amounts, count)
 
 
 def _add_count(counts: dict[_Owner, dict[PodAmounts, int]], owner: _Owner, amounts: PodAmounts, count: int) -> None:

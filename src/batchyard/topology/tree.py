@@ -316,7 +316,7 @@ class LeafClasses:
             self.masks.append(0)
             self.sizes.append(0)
         before = (1 << leaf) - 1
-        for each in self.used:
+        for each in sorted(self.used):
             mask = self.masks[each]
             self.masks[each] = (mask & before) | ((mask >> leaf) << (leaf + 1))
         self.masks[number] |= 1 << leaf
@@ -419,7 +419,7 @@ class SiblingGroups:
             self.rebuild(classes)
             return
         first_child, ids, parents = self._first_child, self.ids, self._parents
-        for domain in {parents[child] for child, _ in children}:
+        for domain in dict.fromkeys(parents[child] for child, _ in children):
             own_classes = tuple(classes[first_child[domain] : first_child[domain + 1]])
             number = self._by_classes.setdefault(own_classes, len(self.classes))
             if number == len(self.classes):

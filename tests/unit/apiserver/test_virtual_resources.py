@@ -113,7 +113,7 @@ def test_api_service_with_service_is_stored() -> None:
     api.post(SERVICES, other)
     api.settle()
     assert not api.get(f"{SERVICES}/v1.example.com").get("status")  # the checks of aggregated APIs write it
-    unserved = {**other["spec"], "group": "other.example.com", "service": None}
+    unserved = {**spec, "group": "other.example.com", "version": "v1", "service": None}
     api.post(SERVICES, {**other, "metadata": {"name": "v1.other.example.com"}, "spec": unserved})
     api.settle()
     result = api.get(f"{SERVICES}/v1.other.example.com")
