@@ -9,12 +9,19 @@ from batchyard.base.primitives import draw_integer
 from batchyard.topology.assigner import assign_domains
 from batchyard.topology.class_counts import ClassCountCache, DomainRanking, RankedDomain
 from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions
-from batchyard.topology.state import usage_of
+from batchyard.topology.state import TopologyUsage, usage_of
 from batchyard.topology.tree import FlavorCapacity, TopologyTree
-from racks import LEVELS, node, request, state
+from racks import LEVELS, node, request, state, template
 
 GONE = Taint("gone", "3", "NoExecute")
 POD = (("cpu", 1000), ("pods", 1))
+NO_HOST = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "preference": {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}}
+        ]
+    }
+}
 #: The size of slices, their level, and the sizes of inner slices.
 SLICES = [(1, 2, (0, 0, 0)), (2, 2, (0, 0, 0)), (2, 1, (0, 0, 0)), (4, 1, (0, 0, 2)), (4, 0, (0, 2, 2))]
 
@@ -121,16 +128,20 @@ def requests_of(seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_placements_are_those_of_a_search_that_counts_every_domain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placements_are_those_of_a_search_that_counts_every_domain(seed: int) -> None:
     bench = CountsBench(seed)
     topology = state(*bench.nodes)
+    used: list[TopologyUsage] = []
     for step, fields in enumerate(requests_of(seed)):
-        count = 2 * (1 + bench.draw(6, "pods", step))
-        pods = request(count, cpu=1 + bench.draw(2, "size", step), **fields)
+        cpu = 1 + bench.draw(2, "size", step)
+        pods = request(2 * (1 + bench.draw(6, "pods", step)), cpu=cpu, **fields)
         found = assign_domains(topology, [pods])
-        with monkeypatch.context() as patch:
-            patch.setattr("batchyard.topology.state.FlavorTopology.class_counts", lambda *_: None)
-            assert assign_domains(topology.copy(), [pods]) == found
+        counted = state(*bench.nodes, TASRespectNodeAffinityPreferred=True)
+        for each in used:
+            counted.add_usage(each)
+        # With preferred affinity, every domain is counted; no host matches, so all have the same score.
+        assert assign_domains(counted, [pods._replace(template=template(cpu, affinity=NO_HOST))]) == found
         assert assign_domains(topology, [pods]) == found
         if isinstance(found, dict):
-            topology.add_usage(usage_of(["tas"], found["main"], pods.template))
+            used.append(usage_of(["tas"], found["main"], pods.template))
+            topology.add_usage(used[-1])
