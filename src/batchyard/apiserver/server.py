@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from batchyard.api import scheme
@@ -20,6 +20,7 @@ from batchyard.apiserver.request import (
     ApiRequest,
     DeferredResponse,
     Response,
+    StartedResponse,
     StatusError,
     method_not_allowed_error,
 )
@@ -112,6 +113,21 @@ _FORECAST_KINDS: Final = (
 )
 
 
+class WebhookGate(Protocol):
+    """Admits requests by webhooks, and answers them, possibly later."""
+
+    def matches(self, request: ApiRequest, path: ResourcePath) -> bool:
+        """Return whether webhooks may match a request."""
+
+    def answer_write(self, request: ApiRequest, path: ResourcePath) -> AnyResponse:
+        """Admit and answer a write of stored objects. Raises StatusError on failure."""
+
+    def answer_endpoint(
+        self, request: ApiRequest, path: ResourcePath, handler: Callable[[ApiRequest, str, str], AnyResponse]
+    ) -> AnyResponse:
+        """Admit a request, and answer it with a handler function. Raises StatusError on failure."""
+
+
 class ApiServer:
     """The API server: routes requests to handlers after authentication and authorization, and audits them."""
 
@@ -137,6 +153,7 @@ class ApiServer:
         self._forecast_dry_run: DryRunForecaster | None = None
         self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._admission_gate: WebhookGate | None = None
 
     def add_document(self, path: str, compute_document: Callable[[], Any]) -> None:
         """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
@@ -161,6 +178,15 @@ class ApiServer:
     def set_write_executor(self, executor: write.WriteExecutor) -> None:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
+
+    @property
+    def write_handler(self) -> write.WriteHandler:
+        """The handler of writes of stored objects."""
+        return self._write_handler
+
+    def set_admission_gate(self, gate: WebhookGate | None) -> None:
+        """Set what admits the writes that webhooks match; None if no webhook is configured."""
+        self._admission_gate = gate
 
     def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
@@ -200,7 +226,7 @@ class ApiServer:
     def _audit_deferred_response(
         self, deferred_response: DeferredResponse, audited_request: AuditedRequest
     ) -> DeferredResponse:
-        def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
+        def audit_and_respond(respond: Callable[[StartedResponse], None], response: StartedResponse) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
 
@@ -217,26 +243,38 @@ class ApiServer:
                 raise method_not_allowed_error()
             if path.handlers.required_verb:
                 self._auth_filters.authorize(request, path, path.handlers.required_verb)
-            return path.handlers.by_method[request.method](request, path.namespace, path.name)
+            handler = path.handlers.by_method[request.method]
+            if self._admission_gate is not None and self._admission_gate.matches(request, path):
+                return self._admission_gate.answer_endpoint(request, path, handler)
+            return handler(request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH_RESPONSE
         if request.method != "GET":
             form = accepted_form(request)
             if self._write_handler.creates_by_apply(request, path):
                 self._auth_filters.authorize(request, path, "create")
+            if self._admission_gate is not None and self._admission_gate.matches(request, path):
+                self._write_handler.check_target(request, path)
+                response = self._admission_gate.answer_write(request, path)
+                return _map_response(response, partial(self._finish_write, request, path, form))
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
-            response = _with_deprecation_warning(self._write_handler.handle(request, path), path)
-            if form is not ResponseForm.WHOLE:
-                return convert_to_form(response, form) if isinstance(response, Response) else response
-            forecaster = self._forecast_dry_run
-            if forecaster is None or not _is_forecast_dry_run(request, path) or not isinstance(response, Response):
-                return response
-            return forecaster(request, path, response)
+            return self._finish_write(request, path, form, self._write_handler.handle(request, path))
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
         return handler.watch(request, path) if request.has_flag("watch") else handler.list(request, path)
+
+    def _finish_write(
+        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, response: Response
+    ) -> AnyResponse:
+        response = _with_warning(response, path)
+        if form is not ResponseForm.WHOLE:
+            return convert_to_form(response, form)
+        forecaster = self._forecast_dry_run
+        if forecaster is None or not _is_forecast_dry_run(request, path):
+            return response
+        return forecaster(request, path, response)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
         """Raise StatusError if the user may not perform a request; POST handlers check their requests themselves."""
@@ -282,9 +320,7 @@ class ApiServer:
         """
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
-            response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
-            assert isinstance(response, Response), "the response to a write must be a Response"
-            return response
+            return _with_warning(self._write_handler.store_prepared(prepared_write, path), path)
         if is_last_try:
             raise conflict_error(path.served_kind, path.name)
         return None
@@ -315,6 +351,23 @@ class ApiServer:
         return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
 
 
+def _map_response(response: AnyResponse, finish: Callable[[Response], AnyResponse]) -> AnyResponse:
+    """Apply a function to a response, or to a deferred response when it is computed; streams stay unchanged."""
+    if isinstance(response, Response):
+        return finish(response)
+    if not isinstance(response, DeferredResponse):
+        return response
+
+    def finish_later(respond: Callable[[StartedResponse], None], started_response: StartedResponse) -> None:
+        final_response = finish(started_response) if isinstance(started_response, Response) else started_response
+        if isinstance(final_response, DeferredResponse):
+            final_response.then(respond)
+        else:
+            respond(final_response)
+
+    return DeferredResponse(lambda respond: response.then(partial(finish_later, respond)))
+
+
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     is_object_write = path is not None and path.handlers is None and request.method != "DELETE"
     if len(request.body) > write.INLINE_BODY_MAX and not is_object_write:
@@ -327,7 +380,11 @@ def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
 
 
 def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
-    if path is None or path.version not in path.served_kind.deprecated_versions or not isinstance(response, Response):
+    return _with_warning(response, path) if path is not None and isinstance(response, Response) else response
+
+
+def _with_warning(response: Response, path: ResourcePath) -> Response:
+    if path.version not in path.served_kind.deprecated_versions:
         return response
     warning = path.served_kind.deprecation
     return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))

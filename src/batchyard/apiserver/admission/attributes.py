@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from batchyard.api.scheme import NAMESPACE
 from batchyard.apiserver.request import UserInfo
 from batchyard.apiserver.resources import ResourcePath
 
@@ -26,3 +27,34 @@ class AdmissionAttributes(NamedTuple):
     options: Mapping[str, Any]
     user: UserInfo
     dry_run: bool
+
+
+def request_kind(path: ResourcePath) -> tuple[str, str, str]:
+    """Return group, version and kind of the object in a request, such as that of a Scale for the subresource `scale`."""
+    if path.handlers is not None:
+        return path.handlers.group, path.handlers.version, path.handlers.kind
+    return path.served_kind.group, path.version, path.served_kind.kind
+
+
+def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, Any]:
+    """Return the fields of an AdmissionRequest without uid and objects, for an object in a version of the resource.
+
+    Source: k8s.io/apiserver, pkg/admission/plugin/webhook/request/admissionreview.go.
+    """
+    path, (group, kind_version, kind) = attributes.path, request_kind(attributes.path)
+    served_kind = path.served_kind
+    has_own_kind = path.handlers is not None
+    fields: dict[str, Any] = {
+        "kind": {"group": group, "version": kind_version if has_own_kind else version, "kind": kind},
+        "resource": {"group": served_kind.group, "version": version, "resource": served_kind.plural},
+        "subResource": path.subresource,
+        "requestKind": {"group": group, "version": kind_version, "kind": kind},
+        "requestResource": {"group": served_kind.group, "version": path.version, "resource": served_kind.plural},
+        "requestSubResource": path.subresource,
+        "name": path.name,
+        "namespace": path.namespace or (path.name if served_kind.constant == NAMESPACE else ""),
+        "operation": attributes.operation,
+        "userInfo": attributes.user.to_json(),
+    }
+    fields = {field: value for field, value in fields.items() if value}
+    return {**fields, "dryRun": attributes.dry_run, "options": attributes.options or None}
