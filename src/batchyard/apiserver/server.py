@@ -27,6 +27,8 @@ from batchyard.apiserver.request import (
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
 from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
 from batchyard.base.instant import Instant
+from batchyard.client.local import LocalClient, WriteInterceptor
+from batchyard.interfaces.client import WatchEvent
 
 # Audit events at the level Metadata, without bodies.
 #
@@ -107,6 +109,7 @@ _OPENAPI_V2_ACCEPT: Final = "application/com.github.proto-openapi.spec.v2@v1.0+p
 _OPENAPI_V2_CONTENT_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 DryRunForecaster: TypeAlias = Callable[[ApiRequest, ResourcePath, Response], AnyResponse]
 """Returns the response to a successful dry run, with its predicted effects."""
+_WEBHOOK_CONFIGURATIONS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
 #: The kinds whose dry runs report predicted effects.
 _FORECAST_KINDS: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.LOCAL_QUEUE, scheme.WORKLOAD_PRIORITY_CLASS),
@@ -349,6 +352,45 @@ class ApiServer:
         if document is None:
             return NO_SUCH_PATH_RESPONSE
         return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
+
+
+class LoadedGate(Protocol):
+    """The admission by webhooks, as the switch connects it."""
+
+    @property
+    def gate(self) -> WebhookGate:
+        """Admits requests."""
+
+    @property
+    def intercept(self) -> WriteInterceptor:
+        """Admits the writes of the controllers."""
+
+    def refresh(self) -> bool:
+        """Read the configurations again; return whether a webhook is configured."""
+
+
+class AdmissionSwitch:
+    """Connects the admission by webhooks while a webhook is configured, so that other servers do not load it."""
+
+    def __init__(self, server: ApiServer, client: LocalClient, load: Callable[[], LoadedGate]) -> None:
+        self._server = server
+        self._client = client
+        self._load = load
+        self._loaded: LoadedGate | None = None
+        if any(client.list(kind) for kind in _WEBHOOK_CONFIGURATIONS):
+            self._refresh()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Follow the change of a webhook configuration."""
+        if event.key.kind in _WEBHOOK_CONFIGURATIONS:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if self._loaded is None:
+            self._loaded = self._load()
+        is_configured = self._loaded.refresh()
+        self._server.set_admission_gate(self._loaded.gate if is_configured else None)
+        self._client.set_write_interceptor(self._loaded.intercept if is_configured else None)
 
 
 def _map_response(response: AnyResponse, finish: Callable[[Response], AnyResponse]) -> AnyResponse:

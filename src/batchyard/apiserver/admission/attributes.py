@@ -30,7 +30,7 @@ class AdmissionAttributes(NamedTuple):
 
 
 def request_kind(path: ResourcePath) -> tuple[str, str, str]:
-    """Return group, version and kind of the object in a request, such as that of a Scale for the subresource `scale`."""
+    """Return group, version and kind of the object in a request, such as those of a Scale for `scale`."""
     if path.handlers is not None:
         return path.handlers.group, path.handlers.version, path.handlers.kind
     return path.served_kind.group, path.version, path.served_kind.kind

@@ -303,9 +303,7 @@ class AdmissionGate:
         return repeat
 
     def _dry_run(self, prepared_write: PreparedWrite, path: ResourcePath) -> Obj:
-        return execute_write(
-            self._objects, prepared_write.write, path.served_kind, prepared_write.name, dry_run=True
-        )
+        return execute_write(self._objects, prepared_write.write, path.served_kind, prepared_write.name, dry_run=True)
 
     # --- delete ---
 
@@ -337,9 +335,7 @@ class AdmissionGate:
         option_fields = {**_query_options(request, "DeleteOptions"), **(body if isinstance(body, Mapping) else {})}
         old_object = path.resource.strategy.render(stored_object, path.api_version)
         target = path._replace(namespace=stored_object["metadata"].get("namespace") or "")
-        attributes = AdmissionAttributes(
-            DELETE, target, None, old_object, option_fields, request.user, options.dry_run
-        )
+        attributes = AdmissionAttributes(DELETE, target, None, old_object, option_fields, request.user, options.dry_run)
         yield from self.admit(attributes, notes)
 
     def admit(self, attributes: AdmissionAttributes, notes: AdmissionNotes) -> WebhookCalls:
@@ -471,7 +467,9 @@ def _updated_object(request: ApiRequest, old_object: Mapping[str, Any] | None) -
         return read_body(request).value
     content_type = content_type_of(request)
     if content_type == APPLY_PATCH:
-        return apply_patch(old_object or {}, "application/merge-patch+json", read_yaml(request.body).value, UNSTRUCTURED)
+        return apply_patch(
+            old_object or {}, "application/merge-patch+json", read_yaml(request.body).value, UNSTRUCTURED
+        )
     return apply_patch(old_object or {}, content_type, read_json(request.body).value, UNSTRUCTURED)
 
 

@@ -54,7 +54,7 @@ class AdmissionObserver(Protocol):
     def count_fail_open(self, webhook: Webhook) -> None:
         """Count a failed call that the failure policy Ignore ignores."""
 
-    def count_condition(self, webhook: Webhook, operation: str, is_error: bool) -> None:  # noqa: FBT001 - a callback
+    def count_condition(self, webhook: Webhook, operation: str, is_error: bool) -> None:
         """Count a match condition that failed (`is_error`), or that excluded a request."""
 
 

@@ -137,13 +137,7 @@ def find_matching_version(webhook: Webhook, operation: str, path: ResourcePath) 
         return None
     other_versions = [version for version in path.served_kind.versions if version != path.version]
     return next(
-        (
-            version
-            for rule in rules
-            for version in other_versions
-            if _matches_rule(rule, operation, path, version)
-        ),
-        None,
+        (version for rule in rules for version in other_versions if _matches_rule(rule, operation, path, version)), None
     )
 
 
@@ -243,10 +237,10 @@ class WebhookMatcher:
         for condition in webhook.definition["matchConditions"]:
             result, error = _evaluate(condition["expression"], variables)
             if error:
-                self._observe_condition(webhook, attributes.operation, True)  # noqa: FBT003 - a callback
+                self._observe_condition(webhook, attributes.operation, True)
                 errors.append(error)
             elif result is False:
-                self._observe_condition(webhook, attributes.operation, False)  # noqa: FBT003 - a callback
+                self._observe_condition(webhook, attributes.operation, False)
                 return False
         if not errors:
             return True

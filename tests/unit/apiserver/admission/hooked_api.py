@@ -89,7 +89,7 @@ class Counts:
     def count_fail_open(self, webhook: Webhook) -> None:
         self.fail_opens.append(webhook.name)
 
-    def count_condition(self, webhook: Webhook, operation: str, is_error: bool) -> None:  # noqa: FBT001
+    def count_condition(self, webhook: Webhook, operation: str, is_error: bool) -> None:
         assert operation
         self.conditions.append((webhook.name, is_error))
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import make
 from unit.apiserver.admission.hooked_api import HookedApi, annotate, configuration, deny, hook, message
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -11,7 +10,12 @@ PODS = "/api/v1/namespaces/team/pods"
 def pod(name: str = "p", **metadata: Any) -> dict[str, Any]:
     """A pod as users send it."""
     container = {"name": "main", "image": "busybox"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": {"containers": [container]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {"containers": [container]},
+    }
 
 
 def test_mutating_webhook_changes_new_object() -> None:
