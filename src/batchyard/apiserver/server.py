@@ -246,10 +246,10 @@ class ApiServer:
                 raise method_not_allowed_error()
             if path.handlers.required_verb:
                 self._auth_filters.authorize(request, path, path.handlers.required_verb)
-            handler = path.handlers.by_method[request.method]
+            respond = path.handlers.by_method[request.method]
             if self._admission_gate is not None and self._admission_gate.matches(request, path):
-                return self._admission_gate.answer_endpoint(request, path, handler)
-            return handler(request, path.namespace, path.name)
+                return self._admission_gate.answer_endpoint(request, path, respond)
+            return respond(request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH_RESPONSE
         if request.method != "GET":

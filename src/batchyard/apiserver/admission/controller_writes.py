@@ -169,7 +169,7 @@ def _decode_mutated(obj: Any, sent_object: Obj, stored_object: Obj | None, path:
     decoded_object = strategy.decode(obj, path.namespace)
     if decoded_object.obj is None:
         raise InvalidObject(decoded_object.faults)
-    new = restore_stored_times(decoded_object.obj, strategy.render(sent_object, path.api_version), sent_object)
+    new: Obj = restore_stored_times(decoded_object.obj, strategy.render(sent_object, path.api_version), sent_object)
     if stored_object is None:
         errors = strategy.check_create(new)
     elif path.subresource:

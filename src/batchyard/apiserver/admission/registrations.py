@@ -3,6 +3,7 @@
 Source: k8s.io/apiserver, pkg/admission/plugin/webhook/{generic,predicates,matchconditions,configuration}.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,8 @@ _REVIEW_GROUPS: Final = ("authentication.k8s.io", "authorization.k8s.io")
 _ALL: Final = "*"
 _IGNORE: Final = "Ignore"
 _EQUIVALENT: Final = "Equivalent"
+#: The text of the CEL library for a missing key, which Kubernetes words differently.
+_MISSING_KEY: Final = re.compile(r'Key not found in map : "?([^"]*)"?')
 CONFIGURATION_KINDS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
 
 
@@ -266,10 +269,11 @@ def _labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
 def _evaluate(expression: str, variables: Mapping[str, Any]) -> tuple[Any, str]:
     program, error = compile_condition(expression)
     if error:
-        return None, f"compilation error: {error}"
+        return None, error
     from batchyard.apiserver.crd.rules import evaluate_program  # noqa: PLC0415 - loading CEL takes 0.1 s
 
     result, error = evaluate_program(program, variables)
+    error = _MISSING_KEY.sub(r"no such key: \1", error)
     return result, f"expression '{expression}' resulted in error: {error}" if error else ""
 
 
@@ -290,7 +294,7 @@ def compile_condition(expression: str) -> tuple[Any, str]:
     try:
         program = cel.NewEnv(variables=variables, extensions=extensions).compile(expression)
     except RuntimeError as error:
-        return None, str(error)
+        return None, f"compilation failed: {error}"
     if program.return_type().name() not in {"BOOL", "DYN"}:
         return None, "must evaluate to bool"
     return program, ""
