@@ -48,6 +48,13 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
     return builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
 
 
+class _Listener(ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore clients that disconnect."""
+
+
 class HookServer:
     """An HTTPS server of webhooks; `asked` holds the path and the review of each call."""
 
@@ -75,10 +82,10 @@ class HookServer:
             def log_message(self, *_arguments: object) -> None:
                 """Log nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Listener(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.file)
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.port: int = self._server.server_address[1]
         self.url = f"https://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

@@ -311,9 +311,10 @@ def _check_match_conditions(_user: UserInfo, configuration: Obj, old: Obj | None
     errors = []
     for i, webhook_conditions in enumerate(conditions):
         for j, condition in enumerate(webhook_conditions):
-            if problem := compile_condition(condition["expression"])[1]:
+            expression = condition["expression"]
+            if expression.strip() and (problem := compile_condition(expression)[1]):
                 path = f"webhooks[{i}].matchConditions[{j}].expression"
-                value = msgspec.json.encode(condition["expression"].strip()).decode()
+                value = msgspec.json.encode(expression.strip()).decode()
                 errors.append(FieldError(path, f"Invalid value: {value}: {problem}"))
     if errors:
         served_kind = kind_info(f"{configuration['kind']}.admissionregistration.k8s.io")

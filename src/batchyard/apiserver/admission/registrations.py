@@ -294,7 +294,8 @@ def compile_condition(expression: str) -> tuple[Any, str]:
     try:
         program = cel.NewEnv(variables=variables, extensions=extensions).compile(expression)
     except RuntimeError as error:
-        return None, f"compilation failed: {error}"
+        text = str(error).removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]")
+        return None, f"compilation failed: {text}"
     if program.return_type().name() not in {"BOOL", "DYN"}:
         return None, "must evaluate to bool"
     return program, ""

@@ -349,7 +349,9 @@ def build_security(
     """
     rbac_authorizer = authorization.RbacAuthorizer(objects)
     guards = EscalationGuard(rbac_authorizer).guards()
-    guarded_resources = [resource._replace(guard=guards.get(resource.served_kind.constant)) for resource in resources]
+    guarded_resources = [
+        resource._replace(guard=guards.get(resource.served_kind.constant, resource.guard)) for resource in resources
+    ]
     handlers = {"token": TokenRequestHandler(objects, tokens).handlers()}
     guarded_resources = with_subresource_handlers(guarded_resources, scheme.SERVICE_ACCOUNT, handlers)
     return ServerSecurity(

@@ -105,7 +105,7 @@ class WebhookClient:
             task.cancel()
         for connections in self._idle_connections.values():
             for connection in connections:
-                connection.writer.close()
+                connection.writer.transport.abort()
         self._idle_connections.clear()
 
     async def _call(

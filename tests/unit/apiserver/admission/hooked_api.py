@@ -47,7 +47,7 @@ def deny(message: str, code: int = 403, **status: Any) -> Answer:
     return lambda _request: {"allowed": False, "status": {"message": message, "code": code, **status}}
 
 
-def hook(name: str, rules: Sequence[Mapping[str, Any]] = PODS, **fields: Any) -> dict[str, Any]:
+def hook(name: str, rules: Sequence[Mapping[str, Any]] = PODS, /, **fields: Any) -> dict[str, Any]:
     """A webhook of a configuration; the path of its URL is its name."""
     return {
         "name": f"{name}.example.com",
