@@ -15,6 +15,7 @@ from batchyard.apiserver.admission.attributes import CONNECT, CREATE, DELETE, UP
 from batchyard.apiserver.admission.pipeline import (
     AdmissionNotes,
     AdmissionObserver,
+    AdmissionPolicies,
     TimedReply,
     WebhookAdmission,
     WebhookCalls,
@@ -118,6 +119,7 @@ class GateParts(NamedTuple):
     caller: WebhookCaller
     #: Makes ids unique across restarts of the server.
     seed: int
+    policies: AdmissionPolicies | None = None
 
 
 class AdmissionGate:
@@ -125,7 +127,7 @@ class AdmissionGate:
 
     def __init__(self, parts: GateParts) -> None:
         self._objects, self._write_handler, self.registry = parts.objects, parts.write_handler, parts.registry
-        self.caller = parts.caller
+        self.caller, self._policies = parts.caller, parts.policies
         self._seed = parts.seed
         self._uid_count = 0
         matcher = WebhookMatcher(parts.objects, parts.observer.count_condition)
@@ -197,46 +199,58 @@ class AdmissionGate:
         return self._write_handler.is_current(prepared_write, draft.path)
 
     def _admit_draft(self, draft: WriteDraft, options: Mapping[str, Any], notes: AdmissionNotes) -> WebhookCalls:
-        registry, admission = self.registry, self.admission(notes)
-        path = draft.path
+        registry, path = self.registry, draft.path
         is_creation = draft.stored_object is None or draft.is_created
         stored_object = None if is_creation else draft.stored_object
-        old_object = None if stored_object is None else path.resource.strategy.render(stored_object, path.api_version)
-        prepared_write = self._complete_or_none(draft)
-        if registry.mutating:
-            obj = self._mutation_input(draft, prepared_write)
-            metadata = obj.get("metadata") if isinstance(obj.get("metadata"), Mapping) else {}
-            attributes = AdmissionAttributes(
-                CREATE if is_creation else UPDATE,
-                path._replace(name=path.name or str((metadata or {}).get("name") or "")),
-                obj,
-                old_object,
-                options,
-                draft.options.user,
-                draft.options.dry_run,
-            )
-            repeat = self._built_in_repetition(draft)
-            mutated_attributes = yield from admission.mutate(registry.mutating, attributes, repeat)
-            if mutated_attributes.obj != obj:
-                prepared_write = self._complete_mutated(draft, prepared_write, mutated_attributes.obj)
-        if prepared_write is None:
-            prepared_write = self._write_handler.complete_draft(draft)  # raises the validation errors
-        if not registry.validating:
-            return prepared_write
-        final_object = self._dry_run(prepared_write, path)
-        if isinstance(prepared_write.write, Create):
-            prepared_write = prepared_write._replace(write=Create(final_object))
-        final_attributes = AdmissionAttributes(
+        attributes = AdmissionAttributes(
             CREATE if is_creation else UPDATE,
-            path._replace(name=path.name or final_object["metadata"]["name"]),
-            path.resource.strategy.render(final_object, path.api_version),
-            old_object,
+            path,
+            None,
+            None if stored_object is None else path.resource.strategy.render(stored_object, path.api_version),
             options,
             draft.options.user,
             draft.options.dry_run,
         )
-        yield from admission.validate(registry.validating, final_attributes)
+        prepared_write = self._complete_or_none(draft)
+        if registry.mutating or self._policies is not None:
+            prepared_write = yield from self._mutate_draft(draft, prepared_write, attributes, notes)
+        if prepared_write is None:
+            prepared_write = self._write_handler.complete_draft(draft)  # raises the validation errors
+        if not registry.validating and self._policies is None:
+            return prepared_write
+        final_object = self._dry_run(prepared_write, path)
+        if isinstance(prepared_write.write, Create):
+            prepared_write = prepared_write._replace(write=Create(final_object))
+        final_attributes = attributes._replace(
+            path=path._replace(name=path.name or final_object["metadata"]["name"]),
+            obj=path.resource.strategy.render(final_object, path.api_version),
+        )
+        if self._policies is not None:
+            remarks = self._policies.validate(final_attributes)
+            notes.warnings.extend(remarks.warnings)
+            notes.annotations.update(remarks.annotations)
+        yield from self.admission(notes).validate(registry.validating, final_attributes)
         return prepared_write
+
+    def _mutate_draft(
+        self,
+        draft: WriteDraft,
+        prepared_write: PreparedWrite | None,
+        attributes: AdmissionAttributes,
+        notes: AdmissionNotes,
+    ) -> WebhookCalls:
+        """Return the write after its mutation; None if its object is invalid and was not mutated."""
+        path, obj = draft.path, self._mutation_input(draft, prepared_write)
+        metadata = obj.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, Mapping) else None
+        attributes = attributes._replace(path=path._replace(name=path.name or str(name or "")), obj=obj)
+        if self._policies is not None:
+            attributes = attributes._replace(obj=self._policies.mutate(attributes))
+        repeat = self._built_in_repetition(draft)
+        mutated_attributes = yield from self.admission(notes).mutate(self.registry.mutating, attributes, repeat)
+        if mutated_attributes.obj == obj:
+            return prepared_write
+        return self._complete_mutated(draft, prepared_write, mutated_attributes.obj)
 
     def _complete_or_none(self, draft: WriteDraft) -> PreparedWrite | None:
         """Return the completed draft; None if its object is invalid, which a mutating webhook may correct."""

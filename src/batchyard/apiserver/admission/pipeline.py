@@ -58,6 +58,28 @@ class AdmissionObserver(Protocol):
         """Count a match condition that failed (`is_error`), or that excluded a request."""
 
 
+class PolicyRemarks(Protocol):
+    """The warnings and audit annotations of policies that allow a request."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings for the client."""
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations of the audit event."""
+
+
+class AdmissionPolicies(Protocol):
+    """The admission policies, which run before the webhooks of each stage."""
+
+    def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
+        """Return the object of a request as the policies change it. Raises StatusError if a policy fails."""
+
+    def validate(self, attributes: AdmissionAttributes) -> PolicyRemarks:
+        """Return the remarks of the policies about a request. Raises StatusError if a policy denies it."""
+
+
 class AdmissionNotes(NamedTuple):
     """The warnings and audit annotations that webhooks add to a response."""
 

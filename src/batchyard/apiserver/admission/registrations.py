@@ -4,10 +4,11 @@ Source: k8s.io/apiserver, pkg/admission/plugin/webhook/{generic,predicates,match
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from batchyard import controller_groups
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, Selector, parse_selector
 from batchyard.apiserver.admission.attributes import (
@@ -31,6 +32,12 @@ _REVIEW_GROUPS: Final = ("authentication.k8s.io", "authorization.k8s.io")
 _ALL: Final = "*"
 _IGNORE: Final = "Ignore"
 _EQUIVALENT: Final = "Equivalent"
+#: The configurations that Kueue's and JobSet's manifests install. Their webhooks are not called if the controllers of
+#: this group run here: they are built in, and nothing serves them.
+_BUILT_IN_CONFIGURATIONS: Final[Mapping[str, Sequence[str]]] = {
+    controller_groups.ADMISSION: ("kueue-mutating-webhook-configuration", "kueue-validating-webhook-configuration"),
+    controller_groups.JOBSET: ("jobset-mutating-webhook-configuration", "jobset-validating-webhook-configuration"),
+}
 #: The text of the CEL library for a missing key, which Kubernetes words differently.
 _MISSING_KEY: Final = re.compile(r'Key not found in map : "?([^"]*)"?')
 CONFIGURATION_KINDS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
@@ -90,8 +97,10 @@ def _selector(value: Mapping[str, Any] | None) -> Selector:
 class WebhookRegistry:
     """The webhooks of all stored configurations, sorted by the names of the configurations."""
 
-    def __init__(self, objects: ObjectReader) -> None:
+    def __init__(self, objects: ObjectReader, built_in_groups: Collection[str] = ()) -> None:
+        """Read the stored configurations, except those of webhooks that controllers of these groups have built in."""
         self._objects = objects
+        self._built_in = {name for group in built_in_groups for name in _BUILT_IN_CONFIGURATIONS.get(group, ())}
         self.mutating: Sequence[Webhook] = ()
         self.validating: Sequence[Webhook] = ()
         self.refresh()
@@ -99,7 +108,12 @@ class WebhookRegistry:
     def refresh(self) -> None:
         """Read the stored configurations again, after one of them has changed."""
         self.mutating, self.validating = (
-            [webhook for configuration in self._objects.list(kind) for webhook in webhooks_of(configuration)]
+            [
+                webhook
+                for configuration in self._objects.list(kind)
+                if configuration["metadata"]["name"] not in self._built_in
+                for webhook in webhooks_of(configuration)
+            ]
             for kind in CONFIGURATION_KINDS
         )
 

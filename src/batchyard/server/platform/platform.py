@@ -327,7 +327,7 @@ class EmbeddedPlatform:
         self._local = None
         if local_settings is not None:
             self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
-        self._runtime = options.runtime
+        self._runtime, self._controllers = options.runtime, options.controllers
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
@@ -383,9 +383,11 @@ class EmbeddedPlatform:
         return server, security
 
     def _load_gate(self, server: ApiServer, resources: Resources) -> "GateConnection":
-        from batchyard.server.platform.webhooks import connect_gate  # noqa: PLC0415 - only if webhooks are configured
+        # Loaded only if webhooks are configured.
+        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415
 
-        connection = connect_gate(server, self._client, resources, self._kernel, self._local)
+        controllers = self._controllers
+        connection = connect_gate(GatePlatform(server, self._client, resources, self._kernel, self._local, controllers))
         self._metrics.requests.webhook_texts = connection.metrics.texts
         self._webhook_client = connection.webhook_client
         return connection

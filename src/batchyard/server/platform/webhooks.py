@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -36,15 +36,26 @@ class GateConnection(NamedTuple):
         return not self.gate.registry.is_empty
 
 
-def connect_gate(
-    server: ApiServer, client: LocalClient, resources: Resources, kernel: LiveKernel, node: LocalNodeComponents | None
-) -> GateConnection:
+class GatePlatform(NamedTuple):
+    """The parts of a platform that the admission by webhooks uses."""
+
+    server: ApiServer
+    client: LocalClient
+    resources: Resources
+    kernel: LiveKernel
+    node: LocalNodeComponents | None
+    #: The groups of controllers that the platform runs.
+    controllers: Sequence[str]
+
+
+def connect_gate(platform: GatePlatform) -> GateConnection:
     """Create the admission of writes by webhooks, which calls them on the running asyncio loop."""
+    server, client, resources, kernel, node, controllers = platform
     metrics = AdmissionWebhookMetrics()
     webhook_client = WebhookClient(
         asyncio.get_running_loop(), kernel.post, partial(resolve_service, client), partial(_create_socket, node)
     )
-    registry = WebhookRegistry(client)
+    registry = WebhookRegistry(client, controllers)
     parts = GateParts(client, server.write_handler, registry, metrics, webhook_client, wall_clock())
     gate = AdmissionGate(parts)
     return GateConnection(gate, ControllerWrites(gate, client, resources).submit, webhook_client, metrics)

@@ -1,12 +1,15 @@
 """Writes that pass webhooks: their order, what the webhooks receive, and what the client receives."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
 import make
-from batchyard.apiserver.admission.gate import REQUEST_SECONDS_MAX
+from batchyard.api.meta import with_metadata
+from batchyard.apiserver.admission.attributes import AdmissionAttributes
+from batchyard.apiserver.admission.gate import REQUEST_SECONDS_MAX, AdmissionGate, GateParts
 from batchyard.apiserver.request import Response
 from unit.apiserver.admission.hooked_api import (
     ALL,
@@ -257,3 +260,30 @@ def test_job_keeps_uid_of_its_selector(kind: str) -> None:
     created = api.post("/apis/batch/v1/namespaces/team/jobs", sent)
     uid = created["metadata"]["uid"]
     assert created["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] == uid
+
+
+class Policies:
+    """Policies that set a label, and annotate the audit event."""
+
+    warnings = ("policy",)
+    annotations: Mapping[str, str] = {"policy": "p"}
+
+    def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
+        assert attributes.obj is not None
+        return with_metadata(attributes.obj, labels={"policy": "yes"})
+
+    def validate(self, attributes: AdmissionAttributes) -> "Policies":
+        assert attributes.obj is not None
+        assert attributes.obj["metadata"]["annotations"] == {"seen": "yes"}
+        return self
+
+
+def test_policies_run_before_the_webhooks_of_a_stage() -> None:
+    api = HookedApi(note=annotate("seen"))
+    api.configure(configuration("a", hook("note")))
+    parts = GateParts(api.stored, api.server.write_handler, api.gate.registry, api.counts, api, 1, Policies())
+    api.server.set_admission_gate(AdmissionGate(parts))
+    response = api.ask("POST", PODS, pod())
+    assert response.body["metadata"]["labels"] == {"policy": "yes"}
+    assert api.asked[0][1]["object"]["metadata"]["labels"] == {"policy": "yes"}
+    assert (response.warnings, response.annotations["policy"]) == (("policy",), "p")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.admission.registrations import WebhookRegistry
 from batchyard.apiserver.admission.reviews import WebhookCallError
 from batchyard.apiserver.request import Response
 from unit.apiserver.admission.hooked_api import (
@@ -251,3 +252,14 @@ def test_missing_namespace_is_reported_before_webhooks() -> None:
     api.configure(configuration("1", hook("a")))
     assert api.ask("POST", "/api/v1/namespaces/none/pods", pod()).code == 404
     assert api.asked == []
+
+
+def test_built_in_webhooks_are_not_called() -> None:
+    api = HookedApi(a=deny("unserved"))
+    name = "kueue-validating-webhook-configuration"
+    api.post(
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        configuration(name, hook("a"), kind="Validating"),
+    )
+    assert WebhookRegistry(api.stored, ("admission",)).is_empty
+    assert [each.configuration for each in WebhookRegistry(api.stored, ("jobset",)).validating] == [name]
