@@ -3,7 +3,7 @@
 Source: k8s.io/apiserver, pkg/util/proxy/proxy.go (ResolveEndpoint).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -12,7 +12,7 @@ from batchyard.api.views.pods import is_ready, is_terminal, is_terminating
 from batchyard.apiserver.admission.reviews import WebhookCallError
 from batchyard.interfaces.client import ObjectReader
 
-#: The address of processes of this machine that serve a Service without selector and endpoints.
+#: The address of processes of this machine that serve a Service without pods and endpoints.
 _LOOPBACK: Final = "127.0.0.1"
 _SERVICE_TYPES: Final = ("ClusterIP", "NodePort", "LoadBalancer")
 
@@ -28,8 +28,8 @@ class EndpointAddress(NamedTuple):
 def resolve_service(objects: ObjectReader, namespace: str, name: str, port: int) -> EndpointAddress:
     """Return the address of a ready endpoint of a Service.
 
-    The endpoints are those of the Service's Endpoints object, else the ready pods that its selector selects. A Service
-    without selector and Endpoints is served by a process of this machine, at the target port.
+    The endpoints are those of the Service's Endpoints object, else the ready pods that its selector selects. Without
+    both, a process of this machine serves the Service at the target port, which must be a number.
     Raises WebhookCallError if the Service or its port does not exist, or if no endpoint is ready.
     """
     service = objects.get(Key(scheme.SERVICE, namespace, name))
@@ -45,11 +45,11 @@ def resolve_service(objects: ObjectReader, namespace: str, name: str, port: int)
     endpoints = objects.get(Key(scheme.ENDPOINTS, namespace, name))
     if endpoints is not None and endpoints.get("subsets"):
         addresses = _endpoint_addresses(endpoints, service_port)
-    elif spec.get("selector"):
-        addresses = _pod_addresses(objects, namespace, spec, service_port)
+    elif pods := _selected_pods(objects, namespace, spec):
+        addresses = _pod_addresses(pods, spec, service_port)
     else:
         target_port = service_port.get("targetPort") or port
-        addresses = iter([EndpointAddress(_LOOPBACK, target_port if isinstance(target_port, int) else port)])
+        addresses = iter([EndpointAddress(_LOOPBACK, target_port)] if isinstance(target_port, int) else ())
     address = next(addresses, None)
     if address is None:
         raise WebhookCallError(f'no endpoints available for service "{name}"')
@@ -68,17 +68,24 @@ def _is_pod_address(address: Mapping[str, Any]) -> bool:
     return bool((address.get("targetRef") or {}).get("kind") == "Pod")
 
 
+def _selected_pods(objects: ObjectReader, namespace: str, spec: Mapping[str, Any]) -> Sequence[Obj]:
+    """Return the pods that a Service selects and that have not ended."""
+    selector = parse_selector({"matchLabels": spec["selector"]}) if spec.get("selector") else None
+    if selector is None:
+        return ()
+    return [
+        pod
+        for pod in objects.list(scheme.POD, namespace)
+        if selector.matches(pod["metadata"].get("labels") or {}) and not is_terminal(pod) and not is_terminating(pod)
+    ]
+
+
 def _pod_addresses(
-    objects: ObjectReader, namespace: str, spec: Mapping[str, Any], service_port: Mapping[str, Any]
+    pods: Sequence[Obj], spec: Mapping[str, Any], service_port: Mapping[str, Any]
 ) -> Iterator[EndpointAddress]:
-    selector = parse_selector({"matchLabels": spec["selector"]})
-    for pod in objects.list(scheme.POD, namespace):
-        address = (pod.get("status") or {}).get("podIP")
-        labels = pod["metadata"].get("labels") or {}
-        if not address or selector is None or not selector.matches(labels) or is_terminal(pod) or is_terminating(pod):
-            continue
-        port = _target_port(pod, service_port)
-        if port is not None and (is_ready(pod) or spec.get("publishNotReadyAddresses")):
+    for pod in pods:
+        address, port = (pod.get("status") or {}).get("podIP"), _target_port(pod, service_port)
+        if address and port is not None and (is_ready(pod) or spec.get("publishNotReadyAddresses")):
             yield EndpointAddress(address, port, not pod["spec"].get("hostNetwork"))
 
 

@@ -46,6 +46,12 @@ def test_selected_pod_that_is_ready_is_used() -> None:
     assert resolve_service(objects, "team", "hooks", 443) == EndpointAddress("10.77.0.3", 9443, in_pod_network=True)
 
 
+def test_service_with_unready_pods_has_no_endpoints() -> None:
+    objects = Objects(Service=[service(selector={"app": "hooks"})], Pod=[pod("a", "10.77.0.2", ready=False)])
+    with pytest.raises(WebhookCallError, match='no endpoints available for service "hooks"'):
+        resolve_service(objects, "team", "hooks", 443)
+
+
 def test_endpoints_take_precedence() -> None:
     subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 8443}]}
     endpoints = {"metadata": {"name": "hooks"}, "subsets": [subset]}
@@ -53,8 +59,9 @@ def test_endpoints_take_precedence() -> None:
     assert resolve_service(objects, "team", "hooks", 443) == EndpointAddress("192.0.2.1", 8443)
 
 
-def test_service_without_selector_is_a_process_of_this_machine() -> None:
-    objects = Objects(Service=[service(ports=[{"port": 443, "targetPort": 9443}])])
+@pytest.mark.parametrize("selector", [None, {"app": "none"}])
+def test_service_without_pods_is_a_process_of_this_machine(selector: Mapping[str, str] | None) -> None:
+    objects = Objects(Service=[service(ports=[{"port": 443, "targetPort": 9443}], selector=selector)])
     assert resolve_service(objects, "team", "hooks", 443) == EndpointAddress("127.0.0.1", 9443)
 
 
