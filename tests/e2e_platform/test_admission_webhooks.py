@@ -14,7 +14,8 @@ from e2e_platform.platform_process import UpProcess
 from hook_server import HookCertificates, HookServer, patch_verdict, verdict
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-RULE = {"operations": ["CREATE"], "apiGroups": ["", "batch"], "apiVersions": ["v1"], "resources": ["pods", "configmaps"]}
+RESOURCES = ["pods", "configmaps"]
+RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": RESOURCES}
 CLOSED_PORT = 1
 
 

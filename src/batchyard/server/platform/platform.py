@@ -264,7 +264,6 @@ class ClockControl:
 
 
 if TYPE_CHECKING:
-    from batchyard.server.http.webhook_client import WebhookClient
     from batchyard.server.logging.spans import SpanExport
     from batchyard.server.platform.webhooks import GateConnection
 
@@ -277,8 +276,8 @@ class EmbeddedPlatform:
     It must be created within the asyncio loop that runs it.
     """
 
-    #: Calls webhooks; None until one is configured.
-    _webhook_client: "WebhookClient | None" = None
+    #: Admits writes by webhooks; None until one is configured.
+    _gate: "GateConnection | None" = None
 
     def __init__(
         self,
@@ -383,14 +382,11 @@ class EmbeddedPlatform:
         return server, security
 
     def _load_gate(self, server: ApiServer, resources: Resources) -> "GateConnection":
-        # Loaded only if webhooks are configured.
-        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415
+        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415 - rarely needed
 
-        controllers = self._controllers
-        connection = connect_gate(GatePlatform(server, self._client, resources, self._kernel, self._local, controllers))
-        self._metrics.requests.webhook_texts = connection.metrics.texts
-        self._webhook_client = connection.webhook_client
-        return connection
+        parts = server, self._client, resources, self._kernel, self._local, self._controllers, self._metrics.requests
+        self._gate = connect_gate(GatePlatform(*parts))
+        return self._gate
 
     def _pods_denial_reason(self) -> str:
         return "" if self._local is None else self._local.pods_denial_reason
@@ -455,8 +451,8 @@ class EmbeddedPlatform:
             self._local.close()
         if self._spans is not None:
             await self._spans.close()
-        if self._webhook_client is not None:
-            self._webhook_client.close()
+        if self._gate is not None:
+            self._gate.webhook_client.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()

@@ -14,6 +14,7 @@ from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.server import ApiServer
 from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import Write, WriteResult
+from batchyard.metrics.controllers import RequestMetrics
 from batchyard.metrics.forks import AdmissionWebhookMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
@@ -28,7 +29,6 @@ class GateConnection(NamedTuple):
     #: Executes the writes that controllers submit.
     intercept: Callable[[Iterable[Write], Callable[[WriteResult], None]], None]
     webhook_client: WebhookClient
-    metrics: AdmissionWebhookMetrics
 
     def refresh(self) -> bool:
         """Read the configurations again; return whether a webhook is configured."""
@@ -46,19 +46,21 @@ class GatePlatform(NamedTuple):
     node: LocalNodeComponents | None
     #: The groups of controllers that the platform runs.
     controllers: Sequence[str]
+    requests: RequestMetrics
 
 
 def connect_gate(platform: GatePlatform) -> GateConnection:
     """Create the admission of writes by webhooks, which calls them on the running asyncio loop."""
-    server, client, resources, kernel, node, controllers = platform
+    server, client, resources, kernel, node, controllers, requests = platform
     metrics = AdmissionWebhookMetrics()
+    requests.webhook_texts = metrics.texts
     webhook_client = WebhookClient(
         asyncio.get_running_loop(), kernel.post, partial(resolve_service, client), partial(_create_socket, node)
     )
     registry = WebhookRegistry(client, controllers)
     parts = GateParts(client, server.write_handler, registry, metrics, webhook_client, wall_clock())
     gate = AdmissionGate(parts)
-    return GateConnection(gate, ControllerWrites(gate, client, resources).submit, webhook_client, metrics)
+    return GateConnection(gate, ControllerWrites(gate, client, resources).submit, webhook_client)
 
 
 def _create_socket(node: LocalNodeComponents | None) -> socket.socket:
