@@ -426,12 +426,7 @@ _PROGRAM_METRICS: Final = (
         "Requests that admission webhooks, or their failures, rejected",
         (*_ADMISSION_WEBHOOK_LABELS, "error_type", "rejection_code"),
     ),
-    Metric(
-        "apiserver_admission_webhook_fail_open_count",
-        COUNTER,
-        "Failed calls to admission webhooks that the failure policy Ignore ignored",
-        ("name", "type"),
-    ),
+    Metric("apiserver_admission_webhook_fail_open_count", COUNTER, "Ignored failures of webhooks", ("name", "type")),
     Metric(
         "apiserver_admission_match_condition_evaluation_errors_total",
         COUNTER,

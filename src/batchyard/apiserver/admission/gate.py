@@ -77,17 +77,21 @@ class CallRun:
         self._advance(None)
 
     def _advance(self, replies: Sequence[TimedReply] | None) -> None:
+        is_defect = True
         try:
             requests = next(self._calls) if replies is None else self._calls.send(replies)
+            is_defect = False
         except StopIteration as end:
+            is_defect = False
             self._on_end(end.value)
             return
         except StatusError as error:
+            is_defect = False
             self._on_end(error)
             return
-        except Exception:
-            self._on_end(internal_error("an unexpected exception ended the admission; see the server log"))
-            raise
+        finally:
+            if is_defect:
+                self._on_end(internal_error("an unexpected exception ended the admission; see the server log"))
         remaining_seconds = self._ends_at - self._caller.seconds()
         if remaining_seconds <= 0:
             self._calls.close()

@@ -87,7 +87,7 @@ class WebhookClient:
         self._create_pod_socket = create_pod_socket
         self._slots_by_webhook: dict[str, asyncio.Semaphore] = {}
         self._idle_connections: dict[tuple[Any, ...], list[_Connection]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def seconds(self) -> float:
         """Return the seconds of a monotonic clock."""
@@ -96,8 +96,8 @@ class WebhookClient:
     def call(self, request: WebhookRequest, timeout_seconds: float, on_reply: Callable[[TimedReply], None]) -> None:
         """Call a webhook; `on_reply` later gets the reply and the duration, on the event loop of the controllers."""
         task = self._loop.create_task(self._call(request, timeout_seconds, on_reply))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     def close(self) -> None:
         """Cancel the calls in flight, and close all connections."""
@@ -169,7 +169,7 @@ class WebhookClient:
     def _keep_connection(self, key: tuple[Any, ...], connection: _Connection) -> None:
         connections = self._idle_connections.setdefault(key, [])
         if len(connections) >= _IDLE_CONNECTIONS_MAX:
-            connection.writer.close()
+            connection.writer.transport.abort()
             return
         connections.append(connection)
         self._loop.call_later(_IDLE_SECONDS, self._close_idle, key, connection)
@@ -222,7 +222,7 @@ class WebhookClient:
             if is_reusable:
                 self._keep_connection(key, connection)
             else:
-                connection.writer.close()
+                connection.writer.transport.abort()
         if not 200 <= code < 300:
             raise _status_error(code, headers, body)
         return body

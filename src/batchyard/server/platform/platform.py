@@ -363,7 +363,10 @@ class EmbeddedPlatform:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler = WhyHandler(self.platform.explainer, now)
         security = build_security(
-            client, why_handler.with_why_subresource(all_resources), tokens, self._pods_denial_reason
+            client,
+            why_handler.with_why_subresource(all_resources),
+            tokens,
+            lambda: "" if self._local is None else self._local.pods_denial_reason,
         )
         why_handler.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
@@ -387,9 +390,6 @@ class EmbeddedPlatform:
         parts = server, self._client, resources, self._kernel, self._local, self._controllers, self._metrics.requests
         self._gate = connect_gate(GatePlatform(*parts))
         return self._gate
-
-    def _pods_denial_reason(self) -> str:
-        return "" if self._local is None else self._local.pods_denial_reason
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock

@@ -49,7 +49,8 @@ def call(
         client.close()
         while len(asyncio.all_tasks()) > 1:
             await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(5):  # the transports close in callbacks of the loop
+            await asyncio.sleep(0)
         return replies
 
     return asyncio.run(run())
