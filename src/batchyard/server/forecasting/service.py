@@ -239,7 +239,7 @@ class CalibrationLoop:
         return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), forecast_record.uid)
 
     def _store_forecast_response(self, response: StartedResponse) -> None:
-        if response.code == 200:
+        if isinstance(response, Response) and response.code == 200:
             self._store(
                 calibration.add_forecasts(
                     self.calibration, msgspec.json.decode(response.body, type=list[calibration.ForecastRecord])
@@ -378,6 +378,6 @@ class ForecastEngine:
 
 
 def _with_warnings(dry_run_response: Response, warning_response: StartedResponse) -> Response:
-    if warning_response.code != 200:
+    if not isinstance(warning_response, Response) or warning_response.code != 200:
         return dry_run_response
     return dry_run_response._replace(warnings=(*dry_run_response.warnings, *msgspec.json.decode(warning_response.body)))
