@@ -276,7 +276,6 @@ class EmbeddedPlatform:
     It must be created within the asyncio loop that runs it.
     """
 
-    #: Admits writes by webhooks; None until one is configured.
     _gate: "GateConnection | None" = None
 
     def __init__(
@@ -362,11 +361,9 @@ class EmbeddedPlatform:
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler = WhyHandler(self.platform.explainer, now)
+        served_resources, node = why_handler.with_why_subresource(all_resources), self._local
         security = build_security(
-            client,
-            why_handler.with_why_subresource(all_resources),
-            tokens,
-            lambda: "" if self._local is None else self._local.pods_denial_reason,
+            client, served_resources, tokens, lambda: "" if node is None else node.pods_denial_reason
         )
         why_handler.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
