@@ -266,13 +266,8 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kind_without_controller(INGRESS, "ingresses", "ing"),
     replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
     _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
-    replace(
-        _kind_without_controller(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", has_status=False), namespaced=False
-    ),
-    replace(
-        _kind_without_controller(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", has_status=False),
-        namespaced=False,
-    ),
+    _kubernetes_kind(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", namespaced=False),
+    _kubernetes_kind(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", namespaced=False),
     _kubernetes_kind(POD, "pods", "po", has_status=True),
     _kubernetes_kind(EVENT, "events", "ev"),
 )

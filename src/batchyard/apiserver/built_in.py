@@ -9,7 +9,7 @@ import msgspec
 
 from batchyard.api import conversion, scheme, validation
 from batchyard.api.conversion import TimeLocations, WireTimesCache, time_locations
-from batchyard.api.errors import FieldError
+from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.manifests import DecodedObject, decode_unvalidated
 from batchyard.api.meta import QUANTITY_LENGTH_MAX, Obj, with_metadata
 from batchyard.api.printing import Column, columns, row
@@ -18,7 +18,8 @@ from batchyard.api.times import days_in_month
 from batchyard.api.validation import containers, rules
 from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import merge_schema_of_kind
-from batchyard.apiserver.resources import Resource, no_decoding_error
+from batchyard.apiserver.request import UserInfo
+from batchyard.apiserver.resources import Resource, invalid_object_error, no_decoding_error
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Propagation
 
@@ -330,6 +331,9 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 )
 
 
+_WEBHOOK_CONFIGURATIONS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
+
+
 def built_in_resources() -> list[Resource]:
     """Return the resources of the built-in kinds, except kinds that occur only in files."""
     return [_built_in_resource(served_kind) for served_kind in KINDS if served_kind.constant not in FILE_KINDS]
@@ -350,6 +354,7 @@ def _built_in_resource(served_kind: ServedKind) -> Resource:
         find_decoding_error=partial(find_decoding_error, scope=type_scope, type_name=served_kind.kind)
         if is_native
         else no_decoding_error,
+        guard=_check_match_conditions if served_kind.constant in _WEBHOOK_CONFIGURATIONS else None,
         # kubelets create Nodes with a status
         keeps_sent_status=served_kind.constant == scheme.NODE,
         returns_deleted_object=served_kind.constant in _KINDS_RETURNING_DELETED,
@@ -357,3 +362,26 @@ def _built_in_resource(served_kind: ServedKind) -> Resource:
         propagation=Propagation.ORPHAN if orphans_by_default else Propagation.BACKGROUND,
         propagation_warning=_ORPHAN_WARNING if orphans_by_default else "",
     )
+
+
+def _check_match_conditions(_user: UserInfo, configuration: Obj, old: Obj | None) -> None:
+    """Raise StatusError if a changed match condition of a webhook configuration does not compile."""
+    conditions, old_conditions = (
+        [webhook.get("matchConditions") or [] for webhook in (each or {}).get("webhooks") or ()]
+        for each in (configuration, old)
+    )
+    if conditions == old_conditions or not any(conditions):
+        return
+    from batchyard.apiserver.admission.registrations import compile_condition  # noqa: PLC0415 - loads CEL
+
+    errors = []
+    for i, webhook_conditions in enumerate(conditions):
+        for j, condition in enumerate(webhook_conditions):
+            expression = condition["expression"]
+            if expression.strip() and (problem := compile_condition(expression)[1]):
+                path = f"webhooks[{i}].matchConditions[{j}].expression"
+                value = msgspec.json.encode(expression.strip()).decode()
+                errors.append(FieldError(path, f"Invalid value: {value}: {problem}"))
+    if errors:
+        served_kind = kind_info(f"{configuration['kind']}.admissionregistration.k8s.io")
+        raise invalid_object_error(InvalidObject(errors), served_kind, configuration["metadata"]["name"])

@@ -176,7 +176,7 @@ class StatusError(Exception):
     def response(self) -> Response:
         """Return the Status as a response."""
         status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-        status |= {"message": str(self), "reason": self.reason}
+        status |= {"message": str(self), "reason": self.reason} if self.reason else {"message": str(self)}
         if self.details:
             status["details"] = self.details
         retry_after = self.details.get("retryAfterSeconds")
@@ -276,12 +276,17 @@ class PortForwardResponse:
     failure_message: Callable[[int, SessionEnd], str]
 
 
+UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
+StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
+"""A response that can be sent immediately."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class DeferredResponse:
     """A response that is not computed yet; a callback receives it later."""
 
     #: Registers a callback, which is called once with the response, after the registration has returned.
-    then: Callable[[Callable[[Response], None]], None]
+    then: Callable[[Callable[[StartedResponse], None]], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -300,9 +305,6 @@ class ProxyResponse:
     added_headers: tuple[tuple[str, str], ...] = ()
 
 
-UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
-StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
-"""A response that can be sent immediately."""
 AnyResponse: TypeAlias = StartedResponse | DeferredResponse | ProxyResponse
 
 

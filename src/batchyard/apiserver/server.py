@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from batchyard.api import scheme
@@ -22,12 +22,15 @@ from batchyard.apiserver.request import (
     ApiRequest,
     DeferredResponse,
     Response,
+    StartedResponse,
     StatusError,
     method_not_allowed_error,
 )
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
 from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
 from batchyard.base.instant import Instant
+from batchyard.client.local import LocalClient, WriteInterceptor
+from batchyard.interfaces.client import WatchEvent
 
 # Audit events at the level Metadata, without bodies.
 #
@@ -108,10 +111,26 @@ _OPENAPI_V2_ACCEPT: Final = "application/com.github.proto-openapi.spec.v2@v1.0+p
 _OPENAPI_V2_CONTENT_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 DryRunForecaster: TypeAlias = Callable[[ApiRequest, ResourcePath, Response], AnyResponse]
 """Returns the response to a successful dry run, with its predicted effects."""
+_WEBHOOK_CONFIGURATIONS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
 #: The kinds whose dry runs report predicted effects.
 _FORECAST_KINDS: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.LOCAL_QUEUE, scheme.WORKLOAD_PRIORITY_CLASS),
 )
+
+
+class WebhookGate(Protocol):
+    """Admits requests by webhooks, and answers them, possibly later."""
+
+    def matches(self, request: ApiRequest, path: ResourcePath) -> bool:
+        """Return whether webhooks may match a request."""
+
+    def answer_write(self, request: ApiRequest, path: ResourcePath) -> AnyResponse:
+        """Admit and answer a write of stored objects. Raises StatusError on failure."""
+
+    def answer_endpoint(
+        self, request: ApiRequest, path: ResourcePath, handler: Callable[[ApiRequest, str, str], AnyResponse]
+    ) -> AnyResponse:
+        """Admit a request, and answer it with a handler function. Raises StatusError on failure."""
 
 
 class ApiServer:
@@ -140,6 +159,7 @@ class ApiServer:
         self._forecast_dry_run: DryRunForecaster | None = None
         self._write_executor: write.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
+        self._admission_gate: WebhookGate | None = None
 
     def add_document(self, path: str, compute_document: Callable[[], Any]) -> None:
         """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
@@ -164,6 +184,15 @@ class ApiServer:
     def set_write_executor(self, executor: write.WriteExecutor) -> None:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
+
+    @property
+    def write_handler(self) -> write.WriteHandler:
+        """The handler of writes of stored objects."""
+        return self._write_handler
+
+    def set_admission_gate(self, gate: WebhookGate | None) -> None:
+        """Set what admits the writes that webhooks match; None if no webhook is configured."""
+        self._admission_gate = gate
 
     def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
@@ -214,7 +243,7 @@ class ApiServer:
     def _audit_deferred_response(
         self, deferred_response: DeferredResponse, audited_request: AuditedRequest
     ) -> DeferredResponse:
-        def audit_and_respond(respond: Callable[[Response], None], response: Response) -> None:
+        def audit_and_respond(respond: Callable[[StartedResponse], None], response: StartedResponse) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
 
@@ -235,22 +264,23 @@ class ApiServer:
                 raise method_not_allowed_error()
             if path.handlers.required_verb:
                 self._auth_filters.authorize(request, path, path.handlers.required_verb)
-            return path.handlers.by_method[request.method](request, path.namespace, path.name)
+            respond = path.handlers.by_method[request.method]
+            if self._admission_gate is not None and self._admission_gate.matches(request, path):
+                return self._admission_gate.answer_endpoint(request, path, respond)
+            return respond(request, path.namespace, path.name)
         if path.subresource and path.subresource not in path.resource.subresources:
             return NO_SUCH_PATH_RESPONSE
         if request.method != "GET":
             form = accepted_form(request)
             if self._write_handler.creates_by_apply(request, path):
                 self._auth_filters.authorize(request, path, "create")
+            if self._admission_gate is not None and self._admission_gate.matches(request, path):
+                self._write_handler.check_target(request, path)
+                response = self._admission_gate.answer_write(request, path)
+                return _map_response(response, partial(self._finish_write, request, path, form))
             if self._write_executor is not None and self._is_large_write(request, path):
                 return self._prepare_with_executor(request, path, form, self._write_executor)
-            response = _with_deprecation_warning(self._write_handler.handle(request, path), path)
-            if form is not ResponseForm.WHOLE:
-                return convert_to_form(response, form) if isinstance(response, Response) else response
-            forecaster = self._forecast_dry_run
-            if forecaster is None or not _is_forecast_dry_run(request, path) or not isinstance(response, Response):
-                return response
-            return forecaster(request, path, response)
+            return self._finish_write(request, path, form, self._write_handler.handle(request, path))
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
@@ -264,6 +294,17 @@ class ApiServer:
             return self._handle_request(request, path)
         self._auth_filters.authorize_attributes(aggregated_attributes(request))
         return apis.forward(request, api_service)
+
+    def _finish_write(
+        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, response: Response
+    ) -> AnyResponse:
+        response = _with_warning(response, path)
+        if form is not ResponseForm.WHOLE:
+            return convert_to_form(response, form)
+        forecaster = self._forecast_dry_run
+        if forecaster is None or not _is_forecast_dry_run(request, path):
+            return response
+        return forecaster(request, path, response)
 
     def _authorize(self, request: ApiRequest, path: ResourcePath | None) -> None:
         """Raise StatusError if the user may not perform a request; POST handlers check their requests themselves."""
@@ -309,9 +350,7 @@ class ApiServer:
         """
         prepared_write = write.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
-            response = _with_deprecation_warning(self._write_handler.store_prepared(prepared_write, path), path)
-            assert isinstance(response, Response), "the response to a write must be a Response"
-            return response
+            return _with_warning(self._write_handler.store_prepared(prepared_write, path), path)
         if is_last_try:
             raise conflict_error(path.served_kind, path.name)
         return None
@@ -342,6 +381,62 @@ class ApiServer:
         return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
 
 
+class LoadedGate(Protocol):
+    """The admission by webhooks, as the switch connects it."""
+
+    @property
+    def gate(self) -> WebhookGate:
+        """Admits requests."""
+
+    @property
+    def intercept(self) -> WriteInterceptor:
+        """Admits the writes of the controllers."""
+
+    def refresh(self) -> bool:
+        """Read the configurations again; return whether a webhook is configured."""
+
+
+class AdmissionSwitch:
+    """Connects the admission by webhooks while a webhook is configured, so that other servers do not load it."""
+
+    def __init__(self, server: ApiServer, client: LocalClient, load: Callable[[], LoadedGate]) -> None:
+        self._server = server
+        self._client = client
+        self._load = load
+        self._loaded: LoadedGate | None = None
+        if any(client.list(kind) for kind in _WEBHOOK_CONFIGURATIONS):
+            self._refresh()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Follow the change of a webhook configuration."""
+        if event.key.kind in _WEBHOOK_CONFIGURATIONS:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if self._loaded is None:
+            self._loaded = self._load()
+        is_configured = self._loaded.refresh()
+        self._server.set_admission_gate(self._loaded.gate if is_configured else None)
+        self._client.set_write_interceptor(self._loaded.intercept if is_configured else None)
+
+
+def _map_response(response: AnyResponse, finish: Callable[[Response], AnyResponse]) -> AnyResponse:
+    """Apply a function to a response, or to a deferred response when it is computed; streams stay unchanged."""
+    if isinstance(response, Response):
+        return finish(response)
+    if not isinstance(response, DeferredResponse):
+        return response
+
+    def finish_later(respond: Callable[[StartedResponse], None], started_response: StartedResponse) -> None:
+        final_response = finish(started_response) if isinstance(started_response, Response) else started_response
+        if isinstance(final_response, DeferredResponse):
+            final_response.then(respond)
+        else:
+            respond(final_response)
+
+    return DeferredResponse(lambda respond: response.then(partial(finish_later, respond)))
+
+
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     is_object_write = path is not None and path.handlers is None and request.method != "DELETE"
     if len(request.body) > write.INLINE_BODY_MAX and not is_object_write:
@@ -354,7 +449,11 @@ def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:
 
 
 def _with_deprecation_warning(response: AnyResponse, path: ResourcePath | None) -> AnyResponse:
-    if path is None or path.version not in path.served_kind.deprecated_versions or not isinstance(response, Response):
+    return _with_warning(response, path) if path is not None and isinstance(response, Response) else response
+
+
+def _with_warning(response: Response, path: ResourcePath) -> Response:
+    if path.version not in path.served_kind.deprecated_versions:
         return response
     warning = path.served_kind.deprecation
     return response if warning in response.warnings else response._replace(warnings=(*response.warnings, warning))

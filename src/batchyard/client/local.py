@@ -285,6 +285,8 @@ DeletionGuard: TypeAlias = Callable[[Obj], None]
 """Validates the deletion of an object of a kind; raises an ApiError to reject it."""
 ManagerAssigner: TypeAlias = Callable[[client.Write, Callable[[Key], Obj | None]], client.Write]
 """Returns a submitted write, with the field manager recorded; the second argument looks up stored objects."""
+WriteInterceptor: TypeAlias = Callable[[Iterable[client.Write], Callable[[client.WriteResult], None]], None]
+"""Executes submitted writes, possibly later, and passes the result of the last one to the callback."""
 UpdateCheck: TypeAlias = Callable[[Obj, Obj, client.Reader], None]
 """Validates an update, given the new and the old object; raises an ApiError to reject it."""
 
@@ -345,6 +347,7 @@ class LocalClient:
         "_assign_manager",
         "_collector",
         "_events",
+        "_intercept",
         "_is_delivery_scheduled",
         "_kernel",
         "_listeners",
@@ -372,6 +375,7 @@ class LocalClient:
         self._is_delivery_scheduled = False
         self._admission = admission or AdmissionHooks()
         self._assign_manager = assign_manager
+        self._intercept: WriteInterceptor | None = None
         self._collector = GarbageCollector(store.get, lambda write: self._apply(write, store))
         self._uid_counts: dict[Key, int] = {}  # how many uids were created for each key at `_uid_counts_at`
         self._uid_counts_at: Instant = kernel.now()
@@ -422,12 +426,28 @@ class LocalClient:
 
     def submit(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
         """Apply writes in order until one is rejected; `on_result` later gets the result of the last write tried."""
+        if self._intercept is not None:
+            self._intercept(writes, on_result)
+            return
+        self.submit_directly(writes, on_result)
+
+    def submit_directly(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
+        """Apply writes like `submit`, without the interceptor."""
         assign_manager = self._assign_manager
         for write in writes:
             result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
             if result.error is not None:
                 break
         self.queue_result(on_result, result)
+
+    def set_write_interceptor(self, intercept: WriteInterceptor | None) -> None:
+        """Set what executes submitted writes instead of this client; None restores their immediate execution."""
+        self._intercept = intercept
+
+    def attempt_submitted(self, write: client.Write) -> client.WriteResult:
+        """Apply one submitted write now, with the field manager recorded, and return its result."""
+        assign_manager = self._assign_manager
+        return self.attempt(write if assign_manager is None else assign_manager(write, self.get))
 
     def attempt(self, write: client.Write, *, dry_run: bool = False) -> client.WriteResult:
         """Apply one write now and return its result; a dry run validates the write without storing it."""

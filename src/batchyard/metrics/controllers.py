@@ -87,6 +87,8 @@ class RequestMetrics:
         self._group = MetricGroup((_REQUESTS_TOTAL, _REQUESTS_TIME))
         #: The labels of the last answered request.
         self._labels: Labels = ()
+        #: Yields the exposition text of further metrics, such as those of admission webhooks.
+        self.webhook_texts: Callable[[], Iterable[str]] = tuple
 
     def count_response(self, request: AuditedRequest) -> None:
         """Store the labels of an answered API request, and count it, unless its response is deferred.
@@ -112,7 +114,8 @@ class RequestMetrics:
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of API requests."""
-        return self._group.texts()
+        yield from self._group.texts()
+        yield from self.webhook_texts()
 
 
 def _request_labels(audited_request: AuditedRequest) -> Labels:

@@ -336,6 +336,9 @@ _QUEUE_LABELS: Final = ("name", "controller")
 _CONTROLLER_LABELS: Final = ("controller",)
 _WEBHOOK_LABELS: Final = ("webhook",)
 _REQUEST_LABELS: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
+#: Source of the names and labels: k8s.io/apiserver, pkg/admission/metrics/metrics.go.
+_ADMISSION_WEBHOOK_LABELS: Final = ("name", "type", "operation")
+_MATCH_CONDITION_LABELS: Final = ("name", "kind", "type", "operation")
 _PROGRAM_METRICS: Final = (
     # metrics of controller-runtime
     Metric("workqueue_depth", GAUGE, "Queued keys", _QUEUE_LABELS),
@@ -403,6 +406,38 @@ _PROGRAM_METRICS: Final = (
         "Time from a request to its durable response; for a watch, until it starts",
         _REQUEST_LABELS,
         _REQUEST_BUCKETS,
+    ),
+    Metric(
+        "apiserver_admission_webhook_admission_duration_seconds",
+        HISTOGRAM,
+        "Duration of calls to admission webhooks",
+        (*_ADMISSION_WEBHOOK_LABELS, "rejected"),
+        (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0),
+    ),
+    Metric(
+        "apiserver_admission_webhook_request_total",
+        COUNTER,
+        "Calls to admission webhooks",
+        (*_ADMISSION_WEBHOOK_LABELS, "code", "rejected"),
+    ),
+    Metric(
+        "apiserver_admission_webhook_rejection_count",
+        COUNTER,
+        "Requests that admission webhooks, or their failures, rejected",
+        (*_ADMISSION_WEBHOOK_LABELS, "error_type", "rejection_code"),
+    ),
+    Metric("apiserver_admission_webhook_fail_open_count", COUNTER, "Ignored failures of webhooks", ("name", "type")),
+    Metric(
+        "apiserver_admission_match_condition_evaluation_errors_total",
+        COUNTER,
+        "Match conditions of webhooks whose evaluation failed",
+        _MATCH_CONDITION_LABELS,
+    ),
+    Metric(
+        "apiserver_admission_match_condition_exclusions_total",
+        COUNTER,
+        "Requests that a match condition excluded from a webhook",
+        _MATCH_CONDITION_LABELS,
     ),
     # metrics of the process
     Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),

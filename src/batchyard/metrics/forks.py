@@ -1,7 +1,7 @@
 """Metrics of processes forked for forecasts, of shadow mode (a comparison with a running Kueue), and of webhooks."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from batchyard.metrics.definitions import metric
 from batchyard.metrics.exposition import MetricGroup
@@ -132,3 +132,60 @@ class WebhookMetrics:
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all metrics of webhook requests."""
         return self._group.texts()
+
+
+# Metrics of the webhooks that an embedded platform calls. Source: k8s.io/apiserver, pkg/admission/metrics/metrics.go.
+
+
+_ADMISSION_DURATION: Final = "apiserver_admission_webhook_admission_duration_seconds"
+_ADMISSION_REQUESTS: Final = "apiserver_admission_webhook_request_total"
+_ADMISSION_REJECTIONS: Final = "apiserver_admission_webhook_rejection_count"
+_ADMISSION_FAIL_OPEN: Final = "apiserver_admission_webhook_fail_open_count"
+_CONDITION_ERRORS: Final = "apiserver_admission_match_condition_evaluation_errors_total"
+_CONDITION_EXCLUSIONS: Final = "apiserver_admission_match_condition_exclusions_total"
+#: Larger status codes are counted as this one, to bound the number of series.
+_STATUS_CODE_MAX: Final = 600
+
+
+class CalledWebhook(Protocol):
+    """The webhook that a metric is about."""
+
+    @property
+    def name(self) -> str:
+        """The name of the webhook."""
+
+    @property
+    def type(self) -> str:
+        """`admit` for a mutating webhook, else `validating`."""
+
+
+class AdmissionWebhookMetrics:
+    """Counts and durations of the calls to admission webhooks, rejections, and match conditions."""
+
+    def __init__(self) -> None:
+        counters = (_ADMISSION_REQUESTS, _ADMISSION_REJECTIONS, _ADMISSION_FAIL_OPEN)
+        self._group = MetricGroup((_ADMISSION_DURATION, *counters, _CONDITION_ERRORS, _CONDITION_EXCLUSIONS))
+
+    def texts(self) -> Iterator[str]:
+        """Yield the exposition text of all metrics of admission webhooks."""
+        return self._group.texts()
+
+    def count_call(self, webhook: CalledWebhook, operation: str, code: int, seconds: float, *, rejected: bool) -> None:
+        """Count a call with its status code and its duration, and whether it rejected the request."""
+        labels, rejected_text = (webhook.name, webhook.type, operation), str(rejected).lower()
+        self._group.add(_ADMISSION_REQUESTS, (*labels, str(min(code, _STATUS_CODE_MAX)), rejected_text))
+        self._group.observe(_ADMISSION_DURATION, (*labels, rejected_text), seconds)
+
+    def count_rejection(self, webhook: CalledWebhook, operation: str, error_type: str, code: int) -> None:
+        """Count a rejected request by the type of error."""
+        labels = (webhook.name, webhook.type, operation, error_type, str(min(code, _STATUS_CODE_MAX)))
+        self._group.add(_ADMISSION_REJECTIONS, labels)
+
+    def count_fail_open(self, webhook: CalledWebhook) -> None:
+        """Count a failed call that the failure policy Ignore ignores."""
+        self._group.add(_ADMISSION_FAIL_OPEN, (webhook.name, webhook.type))
+
+    def count_condition(self, webhook: CalledWebhook, operation: str, is_error: bool) -> None:
+        """Count a match condition that failed (`is_error`), or that excluded a request."""
+        name = _CONDITION_ERRORS if is_error else _CONDITION_EXCLUSIONS
+        self._group.add(name, (webhook.name, "webhook", webhook.type, operation))

@@ -56,6 +56,8 @@ _RULE_BY_KIND: Final[Mapping[str, ValidationRule]] = {
     scheme.STATEFUL_SET: apps.workload_controller_errors,
     scheme.DAEMON_SET: apps.workload_controller_errors,
     scheme.CRON_JOB: apps.cron_job_errors,
+    scheme.MUTATING_WEBHOOKS: policies.webhook_configuration_errors,
+    scheme.VALIDATING_WEBHOOKS: policies.webhook_configuration_errors,
     scheme.BUDGET: cluster.budget_errors,
     scheme.JOB: job.job_errors,
     scheme.JOB_SET: jobset.jobset_errors,

@@ -1,4 +1,4 @@
-"""Validation of LimitRanges, ResourceQuotas, PodDisruptionBudgets, and RBAC roles and role bindings."""
+"""Validation of LimitRanges, ResourceQuotas, PodDisruptionBudgets, RBAC roles and bindings, and webhooks."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -348,3 +348,183 @@ def _subject_errors(subject: Mapping[str, Any], path: str, *, is_namespaced: boo
             yield rules.unsupported(f"{path}.apiGroup", group, ("",))
         if not is_namespaced and not subject.get("namespace"):
             yield rules.required(f"{path}.namespace", "", "specify the namespace of the ServiceAccount")
+
+
+# Rules of webhook configurations. Sources: Kubernetes's pkg/apis/admissionregistration/validation; k8s.io/apiserver,
+# pkg/util/webhook/validation.go.
+
+
+_REVIEW_VERSIONS: Final = ("v1", "v1beta1")
+_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+_ALL: Final = "*"
+_URL_FORM: Final = "; desired format: https://host[/path]"
+_MATCH_CONDITIONS_MAX: Final = 64
+
+
+def webhook_configuration_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a MutatingWebhookConfiguration or a ValidatingWebhookConfiguration."""
+    yield from rules.metadata_errors(configuration)
+    seen_names: dict[str, None] = {}
+    for i, webhook in enumerate(configuration.get("webhooks") or ()):
+        path, name = f"webhooks[{i}]", webhook["name"]
+        yield from _webhook_errors(webhook, path)
+        yield from _review_version_errors(webhook["admissionReviewVersions"], f"{path}.admissionReviewVersions")
+        if name in seen_names:
+            yield rules.duplicate(f"{path}.name", name, "give each webhook another name")
+        seen_names[name] = None
+
+
+def _webhook_errors(webhook: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    yield from _qualified_webhook_name_errors(webhook["name"], f"{path}.name")
+    for i, rule in enumerate(webhook.get("rules") or ()):
+        yield from _webhook_rule_errors(rule, f"{path}.rules[{i}]")
+    for field in ("namespaceSelector", "objectSelector"):
+        yield from rules.selector_errors(webhook.get(field), f"{path}.{field}")
+    yield from webhook_client_errors(webhook["clientConfig"], f"{path}.clientConfig")
+    yield from _match_condition_errors(webhook.get("matchConditions") or (), f"{path}.matchConditions")
+
+
+def _qualified_webhook_name_errors(name: str, path: str) -> Iterator[FieldError]:
+    remedy = "use a name such as my-webhook.example.com"
+    if not name:
+        yield rules.required(path, "", remedy)
+        return
+    name_errors = rules.dns_subdomain_errors(name)
+    if name_errors:
+        yield rules.invalid(path, name, ",".join(name_errors), remedy)
+    elif name.count(".") < 2:
+        yield rules.invalid(path, name, "should be a domain with at least three segments separated by dots", remedy)
+
+
+def _webhook_rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    operations: Sequence[str] = rule.get("operations") or ()
+    yield from _wildcard_errors(operations, f"{path}.operations", "operations")
+    for i, operation in enumerate(operations):
+        if operation not in _OPERATIONS:
+            yield rules.unsupported(f"{path}.operations[{i}]", operation, _OPERATIONS)
+    yield from _wildcard_errors(rule.get("apiGroups") or (), f"{path}.apiGroups", "API groups")
+    versions: Sequence[str] = rule.get("apiVersions") or ()
+    yield from _wildcard_errors(versions, f"{path}.apiVersions", "API versions")
+    for i, version in enumerate(versions):
+        if not version:
+            yield rules.required(f"{path}.apiVersions[{i}]", "", "write a version such as v1")
+    yield from _resource_pattern_errors(rule.get("resources") or (), f"{path}.resources")
+
+
+def _wildcard_errors(values: Sequence[str], path: str, subject: str) -> Iterator[FieldError]:
+    if not values:
+        yield rules.required(path, "", "add at least one value, such as *")
+    elif len(values) > 1 and _ALL in values:
+        yield rules.invalid(path, list(values), f"if '*' is present, must not specify other {subject}", "remove *")
+
+
+def _resource_pattern_errors(patterns: Sequence[str], path: str) -> Iterator[FieldError]:
+    remedy = "remove the redundant resource"
+    if not patterns:
+        yield rules.required(path, "", "add at least one resource, such as pods")
+    all_subresources_of: dict[str, None] = {}
+    subresources_of_all: dict[str, None] = {}
+    for i, pattern in enumerate(patterns):
+        if not pattern:
+            yield rules.required(f"{path}[{i}]", "", "write a resource such as pods")
+            continue
+        resource, slash, subresource = pattern.partition("/")
+        if not slash:
+            continue
+        if resource in all_subresources_of:
+            message = f"if '{resource}/*' is present, must not specify {pattern}"
+            yield rules.invalid(f"{path}[{i}]", pattern, message, remedy)
+        if subresource in subresources_of_all:
+            message = f"if '*/{subresource}' is present, must not specify {pattern}"
+            yield rules.invalid(f"{path}[{i}]", pattern, message, remedy)
+        if subresource == _ALL:
+            all_subresources_of[resource] = None
+        if resource == _ALL:
+            subresources_of_all[subresource] = None
+    if len(patterns) > 1 and "*/*" in patterns:
+        yield rules.invalid(path, list(patterns), "if '*/*' is present, must not specify other resources", remedy)
+    last_plain_pattern = next((pattern for pattern in reversed(patterns) if pattern and "/" not in pattern), _ALL)
+    if _ALL in patterns and last_plain_pattern != _ALL:  # as upstream, which only compares the last one
+        message = "if '*' is present, must not specify other resources without subresources"
+        yield rules.invalid(path, list(patterns), message, remedy)
+
+
+def webhook_client_errors(client_config: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Validate the client configuration of a webhook: exactly one of an HTTPS URL and a Service."""
+    url, service = client_config.get("url"), client_config.get("service")
+    if (url is None) == (service is None):
+        message = "exactly one of url or service is required"
+        yield rules.required(path, message, "set url, or service with namespace and name")
+    elif service is not None:
+        yield from _webhook_service_errors(service, f"{path}.service")
+    else:
+        yield from _webhook_url_errors(str(url), f"{path}.url")
+
+
+def _webhook_url_errors(url: str, path: str) -> Iterator[FieldError]:
+    remedy = "write a URL such as https://127.0.0.1:9443/validate"
+    match = _URL_PATTERN.fullmatch(url)
+    scheme, authority, query, fragment = match.groups("") if match else ("", "", "", "")
+    if scheme != "https":
+        yield rules.invalid(path, scheme, f"'https' is the only allowed URL scheme{_URL_FORM}", remedy)
+    user, at_sign, host = authority.rpartition("@")
+    if not host:
+        yield rules.invalid(path, host, f"host must be specified{_URL_FORM}", remedy)
+    if at_sign:
+        yield rules.invalid(path, user, "user information is not permitted in the URL", remedy)
+    if fragment:
+        yield rules.invalid(path, fragment, "fragments are not permitted in the URL", remedy)
+    if query:
+        yield rules.invalid(path, query, "query parameters are not permitted in the URL", remedy)
+
+
+_URL_PATTERN: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/?#]*))?[^?#]*(?:\?([^#]*))?(?:#(.*))?")
+
+
+def _webhook_service_errors(service: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for field in ("name", "namespace"):
+        if not service.get(field):
+            yield rules.required(f"{path}.{field}", "", "name the Service of the webhook")
+    url_path, remedy = service.get("path") or "", "write a path such as /validate"
+    if url_path in ("", "/"):
+        return
+    if url_path == "//":
+        yield rules.invalid(f"{path}.path", url_path, "segment[0] may not be empty", remedy)
+        return
+    if not url_path.startswith("/"):
+        yield rules.invalid(f"{path}.path", url_path, "must start with a '/'", remedy)
+    for i, segment in enumerate(url_path[1:].removesuffix("/").split("/")):
+        messages = rules.dns_subdomain_errors(segment) if segment else ("may not be empty",)
+        for message in messages:
+            text = f"segment[{i}]: {message}" if segment else f"segment[{i}] {message}"
+            yield rules.invalid(f"{path}.path", url_path, text, remedy)
+
+
+def _review_version_errors(versions: Sequence[str], path: str) -> Iterator[FieldError]:
+    accepted_text, remedy = ", ".join(_REVIEW_VERSIONS), "add v1"
+    if not versions:
+        yield rules.required(path, f"must specify one of {accepted_text}", remedy)
+        return
+    for i, version in enumerate(versions):
+        if version in versions[:i]:
+            yield rules.invalid(f"{path}[{i}]", version, "duplicate version", "remove it")
+            continue
+        for message in rules.dns1035_label_errors(version):
+            yield rules.invalid(f"{path}[{i}]", version, message, remedy)
+    if not any(version in _REVIEW_VERSIONS for version in versions):
+        yield rules.invalid(path, list(versions), f"must include at least one of {accepted_text}", remedy)
+
+
+def _match_condition_errors(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+    if len(conditions) > _MATCH_CONDITIONS_MAX:
+        yield FieldError(path, f"Too many: {len(conditions)}: must have at most {_MATCH_CONDITIONS_MAX} items")
+    for i, condition in enumerate(conditions):
+        name = condition["name"]
+        if not name:
+            yield rules.required(f"{path}[{i}].name", "", "name the condition")
+        for message in rules.qualified_name_errors(name) if name else ():
+            yield rules.invalid(f"{path}[{i}].name", name, message, "use a name such as exclude-leases")
+        if not condition["expression"].strip():
+            yield rules.required(f"{path}[{i}].expression", "", "write a CEL expression")
+        if name and any(name == each["name"] for each in conditions[:i]):
+            yield rules.duplicate(f"{path}[{i}].name", name, "give each condition another name")

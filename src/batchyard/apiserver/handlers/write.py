@@ -64,6 +64,22 @@ class PreparedWrite(NamedTuple):
     annotations: Mapping[str, str] = {}
 
 
+class WriteDraft(NamedTuple):
+    """The object of a create, update or patch request before its validation, and the stored object that it replaces."""
+
+    body: serialization.RequestBody
+    path: resources.ResourcePath
+    options: WriteOptions
+    #: None for a new object.
+    stored_object: Obj | None
+    #: The served object before a patch; None without a patch.
+    unpatched_object: Obj | None = None
+    #: The `managedFields` after an apply; None for other requests.
+    managed_fields: Sequence[apply.ManagedFieldsJson] | None = None
+    #: Whether the request takes over a provided object, and is answered as a creation.
+    is_created: bool = False
+
+
 class WriteExecutor(Protocol):
     """Prepares large writes outside the API server's thread."""
 
@@ -135,13 +151,17 @@ class WriteHandler:
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
+        self.check_target(request, path)
+        if request.method == "DELETE":
+            return self._delete(request, path) if path.name else self._delete_all(request, path)
+        return self.store_prepared(self.prepare(request, path), path)
+
+    def check_target(self, request: ApiRequest, path: resources.ResourcePath) -> None:
+        """Raise StatusError if the path does not allow writes with the method of the request."""
         if path.served_kind.namespaced and not path.namespace:
             raise method_not_allowed_error()  # a namespaced write needs a namespace
         if path.subresource and request.method == "DELETE":
             raise method_not_allowed_error()  # subresources cannot be deleted
-        if request.method == "DELETE":
-            return self._delete(request, path) if path.name else self._delete_all(request, path)
-        return self.store_prepared(self.prepare(request, path), path)
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
         """Return whether a path names an object of more than INLINE_BODY_MAX bytes, whose changes are expensive."""
@@ -150,18 +170,38 @@ class WriteHandler:
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         """Decode, default and validate a create, update or patch without storing it. Raises StatusError on failure."""
+        return self.complete_draft(self.read_draft(request, path))
+
+    def read_draft(self, request: ApiRequest, path: resources.ResourcePath) -> WriteDraft:
+        """Read the object of a create, update or patch request, before its validation. Raises StatusError on failure.
+
+        The object of a patch or apply is the result of the patch.
+        """
         match request.method, bool(path.name):
             case ["POST", False]:
-                prepared_write = self._create(request, path)
+                return self._read_creation(request, path)
             case ["PUT", True]:
-                prepared_write = self._update(request, path)
+                options, body = parse_write_options(request), serialization.read_body(request)
+                return WriteDraft(body, path, options, self._get_stored(path))
             case ["PATCH", True]:
-                prepared_write = self._patch(request, path)
-            case _:
-                raise method_not_allowed_error()
+                return self._read_patch(request, path)
+        raise method_not_allowed_error()
+
+    def complete_draft(self, draft: WriteDraft) -> PreparedWrite:
+        """Decode, default and validate the object of a draft. Raises StatusError on failure."""
+        body, path, options, stored_object, unpatched_object, managed_fields, is_created = draft
+        if stored_object is None or is_created:
+            body = _without_server_fields(body, path)
+        sent_object = serialization.decode_body_object(body, path, options, unpatched_object=unpatched_object)
+        if stored_object is None or is_created:
+            _check_creation(draft, sent_object.obj["metadata"])
+        if stored_object is None:
+            prepared_write = self._prepare_creation(sent_object, path, options, managed_fields)
+        else:
+            prepared_write = self._prepare_replacement(sent_object, stored_object, path, options, managed_fields)
         if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
-        return prepared_write
+        return prepared_write._replace(code=201) if is_created else prepared_write
 
     def is_current(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> bool:
         """Return whether the object of a prepared write is unchanged. Raises StatusError if it no longer exists.
@@ -191,40 +231,31 @@ class WriteHandler:
 
     # --- preparation by verb ---
 
-    def _create(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
+    def _read_creation(self, request: ApiRequest, path: resources.ResourcePath) -> WriteDraft:
         options, body = parse_write_options(request), serialization.read_body(request)
-        sent_object = serialization.decode_body_object(_without_server_fields(body, path), path, options)
-        if sent_object.obj["metadata"].get("resourceVersion") and not options.dry_run:
-            raise bad_request("resourceVersion should not be set on objects to be created")
-        target = path._replace(name=sent_object.obj["metadata"].get("name", ""))
-        if path.resource.is_adoptable and (stored := self._objects.get(_key(target))) and _is_provided(stored, target):
-            return self._prepare_replacement(sent_object, stored, target, options)._replace(code=201)
-        return self._prepare_creation(sent_object, path, options)
+        draft = WriteDraft(body, path, options, None)
+        if path.resource.is_adoptable and isinstance(body.value, Mapping):
+            target = path._replace(name=serialization.name_of(body.value))
+            if (stored := self._objects.get(_key(target))) and _is_provided(stored, target):
+                return draft._replace(path=target, stored_object=stored, is_created=True)
+        return draft
 
-    def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
-        options, body = parse_write_options(request), serialization.read_body(request)
-        stored_object = self._get_stored(path)
-        return self._prepare_replacement(
-            serialization.decode_body_object(body, path, options), stored_object, path, options
-        )
-
-    def _patch(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
+    def _read_patch(self, request: ApiRequest, path: resources.ResourcePath) -> WriteDraft:
         content_type = serialization.content_type_of(request)
         check_patch_media_type(content_type, allows_strategic=path.resource.is_native)
         options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
-            return self._apply(serialization.read_yaml(request.body), path, options)
+            return self._read_apply(serialization.read_yaml(request.body), path, options)
         body, stored_object = serialization.read_json(request.body), self._get_stored(path)
         served_object = _render(stored_object, path)
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
         errors = json_patch_strict_errors(body.value, body.faults) if content_type == JSON_PATCH else body.faults
         patched_body = serialization.RequestBody(patched_value, errors)
-        sent_object = serialization.decode_body_object(patched_body, path, options, unpatched_object=served_object)
-        return self._prepare_replacement(sent_object, stored_object, path, options)
+        return WriteDraft(patched_body, path, options, stored_object, served_object)
 
-    def _apply(
+    def _read_apply(
         self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
-    ) -> PreparedWrite:
+    ) -> WriteDraft:
         config = serialization.with_kind(body.value, path)
         apply.check_applied_config(config, path.resource.merge_schema(path.version))
         stored_object = self._objects.get(_key(path))
@@ -237,18 +268,8 @@ class WriteHandler:
         )
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
         result = apply.apply_configuration(live_object, _writable_fields(config, path), author, accessors, force=force)
-        if stored_object is None:
-            decoded_object = serialization.decode_body_object(
-                _without_server_fields(serialization.RequestBody(result.obj, body.faults), path), path, options
-            )
-            if uid := result.obj["metadata"].get("uid"):
-                message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
-                raise resources.conflict_error(path.served_kind, path.name, message)
-            return self._prepare_creation(decoded_object, path, options, result.managed_fields)
-        sent_object = serialization.decode_body_object(
-            serialization.RequestBody(result.obj, body.faults), path, options
-        )
-        return self._prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
+        applied_body = serialization.RequestBody(result.obj, body.faults)
+        return WriteDraft(applied_body, path, options, stored_object, None, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options = parse_delete_options(request, serialization.read_body(request).value)
@@ -269,17 +290,31 @@ class WriteHandler:
         return Response(200, status, _propagation_warnings(options, path))
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
+        options, selected_objects = self.select_for_deletion(request, path)
+        for obj in selected_objects:
+            self.delete_selected(obj, options, path)
+        return self.deletion_response(selected_objects, path)
+
+    def select_for_deletion(
+        self, request: ApiRequest, path: resources.ResourcePath
+    ) -> tuple[DeleteOptions, Sequence[Obj]]:
+        """Return the options and the selected objects of a deletecollection request. Raises StatusError on failure."""
         if not path.resource.supports_deletecollection:
             raise method_not_allowed_error()
         options = parse_delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.served_kind)
         objs = self._objects.list(path.served_kind.constant, path.namespace or None)
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
-        deleted_objects = selected_objects[: limit_of(request) or None]
-        for obj in deleted_objects:
-            key = key_of(obj)
-            _check_preconditions(options, obj, path, key.name)
-            self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
+        return options, selected_objects[: limit_of(request) or None]
+
+    def delete_selected(self, obj: Obj, options: DeleteOptions, path: resources.ResourcePath) -> None:
+        """Delete one object of a deletecollection request. Raises StatusError on failure."""
+        key = key_of(obj)
+        _check_preconditions(options, obj, path, key.name)
+        self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
+
+    def deletion_response(self, deleted_objects: Sequence[Obj], path: resources.ResourcePath) -> Response:
+        """Return the response to a deletecollection request."""
         return Response(200, serialization.full_object_list(deleted_objects, path, {}))
 
     # --- steps of a write ---
@@ -395,6 +430,15 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
 def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:
     if path.resource.guard is not None:
         path.resource.guard(options.user, obj, old)
+
+
+def _check_creation(draft: WriteDraft, metadata: Mapping[str, Any]) -> None:
+    if draft.managed_fields is None:
+        if metadata.get("resourceVersion") and not draft.options.dry_run:
+            raise bad_request("resourceVersion should not be set on objects to be created")
+    elif uid := draft.body.value["metadata"].get("uid"):
+        message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        raise resources.conflict_error(draft.path.served_kind, draft.path.name, message)
 
 
 def _key(path: resources.ResourcePath) -> Key:

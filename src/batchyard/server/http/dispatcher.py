@@ -250,14 +250,12 @@ class RequestDispatcher:
         on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(
-        self,
-        finish: _ResponseFinisher,
-        response: api_request.Response | api_request.StreamingResponse,
-        measurement: _RequestMeasurement,
+        self, finish: _ResponseFinisher, response: api_request.StartedResponse, measurement: _RequestMeasurement
     ) -> None:
         """Send a deferred response once the current store revision is durable: the response may contain its changes."""
-        started_response = encode_body(response) if isinstance(response, api_request.Response) else response
-        self._commit.when_durable(self._revision(), partial(finish, started_response, measurement))
+        if isinstance(response, api_request.Response):
+            response = encode_body(response)
+        self._commit.when_durable(self._revision(), partial(finish, response, measurement))
 
     def _handle_request(self, request: api_request.ApiRequest) -> api_request.AnyResponse:
         try:

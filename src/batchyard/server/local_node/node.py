@@ -346,6 +346,13 @@ class LocalNodeComponents:
             return None
         return self.container_runtime.gateway, pod_listener
 
+    def create_pod_network_socket(self) -> socket.socket | None:
+        """Return a new TCP socket in the pod network; None without a pod network. Raises OSError on failure."""
+        if not self.container_runtime.features.get("podNetwork"):
+            return None
+        with PodNetworkConnection(self._folder) as network:
+            return network.create_tcp_socket()
+
     def close(self) -> None:
         """Stop the platform's components of this node. Running containers keep running."""
         self._name_server_task.cancel()

@@ -18,8 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from batchyard.api.meta import Key
+from batchyard.api.scheme import SERVICE_ACCOUNT
 from batchyard.api.times import to_datetime
-from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
+from batchyard.apiserver.auth.tokens import ISSUER, TokenIssuer
+from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant
+from batchyard.interfaces.client import Reader
+from batchyard.kubelet.local.errors import InputError
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.platform.data_dir import write_private
 
@@ -253,3 +258,19 @@ def _load_certificate(path: Path) -> x509.Certificate:
 
 def _encode_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
+
+
+# ServiceAccount tokens for the projected volumes of pods.
+
+
+def issue_pod_token(
+    issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int
+) -> str:
+    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError if the ServiceAccount is missing.
+
+    If `audience` is empty, the token is for the API server.
+    """
+    stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
+    if stored_account is None:
+        raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
+    return issuer.issue_account_token(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)

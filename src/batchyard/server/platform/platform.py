@@ -14,7 +14,7 @@ from batchyard.admission_plugins.service_accounts import default_service_account
 from batchyard.api import well_known
 from batchyard.api.custom_kinds import DEFINITION, FINALIZER
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_status
-from batchyard.api.scheme import CLUSTER, FILE_KINDS, KINDS, LEASE, SERVICE_ACCOUNT, ServedKind
+from batchyard.api.scheme import CLUSTER, FILE_KINDS, KINDS, LEASE, ServedKind
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import (
     API_SERVICE,
@@ -26,7 +26,7 @@ from batchyard.apiserver.api_services import (
 from batchyard.apiserver.apply import InProcessFieldManager
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.auth.security import ServerSecurity, build_security
-from batchyard.apiserver.auth.tokens import ISSUER, ExternalTokens, TokenIssuer
+from batchyard.apiserver.auth.tokens import ExternalTokens, TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.certificates.controller import CertificateController
 from batchyard.apiserver.certificates.requests import CertificateRequests
@@ -36,7 +36,7 @@ from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILE
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.openapi_definitions import platform_definition
 from batchyard.apiserver.resources import Resource, Resources
-from batchyard.apiserver.server import ApiServer, AuditedRequest, Auditor, discard_audit
+from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.subresources.queueing import WhyHandler, decisions_resource, with_forecasts
 from batchyard.apiserver.virtual_resources import events_resource
@@ -63,7 +63,6 @@ from batchyard.interfaces.client import (
 )
 from batchyard.interfaces.containers import Containers
 from batchyard.interfaces.controller import Kernel
-from batchyard.kubelet.local.errors import InputError
 from batchyard.kubelet.simulated.containers import SimulatedContainers
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
@@ -85,7 +84,7 @@ from batchyard.server.metrics import ObservedPlatform
 from batchyard.server.platform.aggregation import Aggregation
 from batchyard.server.platform.clock_control import CLOCK_PATH, ClockControl
 from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
-from batchyard.server.platform.credentials import CertificateAuthority, SigningKey
+from batchyard.server.platform.credentials import CertificateAuthority, SigningKey, issue_pod_token
 from batchyard.server.platform.data_dir import (
     DEFAULT_KUEUE_VERSION,
     FORECASTS_FILE,
@@ -227,24 +226,9 @@ def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
-# ServiceAccount tokens for the projected volumes of pods.
-
-
-def issue_pod_token(
-    issuer: TokenIssuer, reader: Reader, namespace: str, account: str, audience: str, lifetime: int
-) -> str:
-    """Issue a ServiceAccount token, valid for `lifetime` seconds. Raises InputError if the ServiceAccount is missing.
-
-    If `audience` is empty, the token is for the API server.
-    """
-    stored_account = reader.get(Key(SERVICE_ACCOUNT, namespace, account))
-    if stored_account is None:
-        raise InputError(f'failed to fetch token: serviceaccounts "{account}" not found')
-    return issuer.issue_account_token(stored_account, None, (audience or ISSUER,), issuer.clock() + lifetime * SECOND)
-
-
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
+    from batchyard.server.platform.webhooks import GateConnection
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
@@ -254,6 +238,8 @@ class EmbeddedPlatform:
 
     It must be created within the asyncio loop that runs it.
     """
+
+    _gate: "GateConnection | None" = None
 
     def __init__(
         self,
@@ -302,7 +288,7 @@ class EmbeddedPlatform:
         self._local = None
         if local_settings is not None:
             self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
-        self._runtime, self._folder = options.runtime, options.folder
+        self._runtime, self._folder, self._controllers = options.runtime, options.folder, options.controllers
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
@@ -353,13 +339,18 @@ class EmbeddedPlatform:
         self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
+        self._store.listen(AdmissionSwitch(server, client, partial(self._load_gate, server, resources)).observe)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
 
-    def _pods_denial_reason(self) -> str:
-        return "" if self._local is None else self._local.pods_denial_reason
+    def _load_gate(self, server: ApiServer, resources: Resources) -> "GateConnection":
+        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415 - rarely needed
+
+        parts = server, self._client, resources, self._kernel, self._local, self._controllers, self._metrics.requests
+        self._gate = connect_gate(GatePlatform(*parts))
+        return self._gate
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock
@@ -426,6 +417,8 @@ class EmbeddedPlatform:
             self._local.close()
         if self._spans is not None:
             await self._spans.close()
+        if self._gate is not None:
+            self._gate.webhook_client.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()
@@ -494,7 +487,7 @@ class EmbeddedPlatform:
         if stored_cluster is None:
             self._create_missing(initial_objects(cluster))
         elif stored_cluster["spec"] != cluster["spec"]:
-            self._client.submit([Update(with_spec_of(stored_cluster, cluster))], _check_success)
+            self._client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
     def pod_network_listener(self) -> tuple[str, socket.socket] | None:
         """Return the address and bound socket for serving the API in the pod network; None if there is no socket."""
@@ -516,12 +509,12 @@ class EmbeddedPlatform:
             object_write = (
                 Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
             )
-            self._client.submit([object_write], _check_success)
+            self._client.submit_directly([object_write], _check_success)
 
     def _create_missing(self, objects: Iterable[Obj]) -> None:
         for obj in objects:
             if self._client.get(key_of(obj)) is None:
-                self._client.submit([Create(obj)], _check_success)
+                self._client.submit_directly([Create(obj)], _check_success)
 
 
 def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":

@@ -1,0 +1,1 @@
+"""Admission of write requests by webhooks and policies that users install."""

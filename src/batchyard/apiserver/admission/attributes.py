@@ -1,0 +1,60 @@
+"""The attributes of a write request that admission webhooks and policies see."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from batchyard.api.scheme import NAMESPACE
+from batchyard.apiserver.request import UserInfo
+from batchyard.apiserver.resources import ResourcePath
+
+CREATE: Final = "CREATE"
+UPDATE: Final = "UPDATE"
+DELETE: Final = "DELETE"
+CONNECT: Final = "CONNECT"
+
+
+class AdmissionAttributes(NamedTuple):
+    """One write request. Source: k8s.io/apiserver, pkg/admission/attributes.go."""
+
+    operation: str
+    #: The resource, its requested version, the subresource, the Namespace ("" if none), and the name ("" if generated).
+    path: ResourcePath
+    #: The new object in the version of the request; None for DELETE.
+    obj: Mapping[str, Any] | None
+    #: The stored object in the version of the request; None for CREATE.
+    old_object: Mapping[str, Any] | None
+    #: CreateOptions, UpdateOptions, PatchOptions or DeleteOptions with their kind and apiVersion.
+    options: Mapping[str, Any]
+    user: UserInfo
+    dry_run: bool
+
+
+def request_kind(path: ResourcePath) -> tuple[str, str, str]:
+    """Return group, version and kind of the object in a request, such as those of a Scale for `scale`."""
+    if path.handlers is not None:
+        return path.handlers.group, path.handlers.version, path.handlers.kind
+    return path.served_kind.group, path.version, path.served_kind.kind
+
+
+def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, Any]:
+    """Return the fields of an AdmissionRequest without uid and objects, for an object in a version of the resource.
+
+    Source: k8s.io/apiserver, pkg/admission/plugin/webhook/request/admissionreview.go.
+    """
+    path, (group, kind_version, kind) = attributes.path, request_kind(attributes.path)
+    served_kind = path.served_kind
+    has_own_kind = path.handlers is not None
+    fields: dict[str, Any] = {
+        "kind": {"group": group, "version": kind_version if has_own_kind else version, "kind": kind},
+        "resource": {"group": served_kind.group, "version": version, "resource": served_kind.plural},
+        "subResource": path.subresource,
+        "requestKind": {"group": group, "version": kind_version, "kind": kind},
+        "requestResource": {"group": served_kind.group, "version": path.version, "resource": served_kind.plural},
+        "requestSubResource": path.subresource,
+        "name": path.name,
+        "namespace": path.namespace or (path.name if served_kind.constant == NAMESPACE else ""),
+        "operation": attributes.operation,
+        "userInfo": attributes.user.to_json(),
+    }
+    fields = {field: value for field, value in fields.items() if value}
+    return {**fields, "dryRun": attributes.dry_run, "options": attributes.options or None}

@@ -1,0 +1,137 @@
+"""Calls of real HTTPS servers: certificates, errors in Go's words, timeouts and limits."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchyard.apiserver.admission.pipeline import TimedReply
+from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookRequest
+from batchyard.apiserver.admission.services import EndpointAddress
+from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, WebhookClient
+from hook_server import HookCertificates, HookServer
+
+
+def echo(path: str, review: Mapping[str, Any]) -> Mapping[str, Any] | tuple[int, bytes]:
+    """The review itself; an error or a delay for special paths."""
+    if path.startswith("/code-"):
+        return int(path.removeprefix("/code-")), b"broken"
+    if path == "/slow":
+        time.sleep(1.5)
+    return review
+
+
+def call(
+    *configs: Mapping[str, Any], seconds: float = 10, resolve: Callable[[str, str, int], EndpointAddress] | None = None
+) -> Sequence[TimedReply]:
+    """The replies to simultaneous calls."""
+
+    async def run() -> Sequence[TimedReply]:
+        loop, replies = asyncio.get_running_loop(), list[TimedReply]()
+        done = asyncio.Event()
+
+        def receive(reply: TimedReply) -> None:
+            replies.append(reply)
+            if len(replies) == len(configs):
+                done.set()
+
+        def refuse(namespace: str, name: str, port: int) -> EndpointAddress:
+            raise WebhookCallError(f'no endpoints available for service "{name}"')
+
+        client = WebhookClient(loop, lambda work: work(), resolve or refuse, socket.socket)
+        for config in configs:
+            client.call(WebhookRequest("a", config, int(seconds), b'{"a": 1}'), seconds, receive)
+        await done.wait()
+        client.close()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        for _ in range(5):  # the transports close in callbacks of the loop
+            await asyncio.sleep(0)
+        return replies
+
+    return asyncio.run(run())
+
+
+def error_of(config: Mapping[str, Any], seconds: float = 10) -> str:
+    """The text of a failed call."""
+    [reply] = call(config, seconds=seconds)
+    assert isinstance(reply.reply, WebhookCallError), reply
+    return str(reply.reply)
+
+
+def test_review_is_posted_with_the_timeout(tmp_path: Path) -> None:
+    certificates = HookCertificates(tmp_path)
+    with HookServer(certificates, echo) as server:
+        [reply] = call({"url": f"{server.url}/x", "caBundle": certificates.bundle})
+    assert reply.reply == b'{"a": 1}'
+    assert server.asked == [("/x?timeout=10s", {"a": 1})]
+
+
+def test_service_is_called_by_its_dns_name(tmp_path: Path) -> None:
+    certificates = HookCertificates(tmp_path, "hooks.team.svc")
+    service = {"namespace": "team", "name": "hooks", "path": "x", "port": 8443}
+    with HookServer(certificates, echo) as server:
+        address = EndpointAddress("127.0.0.1", server.port)
+        config = {"service": service, "caBundle": certificates.bundle}
+        [reply] = call(config, resolve=lambda _namespace, _name, _port: address)
+        assert reply.reply == b'{"a": 1}'
+        url = "https://hooks.team.svc:8443/x?timeout=10s"
+        assert error_of(config) == f'Post "{url}": no endpoints available for service "hooks"'
+    assert server.asked == [("/x?timeout=10s", {"a": 1})]
+
+
+def test_certificates_are_verified(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    certificates, other = HookCertificates(tmp_path), HookCertificates(tmp_path / "other")
+    with HookServer(certificates, echo) as server:
+        start = f'Post "{server.url}/?timeout=10s": tls: failed to verify certificate: x509: '
+        text = error_of({"url": server.url, "caBundle": other.bundle})
+        assert text == f"{start}certificate signed by unknown authority"
+        local = {"url": server.url.replace("127.0.0.1", "localhost"), "caBundle": certificates.bundle}
+        assert error_of(local).endswith("x509: certificate is not valid for localhost")
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (404, "the server could not find the requested resource"),
+        (500, 'an error on the server ("broken") has prevented the request from succeeding'),
+    ],
+)
+def test_error_response_has_text_of_client_go(tmp_path: Path, code: int, text: str) -> None:
+    certificates = HookCertificates(tmp_path)
+    with HookServer(certificates, echo) as server:
+        [reply] = call({"url": f"{server.url}/code-{code}", "caBundle": certificates.bundle})
+    assert isinstance(reply.reply, WebhookCallError)
+    assert (str(reply.reply), reply.reply.code) == (text, code)
+
+
+def test_slow_webhook_exceeds_its_deadline(tmp_path: Path) -> None:
+    certificates = HookCertificates(tmp_path)
+    with HookServer(certificates, echo) as server:
+        text = error_of({"url": f"{server.url}/slow", "caBundle": certificates.bundle}, seconds=1)
+        assert text == f'Post "{server.url}/slow?timeout=1s": context deadline exceeded'
+
+
+def test_closed_port_refuses_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    text = error_of({"url": f"https://127.0.0.1:{port}/x"})
+    assert text == (
+        f'Post "https://127.0.0.1:{port}/x?timeout=10s": dial tcp 127.0.0.1:{port}: connect: connection refused'
+    )
+
+
+def test_connections_are_reused_and_calls_in_flight_bounded(tmp_path: Path) -> None:
+    certificates = HookCertificates(tmp_path)
+    with HookServer(certificates, echo) as server:
+        config = {"url": server.url, "caBundle": certificates.bundle}
+        count = CALLS_IN_FLIGHT_MAX + 6
+        replies = call(*[config] * count, seconds=30)
+        assert [reply.reply for reply in replies] == [b'{"a": 1}'] * count
+        assert len(server.connections) <= CALLS_IN_FLIGHT_MAX
