@@ -41,6 +41,10 @@ ROOTS: Final = (
     *("discovery.v1.EndpointSlice", "node.v1.RuntimeClass", "meta.v1.DeleteOptions", "meta.v1.Status"),
     "admissionregistration.v1.MutatingWebhookConfiguration",
     "admissionregistration.v1.ValidatingWebhookConfiguration",
+    "admissionregistration.v1.MutatingAdmissionPolicy",
+    "admissionregistration.v1.MutatingAdmissionPolicyBinding",
+    "admissionregistration.v1.ValidatingAdmissionPolicy",
+    "admissionregistration.v1.ValidatingAdmissionPolicyBinding",
 )
 #: Types whose encoding differs from their Go declaration; the decoder implements them.
 WIRE_TYPES: Final = {
