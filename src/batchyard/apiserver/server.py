@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
+from batchyard.apiserver.admission.attributes import PolicyLoader
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
@@ -124,7 +125,9 @@ class ApiServer:
         auth_filters: AuthFilters,
         audit: Auditor = discard_audit,
     ) -> None:
-        self._write_handler = write.WriteHandler(objects, now)
+        #: The admission policies; `observe` must receive all object changes.
+        self.policy_loader = PolicyLoader(objects, resources, auth_filters.authorizer)
+        self._write_handler = write.WriteHandler(objects, now, self.policy_loader)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
         self._auth_filters = auth_filters

@@ -18,6 +18,7 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver import apply, resources, serialization
+from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes, PolicyLoader
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.json_patch import json_patch_strict_errors
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
@@ -129,9 +130,12 @@ _encode_json: Final = msgspec.json.Encoder().encode
 class WriteHandler:
     """The handler of write requests for all kinds."""
 
-    def __init__(self, objects: resources.ApiObjectStore, now: Callable[[], Instant]) -> None:
+    def __init__(
+        self, objects: resources.ApiObjectStore, now: Callable[[], Instant], policies: PolicyLoader | None = None
+    ) -> None:
         self._objects = objects
         self._now = now
+        self._policies = policies
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
@@ -159,6 +163,8 @@ class WriteHandler:
                 prepared_write = self._patch(request, path)
             case _:
                 raise method_not_allowed_error()
+        if self._policies is not None and self._policies.policies is not None:
+            prepared_write = self._apply_policies(prepared_write, self._policies, request, path)
         if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared_write
@@ -254,19 +260,20 @@ class WriteHandler:
         options = parse_delete_options(request, serialization.read_body(request).value)
         stored_object = self._get_stored(path)
         _check_preconditions(options, stored_object, path, path.name)
+        warnings = self._validate_deletion(stored_object, options, request, path)
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
-            return Response(200, _render(result, path), _propagation_warnings(options, path))
+            return Response(200, _render(result, path), (*_propagation_warnings(options, path), *warnings))
         if path.resource.returns_deleted_object:
             revision = None if options.dry_run else str(self._objects.revision)
             last_state = with_metadata(result, resourceVersion=revision) if revision else result
-            return Response(200, _render(last_state, path), _propagation_warnings(options, path))
+            return Response(200, _render(last_state, path), (*_propagation_warnings(options, path), *warnings))
         deleted_details = {
             **resources.object_details(path.served_kind, path.name),
             "uid": stored_object["metadata"]["uid"],
         }
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
-        return Response(200, status, _propagation_warnings(options, path))
+        return Response(200, status, (*_propagation_warnings(options, path), *warnings))
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         if not path.resource.supports_deletecollection:
@@ -279,10 +286,39 @@ class WriteHandler:
         for obj in deleted_objects:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
+            self._validate_deletion(obj, options, request, path._replace(name=key.name, namespace=key.namespace))
             self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
         return Response(200, serialization.full_object_list(deleted_objects, path, {}))
 
     # --- steps of a write ---
+
+    def _apply_policies(
+        self, prepared: PreparedWrite, loader: PolicyLoader, request: ApiRequest, path: resources.ResourcePath
+    ) -> PreparedWrite:
+        """Return a prepared write as admission policies change it. Raises StatusError if a policy denies it."""
+        options, target = parse_write_options(request, _patch_type(request)), path._replace(name=prepared.name)
+        stored = None if isinstance(prepared.write, Create) else self._get_stored(target)
+        attributes = _admission_attributes(prepared, stored, target, options)
+        changed_object = loader.mutate(attributes)
+        if changed_object is not attributes.obj:
+            sent_object = serialization.decode_body_object(
+                serialization.RequestBody(changed_object, ()), target, options._replace(field_validation="Strict")
+            )
+            if stored is None:
+                managed_fields = prepared.write.obj["metadata"].get("managedFields") or ()
+                prepared = self._prepare_creation(sent_object, target, options, managed_fields)
+            else:
+                assert not isinstance(prepared.write, Create), "a create has no stored object"
+                prepared = self._prepare_replacement(
+                    sent_object, stored, target, options, prepared.write.managed_fields
+                )._replace(code=prepared.code)
+        # Policies validate the object as the built-in admission plugins complete it.
+        admitted = self._objects.attempt(prepared.write, dry_run=True).obj if loader.validates else None
+        if admitted is None:
+            return prepared
+        verdict = loader.validate(_admission_attributes(prepared, stored, target, options, admitted))
+        warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
+        return prepared._replace(warnings=warnings, annotations=annotations)
 
     def _prepare_creation(
         self,
@@ -362,6 +398,16 @@ class WriteHandler:
         )
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, base_version, pod_review.annotations)
 
+    def _validate_deletion(
+        self, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
+    ) -> tuple[str, ...]:
+        """Return the warnings of admission policies about a deletion. Raises StatusError if a policy denies it."""
+        if self._policies is None or not self._policies.validates:
+            return ()
+        fields = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        attributes = AdmissionAttributes(DELETE, path, None, _render(obj, path), fields, request.user, options.dry_run)
+        return self._policies.validate(attributes).warnings
+
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
         return resources.execute_write(self._objects, write, path.served_kind, name, dry_run=dry_run)
 
@@ -388,6 +434,25 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
     except StatusError as error:
         error.annotations = annotations
         raise
+
+
+def _admission_attributes(
+    prepared: PreparedWrite,
+    stored_object: Obj | None,
+    path: resources.ResourcePath,
+    options: WriteOptions,
+    admitted_object: Obj | None = None,
+) -> AdmissionAttributes:
+    """Return the attributes of a prepared write; `admitted_object` is its object after the built-in plugins."""
+    operation = CREATE if stored_object is None else UPDATE
+    fields = {"kind": f"{operation.capitalize()}Options", "apiVersion": "meta.k8s.io/v1"}
+    fields |= {"fieldManager": options.manager} if options.manager else {}
+    new, old = _render(admitted_object or prepared.write.obj, path), stored_object and _render(stored_object, path)
+    return AdmissionAttributes(operation, path, new, old, fields, options.user, options.dry_run)
+
+
+def _patch_type(request: ApiRequest) -> str:
+    return serialization.content_type_of(request) if request.method == "PATCH" else ""
 
 
 def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:

@@ -1,0 +1,454 @@
+"""CEL expressions of admission policies: compilation, lazy variables, the authorizer, and Kubernetes' error messages.
+
+The CEL library knows neither lazy map values nor the types `Object` and `JSONPatch`. An expression is therefore checked
+with typed variables first, and then compiled in a rewritten form: `variables.x` becomes a function call, and an object
+literal becomes a map that records the name of its type. Source: k8s.io/apiserver, pkg/admission/plugin/cel.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from cel_expr_python import cel
+from cel_expr_python.ext.ext_bindings import ExtBindings
+from cel_expr_python.ext.ext_encoders import ExtEncoders
+from cel_expr_python.ext.ext_math import ExtMath
+from cel_expr_python.ext.ext_optional import ExtOptional
+from cel_expr_python.ext.ext_strings import ExtStrings
+
+from batchyard.api.validation.rules import dns_label_errors, dns_subdomain_errors
+from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
+from batchyard.apiserver.crd.rules import RuleBudget, input_size, iteration_depth, kubernetes_functions
+from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, service_account_username
+
+BUDGET_EXCEEDED: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
+OBJECT_TYPE, PATCH_TYPE = "Object", "JSONPatch"
+#: The key under which the map of an object literal records the name of its type.
+TYPE_KEY: Final = "@type"
+VARIABLE_PREFIX: Final = "variables."
+_REQUEST_RESOURCE: Final = "authorizer.requestResource"
+
+# The text of expressions: tokens, and the rewriting of variables and object literals.
+
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+|//[^\n]*)
+    |(?P<string>[bB]?[rR](?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\n]*"|'[^'\n]*')
+      |[bB]?(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
+    |(?P<name>[A-Za-z_]\w*|`[^`\n]*`)
+    |(?P<number>0[xX][0-9a-fA-F]+u?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?u?)
+    |(?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class ExpressionToken(NamedTuple):
+    """A token of a CEL expression: its kind (a group of the pattern), its text and its position in characters."""
+
+    kind: str
+    text: str
+    start: int
+
+
+def tokens_of(expression: str) -> list[ExpressionToken]:
+    """Return the tokens of a CEL expression in order, with white space and comments."""
+    return [ExpressionToken(str(match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(expression)]
+
+
+def rewrite_expression(expression: str, variable_names: Sequence[str] = ()) -> str:
+    """Return an expression in which literals of Object and JSONPatch are maps, and the named variables function calls.
+
+    `Object.spec{replicas: 1}` becomes `{"@type": "Object.spec", "replicas": 1}`, and `variables.x` `variables.x()`.
+    """
+    tokens = tokens_of(expression)
+    significant_indices = [index for index, token in enumerate(tokens) if token.kind != "space"]
+    texts = [token.text for token in tokens]
+    next_index = dict(pairwise(significant_indices))
+    #: For each open bracket, whether it belongs to an object literal.
+    is_literal_open: list[bool] = []
+    previous_text = ""
+    for index in significant_indices:
+        token = tokens[index]
+        if token.kind == "name" and previous_text != ".":
+            _rewrite_name(tokens, texts, next_index, index, variable_names)
+        if is_literal_open and is_literal_open[-1] and token.kind == "name" and previous_text in {"{", ",", "?"}:
+            texts[index] = msgspec.json.encode(token.text.strip("`")).decode()
+        if token.text in {"{", "(", "["}:
+            is_literal_open.append(TYPE_KEY in texts[index])
+        elif token.text in {"}", ")", "]"}:
+            del is_literal_open[-1:]
+        previous_text = token.text
+    return "".join(texts)
+
+
+def _rewrite_name(
+    tokens: Sequence[ExpressionToken],
+    texts: list[str],
+    next_index: Mapping[int, int],
+    index: int,
+    variable_names: Sequence[str],
+) -> None:
+    """Rewrite the qualified name that begins at a token, if it names a variable or the type of an object literal."""
+    indices, names = [index], [tokens[index].text]
+    while (dot := next_index.get(indices[-1])) is not None and tokens[dot].text == ".":
+        member = next_index.get(dot)
+        if member is None or tokens[member].kind != "name":
+            break
+        indices += (dot, member)
+        names.append(tokens[member].text)
+    following = next_index.get(indices[-1])
+    if names[0] == "variables" and len(names) > 1 and names[1] in variable_names:
+        texts[indices[2]] += "()"
+    elif names[0] in {OBJECT_TYPE, PATCH_TYPE} and following is not None and tokens[following].text == "{":
+        for each in indices:
+            texts[each] = ""
+        type_name = msgspec.json.encode(".".join(names)).decode()
+        first_field = next_index.get(following)
+        is_empty = first_field is None or tokens[first_field].text == "}"
+        texts[following] = f'{{"{TYPE_KEY}": {type_name}{"" if is_empty else ", "}'
+
+
+# The authorizer, as an extension of the CEL library. Its values are JSON texts, because functions of the library can
+# return only values of CEL. Source: k8s.io/apiserver, pkg/cel/library/authz.go.
+
+
+_T: Final = cel.Type
+_TYPE_NAMES: Final = {
+    each: _T.AbstractType(f"kubernetes.authorization.{each}")
+    for each in ("Authorizer", "PathCheck", "GroupCheck", "ResourceCheck", "Decision")
+}
+_decode_json: Final = msgspec.json.decode
+
+
+def _encode_check(**fields: Any) -> str:
+    return msgspec.json.encode(fields).decode()
+
+
+def _with_field(name: str) -> Callable[[str, str], str]:
+    return lambda check, value: _encode_check(**{**_decode_json(check), name: value})
+
+
+def _path_check(authorizer: str, path: str) -> str:
+    if not path.strip():
+        raise ValueError("path must not be empty")
+    return _encode_check(**_decode_json(authorizer), path=path)
+
+
+def _resource_check(group_check: str, resource: str) -> str:
+    if not resource.strip():
+        raise ValueError("resource must not be empty")
+    return _encode_check(**_decode_json(group_check), resource=resource)
+
+
+def _service_account(_authorizer: str, namespace: str, name: str) -> str:
+    if dns_subdomain_errors(name):
+        raise ValueError("Invalid service account name")
+    if dns_label_errors(namespace):
+        raise ValueError("Invalid service account namespace")
+    user = UserInfo(service_account_username(namespace, name), (*account_groups(namespace), AUTHENTICATED_GROUP))
+    return authorizer_value(user)
+
+
+def authorizer_value(user: UserInfo) -> str:
+    """Return the value of `authorizer` for a user."""
+    return _encode_check(user=user.name, groups=user.groups)
+
+
+def request_resource_value(user: UserInfo, attributes: RequestAttributes) -> str:
+    """Return the value of `authorizer.requestResource` for a request."""
+    fields = {field: getattr(attributes, field) for field in ("group", "resource", "subresource", "namespace", "name")}
+    return _encode_check(user=user.name, groups=user.groups, **fields)
+
+
+def _decide_check(authorizer: Authorizer, check: str, verb: str) -> str:
+    fields = _decode_json(check)
+    user = UserInfo(fields.pop("user"), tuple(fields.pop("groups")))
+    fields.pop("fieldSelector", None)
+    fields.pop("labelSelector", None)
+    decision = authorizer.decide(RequestAttributes(user, verb, **fields))
+    return _encode_check(allowed=decision.allowed, reason=decision.reason)
+
+
+def _authorizer_functions(authorizer: Authorizer) -> Iterator[tuple[str, list[str], str, Callable[..., Any]]]:
+    """Yield each function: name, types of the receiver and the parameters, type of the result, implementation."""
+    text = "string"
+    yield "path", ["Authorizer", text], "PathCheck", _path_check
+    yield "group", ["Authorizer", text], "GroupCheck", _with_field("group")
+    yield "serviceAccount", ["Authorizer", text, text], "Authorizer", _service_account
+    yield "resource", ["GroupCheck", text], "ResourceCheck", _resource_check
+    for name in ("subresource", "namespace", "name", "fieldSelector", "labelSelector"):
+        yield name, ["ResourceCheck", text], "ResourceCheck", _with_field(name)
+    # The receiver is a PathCheck or a ResourceCheck; the library cannot tell overloads for two such types apart.
+    yield "check", ["any", text], "Decision", lambda check, verb: _decide_check(authorizer, check, verb)
+    yield "errored", ["Decision"], "bool", lambda _decision: False
+    yield "error", ["Decision"], text, lambda _decision: ""
+    yield "allowed", ["Decision"], "bool", lambda decision: _decode_json(decision)["allowed"]
+    yield "reason", ["Decision"], text, lambda decision: _decode_json(decision)["reason"]
+
+
+def _authorizer_extension(authorizer: Authorizer, *, is_typed: bool) -> Any:
+    """Return the functions of the authorizer, with their types, or to run with texts as values."""
+    basic_types = {"string": _T.STRING, "bool": _T.BOOL, "any": _T.DYN}
+    types = {**(_TYPE_NAMES if is_typed else dict.fromkeys(_TYPE_NAMES, _T.STRING)), **basic_types}
+    functions = [
+        cel.FunctionDecl(
+            name, [cel.Overload(f"authorizer_{name}", types[result], [types[each] for each in parameters], True, run)]
+        )
+        for name, parameters, result, run in _authorizer_functions(authorizer)
+    ]
+    return cel.CelExtension("authorizer", functions)
+
+
+def _escape_pointer(text: str) -> str:
+    return text.replace("~", "~0").replace("/", "~1")
+
+
+@cache
+def _base_extensions() -> tuple[Any, ...]:
+    escape_key = cel.Overload("jsonpatch_escape", _T.STRING, [_T.STRING], False, _escape_pointer)
+    patch_extension = cel.CelExtension("jsonpatch", [cel.FunctionDecl("jsonpatch.escapeKey", [escape_key])])
+    return (
+        *(ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings()),
+        *(kubernetes_functions(), patch_extension),
+    )
+
+
+# Messages of the library in the words of cel-go, which Kubernetes uses.
+
+
+_LIBRARY_PREFIX: Final = re.compile(r"^[A-Z_]+: ")
+_LIBRARY_SUFFIX: Final = re.compile(r" \[[A-Z_]+\]$")
+_UNDECLARED_VARIABLE: Final = re.compile(r"undeclared reference to 'variables\.(\w+)' \(in container ''\)")
+_UNDECLARED_MEMBER: Final = re.compile(
+    r"ERROR: <input>:(\d+):(\d+): undeclared reference to '(\w+)((?:\.\w+)+)' \(in container ''\)\n"
+    r" \| ([^\n]*)\n \| (\.*)\^"
+)
+_EVALUATION_MESSAGES: Final = (
+    (re.compile(r'Key not found in map : "(.*)"', re.DOTALL), r"no such key: \1"),
+    (re.compile(r"No matching overloads found : .*", re.DOTALL), "no such overload"),
+    (re.compile(r"Applying SELECT to non-message type"), "no such overload"),
+    (re.compile(r"divide by zero"), "division by zero"),
+    (re.compile(r"modulus by zero"), "modulus by zero"),
+    (re.compile(r"Index error: index=(-?\d+) size=\d+"), r"index out of bounds: \1"),
+)
+
+
+def _compilation_message(error: RuntimeError) -> str:
+    """Return the message of a compilation error as cel-go formats it."""
+    text = _LIBRARY_SUFFIX.sub("", _LIBRARY_PREFIX.sub("", str(error)))
+    text = _UNDECLARED_VARIABLE.sub(r"undefined field '\1'", text)
+    return _UNDECLARED_MEMBER.sub(_undeclared_root_message, text)
+
+
+def _undeclared_root_message(match: re.Match[str]) -> str:
+    """Report the first name of an undeclared qualified name, as cel-go does."""
+    line, column, name, members, source, dots = match.groups()
+    shift = len(name) + len(members) - len(members.rpartition(".")[2]) - 1
+    start = max(int(column) - shift, 1)
+    text = f"undeclared reference to '{name}' (in container '')"
+    return f"ERROR: <input>:{line}:{start}: {text}\n | {source}\n | {dots[: len(dots) - shift]}^"
+
+
+def _evaluation_message(text: str) -> str:
+    for pattern, replacement in _EVALUATION_MESSAGES:
+        if pattern.fullmatch(text):
+            return pattern.sub(replacement, text)
+    return text
+
+
+_GO_TYPE_NAMES: Final = {
+    "NULL": "null_type",
+    "TIMESTAMP": "google.protobuf.Timestamp",
+    "DURATION": "google.protobuf.Duration",
+}
+
+
+def go_type_name(library_name: str) -> str:
+    """Return the name of a CEL type in messages of cel-go: `list(int)` for `LIST<INT>`."""
+    name, _, parameters = library_name.partition("<")
+    go_name = _GO_TYPE_NAMES.get(name, name.lower() if name.isupper() else name)
+    if not parameters:
+        return go_name
+    parts = ", ".join(go_type_name(each) for each in _split_parameters(parameters[:-1]))
+    return f"{go_name}({parts})"
+
+
+def _split_parameters(text: str) -> Iterator[str]:
+    depth, start = 0, 0
+    for index, character in enumerate(text):
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            yield text[start:index].strip()
+            start = index + 1
+    yield text[start:].strip()
+
+
+class CompiledPolicyExpression(NamedTuple):
+    """A compiled CEL expression of a policy; `error` is the reason if it does not compile, else ''."""
+
+    text: str
+    program: Any
+    error: str
+    #: The maximum nesting of iterations.
+    depth: int
+
+
+class PolicyEvaluationError(ValueError):
+    """A CEL expression cannot be evaluated; `is_over_budget` is true if the cost budget is exhausted."""
+
+    def __init__(self, message: str, *, is_over_budget: bool = False) -> None:
+        super().__init__(message)
+        self.is_over_budget = is_over_budget
+
+
+class PolicyInput(NamedTuple):
+    """The values that the expressions of a policy read for one request, and the budget that they share."""
+
+    #: The variables by name: object, oldObject, request, params, namespaceObject, authorizer.
+    variables: Mapping[str, Any]
+    budget: RuleBudget
+    #: The results of the policy's own variables that were evaluated already.
+    results: dict[str, Any]
+
+    def with_budget(self) -> "PolicyInput":
+        """Return the input with a new budget, and without results of variables."""
+        return PolicyInput(self.variables, RuleBudget(), {})
+
+
+class ExpressionScope:
+    """Compiles and evaluates the expressions of one policy over its variables, which are evaluated when first read."""
+
+    def __init__(self, authorizer: Authorizer, *, has_params: bool) -> None:
+        self._authorizer = authorizer
+        self._has_params = has_params
+        self._variables: dict[str, CompiledPolicyExpression] = {}
+        self._variable_types: dict[str, Any] = {}
+        self._checking_environments: dict[bool, Any] = {}
+        self._running_environment: Any = None
+        self._input: PolicyInput | None = None
+
+    def add_variable(self, name: str, text: str) -> str:
+        """Compile a variable, which may read the variables before it; return the error, or ''."""
+        compiled = self.compile(text, ())
+        self._variables[name] = compiled
+        self._variable_types[name] = _T.DYN if compiled.error else self._result_type(text)
+        self._checking_environments.clear()
+        self._running_environment = None
+        return compiled.error
+
+    def compile(
+        self, text: str, result_types: Sequence[str], *, with_authorizer: bool = True
+    ) -> CompiledPolicyExpression:
+        """Compile an expression whose result must have one of these types; no types allow any.
+
+        The types are named as in cel-go (`bool`, `string`, `null_type`), or `Object` and `list(JSONPatch)`.
+        """
+        try:
+            checked_program = self._checking_environment(with_authorizer=with_authorizer).compile(
+                rewrite_expression(text)
+            )
+        except RuntimeError as error:
+            return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
+        type_name = go_type_name(checked_program.return_type().name())
+        if result_types and not any(_has_result_type(type_name, each) for each in result_types):
+            expected_types = result_types[0] if len(result_types) == 1 else f"one of [{' '.join(result_types)}]"
+            return CompiledPolicyExpression(text, None, f"must evaluate to {expected_types} but got {type_name}", 0)
+        if self._running_environment is None:
+            self._running_environment = self._create_running_environment()
+        try:
+            program = self._running_environment.compile(rewrite_expression(text, tuple(self._variables)))
+        except RuntimeError as error:
+            return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
+        return CompiledPolicyExpression(text, program, "", iteration_depth(text))
+
+    def evaluate(self, expression: CompiledPolicyExpression, policy_input: PolicyInput) -> Any:
+        """Return the value of an expression. Raises PolicyEvaluationError if it fails or exceeds the cost budget."""
+        if expression.error:
+            raise PolicyEvaluationError(f"compilation error: {expression.error}")
+        outer_input, self._input = self._input, policy_input
+        try:
+            return self._run(expression, policy_input)
+        except ValueError as error:
+            if isinstance(error, PolicyEvaluationError) and error.is_over_budget:
+                raise
+            raise PolicyEvaluationError(f"expression '{expression.text}' resulted in error: {error}") from error
+        finally:
+            self._input = outer_input
+
+    def _run(self, expression: CompiledPolicyExpression, policy_input: PolicyInput) -> Any:
+        size = input_size(policy_input.variables if expression.depth else None)
+        if not policy_input.budget.spend(expression.depth, size):
+            raise PolicyEvaluationError(BUDGET_EXCEEDED, is_over_budget=True)
+        try:
+            result = expression.program.eval(data=policy_input.variables)
+        except RuntimeError as error:  # the iteration limit of the library, which stands for the cost limit of a call
+            if "teration budget" in str(error) or "teration limit" in str(error):
+                raise ValueError("operation cancelled: actual cost limit exceeded") from error
+            raise ValueError(str(error)) from error
+        if result.type() == _T.ERROR:
+            raise ValueError(_evaluation_message(str(result.plain_value()).partition(": ")[2]))
+        try:
+            return result.plain_value()
+        except TypeError as error:
+            raise ValueError("the value of an optional or of a type cannot be the result of an expression") from error
+
+    def _evaluate_variable(self, name: str) -> Any:
+        assert self._input is not None, "variables are evaluated only within an expression"
+        results = self._input.results
+        if name not in results:
+            variable = self._variables[name]
+            if variable.error:
+                raise ValueError(f'composited variable "{name}" fails to compile: {variable.error}')
+            try:
+                results[name] = self._run(variable, self._input)
+            except ValueError as error:
+                raise ValueError(f'composited variable "{name}" fails to evaluate: {error}') from error
+        return results[name]
+
+    def _result_type(self, text: str) -> Any:
+        return self._checking_environment(with_authorizer=True).compile(rewrite_expression(text)).return_type()
+
+    def _checking_environment(self, *, with_authorizer: bool) -> Any:
+        environment = self._checking_environments.get(with_authorizer)
+        if environment is None:
+            variables = {**self._input_types(), **self._variable_declarations()}
+            if with_authorizer:
+                variables["authorizer"] = _TYPE_NAMES["Authorizer"]
+                variables[_REQUEST_RESOURCE] = _TYPE_NAMES["ResourceCheck"]
+            extensions = [*_base_extensions(), _authorizer_extension(self._authorizer, is_typed=True)]
+            environment = cel.NewEnv(variables=variables, extensions=extensions)
+            self._checking_environments[with_authorizer] = environment
+        return environment
+
+    def _create_running_environment(self) -> Any:
+        variables = {**self._input_types(), "authorizer": _T.STRING, _REQUEST_RESOURCE: _T.STRING}
+        functions = [
+            cel.FunctionDecl(VARIABLE_PREFIX + name, [self._variable_overload(name)]) for name in self._variables
+        ]
+        extensions = [
+            *_base_extensions(),
+            _authorizer_extension(self._authorizer, is_typed=False),
+            cel.CelExtension("variables", functions),
+        ]
+        return cel.NewEnv(variables=variables, extensions=extensions)
+
+    def _variable_overload(self, name: str) -> Any:
+        return cel.Overload(f"variable_{name}", _T.DYN, [], False, lambda: self._evaluate_variable(name))
+
+    def _variable_declarations(self) -> Mapping[str, Any]:
+        return {VARIABLE_PREFIX + name: each for name, each in self._variable_types.items()}
+
+    def _input_types(self) -> dict[str, Any]:
+        names = ("object", "oldObject", "request", "namespaceObject", *(("params",) if self._has_params else ()))
+        return dict.fromkeys(names, _T.DYN)
+
+
+def _has_result_type(type_name: str, expected_type: str) -> bool:
+    if expected_type == OBJECT_TYPE:
+        return type_name.startswith(("map(", "dyn"))
+    if expected_type == f"list({PATCH_TYPE})":
+        return type_name.startswith(("list(", "dyn"))
+    return type_name == expected_type
