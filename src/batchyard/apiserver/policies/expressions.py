@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from cel_expr_python import cel
-from cel_expr_python.ext.ext_bindings import ExtBindings
-from cel_expr_python.ext.ext_encoders import ExtEncoders
-from cel_expr_python.ext.ext_math import ExtMath
 from cel_expr_python.ext.ext_optional import ExtOptional
 from cel_expr_python.ext.ext_strings import ExtStrings
 
@@ -29,6 +26,12 @@ OBJECT_TYPE, PATCH_TYPE = "Object", "JSONPatch"
 #: The key under which the map of an object literal records the name of its type.
 TYPE_KEY: Final = "@type"
 VARIABLE_PREFIX: Final = "variables."
+RESERVED_WORDS: Final = frozenset(
+    {
+        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import"),
+        *("let", "loop", "package", "namespace", "return", "var", "void", "while"),
+    }
+)
 _REQUEST_RESOURCE: Final = "authorizer.requestResource"
 
 # The text of expressions: tokens, and the rewriting of variables and object literals.
@@ -58,11 +61,14 @@ def tokens_of(expression: str) -> list[ExpressionToken]:
     return [ExpressionToken(str(match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(expression)]
 
 
-def rewrite_expression(expression: str, variable_names: Sequence[str] = ()) -> str:
-    """Return an expression in which literals of Object and JSONPatch are maps, and the named variables function calls.
+def rewrite_expression(expression: str, variable_names: Sequence[str] = (), *, with_patch_types: bool = False) -> str:
+    """Return an expression in which the named variables are function calls: `variables.x` becomes `variables.x()`.
 
-    `Object.spec{replicas: 1}` becomes `{"@type": "Object.spec", "replicas": 1}`, and `variables.x` `variables.x()`.
+    With `with_patch_types`, literals of Object and JSONPatch become maps: `Object.spec{replicas: 1}` becomes
+    `{"@type": "Object.spec", "replicas": 1}`.
     """
+    if "variables" not in expression and not with_patch_types:
+        return expression
     tokens = tokens_of(expression)
     significant_indices = [index for index, token in enumerate(tokens) if token.kind != "space"]
     texts = [token.text for token in tokens]
@@ -73,7 +79,7 @@ def rewrite_expression(expression: str, variable_names: Sequence[str] = ()) -> s
     for index in significant_indices:
         token = tokens[index]
         if token.kind == "name" and previous_text != ".":
-            _rewrite_name(tokens, texts, next_index, index, variable_names)
+            _rewrite_name(tokens, texts, next_index, index, variable_names, with_patch_types=with_patch_types)
         if is_literal_open and is_literal_open[-1] and token.kind == "name" and previous_text in {"{", ",", "?"}:
             texts[index] = msgspec.json.encode(token.text.strip("`")).decode()
         if token.text in {"{", "(", "["}:
@@ -90,6 +96,8 @@ def _rewrite_name(
     next_index: Mapping[int, int],
     index: int,
     variable_names: Sequence[str],
+    *,
+    with_patch_types: bool,
 ) -> None:
     """Rewrite the qualified name that begins at a token, if it names a variable or the type of an object literal."""
     indices, names = [index], [tokens[index].text]
@@ -102,7 +110,12 @@ def _rewrite_name(
     following = next_index.get(indices[-1])
     if names[0] == "variables" and len(names) > 1 and names[1] in variable_names:
         texts[indices[2]] += "()"
-    elif names[0] in {OBJECT_TYPE, PATCH_TYPE} and following is not None and tokens[following].text == "{":
+    elif (
+        with_patch_types
+        and names[0] in {OBJECT_TYPE, PATCH_TYPE}
+        and following is not None
+        and tokens[following].text == "{"
+    ):
         for each in indices:
             texts[each] = ""
         type_name = msgspec.json.encode(".".join(names)).decode()
@@ -163,7 +176,8 @@ def request_resource_value(user: UserInfo, attributes: RequestAttributes) -> str
     return _encode_check(user=user.name, groups=user.groups, **fields)
 
 
-def _decide_check(authorizer: Authorizer, check: str, verb: str) -> str:
+def _decide_check(authorizer: Authorizer | None, check: str, verb: str) -> str:
+    assert authorizer is not None, "only validation compiles expressions without an authorizer"
     fields = _decode_json(check)
     user = UserInfo(fields.pop("user"), tuple(fields.pop("groups")))
     fields.pop("fieldSelector", None)
@@ -172,7 +186,7 @@ def _decide_check(authorizer: Authorizer, check: str, verb: str) -> str:
     return _encode_check(allowed=decision.allowed, reason=decision.reason)
 
 
-def _authorizer_functions(authorizer: Authorizer) -> Iterator[tuple[str, list[str], str, Callable[..., Any]]]:
+def _authorizer_functions(authorizer: Authorizer | None) -> Iterator[tuple[str, list[str], str, Callable[..., Any]]]:
     """Yield each function: name, types of the receiver and the parameters, type of the result, implementation."""
     text = "string"
     yield "path", ["Authorizer", text], "PathCheck", _path_check
@@ -189,7 +203,7 @@ def _authorizer_functions(authorizer: Authorizer) -> Iterator[tuple[str, list[st
     yield "reason", ["Decision"], text, lambda decision: _decode_json(decision)["reason"]
 
 
-def _authorizer_extension(authorizer: Authorizer, *, is_typed: bool) -> Any:
+def _authorizer_extension(authorizer: Authorizer | None, *, is_typed: bool) -> Any:
     """Return the functions of the authorizer, with their types, or to run with texts as values."""
     basic_types = {"string": _T.STRING, "bool": _T.BOOL, "any": _T.DYN}
     types = {**(_TYPE_NAMES if is_typed else dict.fromkeys(_TYPE_NAMES, _T.STRING)), **basic_types}
@@ -210,10 +224,7 @@ def _escape_pointer(text: str) -> str:
 def _base_extensions() -> tuple[Any, ...]:
     escape_key = cel.Overload("jsonpatch_escape", _T.STRING, [_T.STRING], False, _escape_pointer)
     patch_extension = cel.CelExtension("jsonpatch", [cel.FunctionDecl("jsonpatch.escapeKey", [escape_key])])
-    return (
-        *(ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings()),
-        *(kubernetes_functions(), patch_extension),
-    )
+    return (*(ExtOptional(), ExtStrings(), kubernetes_functions(), patch_extension),)
 
 
 # Messages of the library in the words of cel-go, which Kubernetes uses.
@@ -321,7 +332,7 @@ class PolicyInput(NamedTuple):
 class ExpressionScope:
     """Compiles and evaluates the expressions of one policy over its variables, which are evaluated when first read."""
 
-    def __init__(self, authorizer: Authorizer, *, has_params: bool) -> None:
+    def __init__(self, authorizer: Authorizer | None, *, has_params: bool) -> None:
         self._authorizer = authorizer
         self._has_params = has_params
         self._variables: dict[str, CompiledPolicyExpression] = {}
@@ -340,15 +351,16 @@ class ExpressionScope:
         return compiled.error
 
     def compile(
-        self, text: str, result_types: Sequence[str], *, with_authorizer: bool = True
+        self, text: str, result_types: Sequence[str], *, with_authorizer: bool = True, with_patch_types: bool = False
     ) -> CompiledPolicyExpression:
         """Compile an expression whose result must have one of these types; no types allow any.
 
-        The types are named as in cel-go (`bool`, `string`, `null_type`), or `Object` and `list(JSONPatch)`.
+        The types are named as in cel-go (`bool`, `string`, `null_type`), or `Object` and `list(JSONPatch)`. With
+        `with_patch_types`, the expression can construct values of these two types.
         """
         try:
             checked_program = self._checking_environment(with_authorizer=with_authorizer).compile(
-                rewrite_expression(text)
+                rewrite_expression(text, with_patch_types=with_patch_types)
             )
         except RuntimeError as error:
             return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
@@ -359,7 +371,9 @@ class ExpressionScope:
         if self._running_environment is None:
             self._running_environment = self._create_running_environment()
         try:
-            program = self._running_environment.compile(rewrite_expression(text, tuple(self._variables)))
+            program = self._running_environment.compile(
+                rewrite_expression(text, tuple(self._variables), with_patch_types=with_patch_types)
+            )
         except RuntimeError as error:
             return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
         return CompiledPolicyExpression(text, program, "", iteration_depth(text))

@@ -23,7 +23,9 @@ from batchyard.apiserver.policies.expressions import (
 from batchyard.apiserver.request import StatusError
 
 APPLY_CONFIGURATION: Final = "ApplyConfiguration"
-_RESULT_TYPES: Final = {True: (OBJECT_TYPE,), False: (f"list({PATCH_TYPE})",)}
+JSON_PATCH: Final = "JSONPatch"
+#: The types that the expression of a mutation must have, by patch type.
+RESULT_TYPES: Final = {APPLY_CONFIGURATION: (OBJECT_TYPE,), JSON_PATCH: (f"list({PATCH_TYPE})",)}
 _PATCH_FIELDS: Final = ("op", "path", "from", "value")
 
 
@@ -36,9 +38,10 @@ class PolicyMutation(NamedTuple):
 
 def compile_mutation(mutation: Mapping[str, Any], scope: ExpressionScope) -> PolicyMutation:
     """Compile an item of `mutations`; errors are part of the compiled expression."""
-    is_apply = mutation.get("patchType") == APPLY_CONFIGURATION
-    definition = mutation.get("applyConfiguration" if is_apply else "jsonPatch") or {}
-    return PolicyMutation(scope.compile(definition.get("expression", ""), _RESULT_TYPES[is_apply]), is_apply)
+    is_apply = mutation["patchType"] == APPLY_CONFIGURATION
+    definition = mutation["applyConfiguration" if is_apply else "jsonPatch"]
+    result_types = RESULT_TYPES[mutation["patchType"]]
+    return PolicyMutation(scope.compile(definition["expression"], result_types, with_patch_types=True), is_apply)
 
 
 def mutate_object(

@@ -15,12 +15,7 @@ CONFIG_MAP_RULE = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["conf
 def policy(kind: str, name: str, rule: Mapping[str, Any] = CONFIG_MAP_RULE, **spec: Any) -> dict[str, Any]:
     """A policy of a kind (`Validating` or `Mutating`) for the resources of one rule."""
     whole_spec = {"matchConstraints": {"resourceRules": [rule]}, **spec}
-    return {
-        "apiVersion": API_VERSION,
-        "kind": f"{kind}AdmissionPolicy",
-        "metadata": {"name": name},
-        "spec": whole_spec,
-    }
+    return {"apiVersion": API_VERSION, "kind": f"{kind}AdmissionPolicy", "metadata": {"name": name}, "spec": whole_spec}
 
 
 def binding(kind: str, policy_name: str, **spec: Any) -> dict[str, Any]:

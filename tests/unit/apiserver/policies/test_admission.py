@@ -1,13 +1,7 @@
 """Admission policies on the write path of the API server."""
 
 from unit.apiserver.api import Api
-from unit.apiserver.policies.policy_objects import (
-    CONFIG_MAPS,
-    add_policy,
-    api_with_validation,
-    config_map,
-    policy,
-)
+from unit.apiserver.policies.policy_objects import CONFIG_MAPS, add_policy, api_with_validation, config_map, policy
 
 
 def test_false_validation_denies_request_with_message_of_kubernetes() -> None:
