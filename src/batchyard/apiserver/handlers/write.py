@@ -298,7 +298,7 @@ class WriteHandler:
         """Return a prepared write as admission policies change it. Raises StatusError if a policy denies it."""
         options, target = parse_write_options(request, _patch_type(request)), path._replace(name=prepared.name)
         stored = None if isinstance(prepared.write, Create) else self._get_stored(target)
-        attributes = _admission_attributes(prepared, stored, target, options)
+        attributes = _admission_attributes(prepared, stored, target, request)
         changed_object = loader.mutate(attributes)
         if changed_object is not attributes.obj:
             sent_object = serialization.decode_body_object(
@@ -316,7 +316,7 @@ class WriteHandler:
         admitted = self._objects.attempt(prepared.write, dry_run=True).obj if loader.validates else None
         if admitted is None:
             return prepared
-        verdict = loader.validate(_admission_attributes(prepared, stored, target, options, admitted))
+        verdict = loader.validate(_admission_attributes(prepared, stored, target, request, admitted))
         warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
         return prepared._replace(warnings=warnings, annotations=annotations)
 
@@ -440,15 +440,17 @@ def _admission_attributes(
     prepared: PreparedWrite,
     stored_object: Obj | None,
     path: resources.ResourcePath,
-    options: WriteOptions,
+    request: ApiRequest,
     admitted_object: Obj | None = None,
 ) -> AdmissionAttributes:
     """Return the attributes of a prepared write; `admitted_object` is its object after the built-in plugins."""
     operation = CREATE if stored_object is None else UPDATE
-    fields = {"kind": f"{operation.capitalize()}Options", "apiVersion": "meta.k8s.io/v1"}
-    fields |= {"fieldManager": options.manager} if options.manager else {}
+    kind = "Patch" if request.method == "PATCH" else operation.capitalize()
+    options: dict[str, Any] = {"kind": f"{kind}Options", "apiVersion": "meta.k8s.io/v1"}
+    options |= {name: request.query[name] for name in ("fieldManager", "fieldValidation") if request.query.get(name)}
+    options |= {"dryRun": ["All"]} if prepared.dry_run else {}
     new, old = _render(admitted_object or prepared.write.obj, path), stored_object and _render(stored_object, path)
-    return AdmissionAttributes(operation, path, new, old, fields, options.user, options.dry_run)
+    return AdmissionAttributes(operation, path, new, old, options, request.user, prepared.dry_run)
 
 
 def _patch_type(request: ApiRequest) -> str:

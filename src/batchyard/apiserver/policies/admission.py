@@ -13,7 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector
 from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes, forbidden_resource_error
-from batchyard.apiserver.crd.rules import RuleBudget
+from batchyard.apiserver.cel_library import RuleBudget
 from batchyard.apiserver.policies.expressions import (
     ExpressionScope,
     PolicyEvaluationError,

@@ -18,20 +18,19 @@ from cel_expr_python.ext.ext_strings import ExtStrings
 
 from batchyard.api.validation.rules import dns_label_errors, dns_subdomain_errors
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
-from batchyard.apiserver.crd.rules import RuleBudget, input_size, iteration_depth, kubernetes_functions
+from batchyard.apiserver.cel_library import (
+    BUDGET_EXCEEDED,
+    RuleBudget,
+    input_size,
+    iteration_depth,
+    kubernetes_functions,
+)
 from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, service_account_username
 
-BUDGET_EXCEEDED: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
 OBJECT_TYPE, PATCH_TYPE = "Object", "JSONPatch"
 #: The key under which the map of an object literal records the name of its type.
 TYPE_KEY: Final = "@type"
 VARIABLE_PREFIX: Final = "variables."
-RESERVED_WORDS: Final = frozenset(
-    {
-        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import"),
-        *("let", "loop", "package", "namespace", "return", "var", "void", "while"),
-    }
-)
 _REQUEST_RESOURCE: Final = "authorizer.requestResource"
 
 # The text of expressions: tokens, and the rewriting of variables and object literals.
@@ -48,6 +47,9 @@ _TOKEN: Final = re.compile(
 )
 
 
+_HAS_VARIABLE: Final = re.compile(r"\bhas\(\s*variables\.(\w+)\s*\)")
+
+
 class ExpressionToken(NamedTuple):
     """A token of a CEL expression: its kind (a group of the pattern), its text and its position in characters."""
 
@@ -59,6 +61,94 @@ class ExpressionToken(NamedTuple):
 def tokens_of(expression: str) -> list[ExpressionToken]:
     """Return the tokens of a CEL expression in order, with white space and comments."""
     return [ExpressionToken(str(match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(expression)]
+
+
+class MemberChain(NamedTuple):
+    """A chain of field selections in an expression, such as `request.kind.group`."""
+
+    names: tuple[str, ...]
+    #: The positions of the dots before each name but the first, in characters.
+    dots: tuple[int, ...]
+
+
+def member_chains(expression: str) -> list[MemberChain]:
+    """Return the chains of field selections that begin with a name; the names of called functions are left out."""
+    tokens = [token for token in tokens_of(expression) if token.kind != "space"]
+    chains, index = [], 0
+    while index < len(tokens):
+        start = index
+        index += 1
+        if tokens[start].kind != "name" or (start and tokens[start - 1].text == "."):
+            continue
+        names, dots = [tokens[start].text], list[int]()
+        while index + 1 < len(tokens) and tokens[index].text == "." and tokens[index + 1].kind == "name":
+            dots.append(tokens[index].start)
+            names.append(tokens[index + 1].text)
+            index += 2
+        is_call = index < len(tokens) and tokens[index].text == "("
+        chains.append(MemberChain(tuple(names[: len(names) - is_call]), tuple(dots[: len(dots) - is_call])))
+    return chains
+
+
+def position_error(expression: str, position: int, message: str) -> str:
+    """Return an error at a position of an expression (in characters) as cel-go formats it."""
+    line_number = expression.count("\n", 0, position) + 1
+    line_start = expression.rfind("\n", 0, position) + 1
+    line = expression[line_start:].partition("\n")[0]
+    column = position - line_start
+    return f"ERROR: <input>:{line_number}:{column + 1}: {message}\n | {line}\n | {'.' * column}^"
+
+
+#: The fields of the variables `request` and `namespaceObject` that expressions can read. None stands for any value.
+#: Source: k8s.io/apiserver, pkg/admission/plugin/cel/compile.go.
+_KIND_FIELDS: Final = dict.fromkeys(("group", "version", "kind"))
+_RESOURCE_FIELDS: Final = dict.fromkeys(("group", "version", "resource"))
+_DECLARED_FIELDS: Final[Mapping[str, Any]] = {
+    "request": {
+        **dict.fromkeys(("subResource", "requestSubResource", "name", "namespace", "operation", "dryRun", "options")),
+        "kind": _KIND_FIELDS,
+        "requestKind": _KIND_FIELDS,
+        "resource": _RESOURCE_FIELDS,
+        "requestResource": _RESOURCE_FIELDS,
+        "userInfo": dict.fromkeys(("username", "uid", "groups", "extra")),
+    },
+    "namespaceObject": {
+        "metadata": dict.fromkeys(
+            (
+                *("name", "generateName", "namespace", "labels", "annotations", "UID", "creationTimestamp"),
+                *("deletionGracePeriodSeconds", "deletionTimestamp", "generation", "resourceVersion", "finalizers"),
+            )
+        ),
+        "spec": {"finalizers": None},
+        "status": dict.fromkeys(("conditions", "phase")),
+    },
+}
+
+
+def _undefined_field_error(expression: str) -> str:
+    """Return the error of the first field of `request` or `namespaceObject` that is not declared, or ''."""
+    for chain in member_chains(expression) if "request" in expression or "namespaceObject" in expression else ():
+        fields = _DECLARED_FIELDS.get(chain.names[0])
+        for name, dot in zip(chain.names[1:], chain.dots, strict=True):
+            if fields is None:
+                break
+            if name not in fields:
+                return position_error(expression, dot, f"undefined field '{name}'")
+            fields = fields[name]
+    return ""
+
+
+def _field_of_non_object(expression: str, values: Mapping[str, Any]) -> str:
+    """Return the name of the first field that an expression selects from a value without fields, or ''."""
+    for chain in member_chains(expression):
+        value = values.get(chain.names[0], values)
+        for name in chain.names[1:] if value is not values else ():
+            if not isinstance(value, Mapping):
+                return name
+            if name not in value:
+                break
+            value = value[name]
+    return ""
 
 
 def rewrite_expression(expression: str, variable_names: Sequence[str] = (), *, with_patch_types: bool = False) -> str:
@@ -232,17 +322,29 @@ def _base_extensions() -> tuple[Any, ...]:
 
 _LIBRARY_PREFIX: Final = re.compile(r"^[A-Z_]+: ")
 _LIBRARY_SUFFIX: Final = re.compile(r" \[[A-Z_]+\]$")
+_SELECTION: Final = re.compile(r"expression of type '([^']*)' cannot be the operand of a select operation")
 _UNDECLARED_VARIABLE: Final = re.compile(r"undeclared reference to 'variables\.(\w+)' \(in container ''\)")
 _UNDECLARED_MEMBER: Final = re.compile(
     r"ERROR: <input>:(\d+):(\d+): undeclared reference to '(\w+)((?:\.\w+)+)' \(in container ''\)\n"
     r" \| ([^\n]*)\n \| (\.*)\^"
 )
+#: The message of the library for a field of a value without fields; it does not name the field.
+_NO_FIELDS: Final = "Applying SELECT to non-message type"
+_NOT_A_QUANTITY: Final = r"quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _EVALUATION_MESSAGES: Final = (
     (re.compile(r'Key not found in map : "(.*)"', re.DOTALL), r"no such key: \1"),
     (re.compile(r"No matching overloads found : .*", re.DOTALL), "no such overload"),
-    (re.compile(r"Applying SELECT to non-message type"), "no such overload"),
     (re.compile(r"divide by zero"), "division by zero"),
     (re.compile(r"modulus by zero"), "modulus by zero"),
+    (re.compile(r"'(.*)' is not a quantity; .*", re.DOTALL), _NOT_A_QUANTITY),
+    (
+        re.compile(r"'(.*)' does not appear to be an IPv4 or IPv6 address", re.DOTALL),
+        r'IP Address "\1" parse error during conversion from string: ParseAddr("\1"): unable to parse IP',
+    ),
+    (
+        re.compile(r"'(.*)' is not a URL: neither absolute nor a path", re.DOTALL),
+        r'URL parse error during conversion from string: parse "\1": invalid URI for request',
+    ),
     (re.compile(r"Index error: index=(-?\d+) size=\d+"), r"index out of bounds: \1"),
 )
 
@@ -250,6 +352,7 @@ _EVALUATION_MESSAGES: Final = (
 def _compilation_message(error: RuntimeError) -> str:
     """Return the message of a compilation error as cel-go formats it."""
     text = _LIBRARY_SUFFIX.sub("", _LIBRARY_PREFIX.sub("", str(error)))
+    text = _SELECTION.sub(lambda match: f"type '{go_type_name(match[1])}' does not support field selection", text)
     text = _UNDECLARED_VARIABLE.sub(r"undefined field '\1'", text)
     return _UNDECLARED_MEMBER.sub(_undeclared_root_message, text)
 
@@ -265,8 +368,8 @@ def _undeclared_root_message(match: re.Match[str]) -> str:
 
 def _evaluation_message(text: str) -> str:
     for pattern, replacement in _EVALUATION_MESSAGES:
-        if pattern.fullmatch(text):
-            return pattern.sub(replacement, text)
+        if (match := pattern.fullmatch(text)) is not None:
+            return replacement if replacement is _NOT_A_QUANTITY else match.expand(replacement)
     return text
 
 
@@ -358,12 +461,18 @@ class ExpressionScope:
         The types are named as in cel-go (`bool`, `string`, `null_type`), or `Object` and `list(JSONPatch)`. With
         `with_patch_types`, the expression can construct values of these two types.
         """
+        # All declared variables are present. The replacement keeps the positions of the other tokens.
+        source = _HAS_VARIABLE.sub(
+            lambda match: "true".ljust(len(match[0])) if match[1] in self._variables else match[0], text
+        )
         try:
             checked_program = self._checking_environment(with_authorizer=with_authorizer).compile(
-                rewrite_expression(text, with_patch_types=with_patch_types)
+                rewrite_expression(source, with_patch_types=with_patch_types)
             )
         except RuntimeError as error:
             return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
+        if undefined_field_error := _undefined_field_error(text):
+            return CompiledPolicyExpression(text, None, f"compilation failed: {undefined_field_error}", 0)
         type_name = go_type_name(checked_program.return_type().name())
         if result_types and not any(_has_result_type(type_name, each) for each in result_types):
             expected_types = result_types[0] if len(result_types) == 1 else f"one of [{' '.join(result_types)}]"
@@ -372,7 +481,7 @@ class ExpressionScope:
             self._running_environment = self._create_running_environment()
         try:
             program = self._running_environment.compile(
-                rewrite_expression(text, tuple(self._variables), with_patch_types=with_patch_types)
+                rewrite_expression(source, tuple(self._variables), with_patch_types=with_patch_types)
             )
         except RuntimeError as error:
             return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
@@ -403,7 +512,12 @@ class ExpressionScope:
                 raise ValueError("operation cancelled: actual cost limit exceeded") from error
             raise ValueError(str(error)) from error
         if result.type() == _T.ERROR:
-            raise ValueError(_evaluation_message(str(result.plain_value()).partition(": ")[2]))
+            message = str(result.plain_value()).partition(": ")[2]
+            if message == _NO_FIELDS:
+                values = {**policy_input.variables, "variables": policy_input.results}
+                field = _field_of_non_object(expression.text, values)
+                raise ValueError(f"no such key: {field}" if field else "no such overload")
+            raise ValueError(_evaluation_message(message))
         try:
             return result.plain_value()
         except TypeError as error:

@@ -12,7 +12,8 @@ import msgspec
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import rules
 from batchyard.api.validation.rules import duplicate, forbidden, required, unsupported
-from batchyard.apiserver.policies.expressions import RESERVED_WORDS, ExpressionScope
+from batchyard.apiserver.cel_library import RESERVED_WORDS
+from batchyard.apiserver.policies.expressions import ExpressionScope
 from batchyard.apiserver.policies.mutations import APPLY_CONFIGURATION, JSON_PATCH, RESULT_TYPES
 
 _ALL: Final = "*"
