@@ -34,7 +34,7 @@ STORED_SELECTORS = "matchPolicy: Equivalent, namespaceSelector: {}, objectSelect
 STORED_POLICY_RULES = (
     f"failurePolicy: Fail, matchConstraints: {{resourceRules: [{POLICY_RULE}, scope: '*'}}], {STORED_SELECTORS}}}"
 )
-MUTATIONS = "mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[]'}}]"
+MUTATIONS = "mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[JSONPatch{}]'}}]"
 #: Kind, sent fields and stored fields, without apiVersion, kind and metadata.
 MINIMAL_OBJECTS: Final = [
     (

@@ -301,9 +301,8 @@ class WriteHandler:
         attributes = _admission_attributes(prepared, stored, target, request)
         changed_object = loader.mutate(attributes)
         if changed_object is not attributes.obj:
-            sent_object = serialization.decode_body_object(
-                serialization.RequestBody(changed_object, ()), target, options._replace(field_validation="Strict")
-            )
+            # A policy may change the name of a new object.
+            sent_object = _decode_changed_object(changed_object, path if stored is None else target, options)
             if stored is None:
                 managed_fields = prepared.write.obj["metadata"].get("managedFields") or ()
                 prepared = self._prepare_creation(sent_object, target, options, managed_fields)
@@ -451,6 +450,22 @@ def _admission_attributes(
     options |= {"dryRun": ["All"]} if prepared.dry_run else {}
     new, old = _render(admitted_object or prepared.write.obj, path), stored_object and _render(stored_object, path)
     return AdmissionAttributes(operation, path, new, old, options, request.user, prepared.dry_run)
+
+
+def _decode_changed_object(
+    obj: Mapping[str, Any] | None, path: resources.ResourcePath, options: WriteOptions
+) -> serialization.SentObject:
+    """Decode an object that an admission policy changed. Raises StatusError (500) if its fields are wrong."""
+    try:
+        return serialization.decode_body_object(
+            serialization.RequestBody(obj, ()), path, options._replace(field_validation="Strict")
+        )
+    except StatusError as error:
+        if error.code != 400:
+            raise
+        problem = str(error).partition(f"cannot be handled as a {path.served_kind.kind}: ")[2] or str(error)
+        details = {"causes": [{"message": problem}]}
+        raise StatusError(500, "InternalError", f"Internal error occurred: {problem}", details) from error
 
 
 def _patch_type(request: ApiRequest) -> str:

@@ -14,13 +14,8 @@ from batchyard.api.meta import Key, Obj, parse_selector
 from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes, forbidden_resource_error
 from batchyard.apiserver.cel_library import RuleBudget
-from batchyard.apiserver.policies.expressions import (
-    ExpressionScope,
-    PolicyEvaluationError,
-    PolicyInput,
-    authorizer_value,
-    request_resource_value,
-)
+from batchyard.apiserver.policies.authorizer import authorizer_value, request_resource_value
+from batchyard.apiserver.policies.expressions import ExpressionScope, PolicyEvaluationError, PolicyInput
 from batchyard.apiserver.policies.matching import EXEMPT_KINDS, MatchedVersion, find_match, request_namespace
 from batchyard.apiserver.policies.mutations import PolicyMutation, compile_mutation, mutate_object
 from batchyard.apiserver.request import StatusError

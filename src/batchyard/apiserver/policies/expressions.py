@@ -6,7 +6,7 @@ literal becomes a map that records the name of its type. Source: k8s.io/apiserve
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -16,8 +16,7 @@ from cel_expr_python import cel
 from cel_expr_python.ext.ext_optional import ExtOptional
 from cel_expr_python.ext.ext_strings import ExtStrings
 
-from batchyard.api.validation.rules import dns_label_errors, dns_subdomain_errors
-from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
+from batchyard.apiserver.auth.authorization import Authorizer
 from batchyard.apiserver.cel_library import (
     BUDGET_EXCEEDED,
     RuleBudget,
@@ -25,12 +24,14 @@ from batchyard.apiserver.cel_library import (
     iteration_depth,
     kubernetes_functions,
 )
-from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo, account_groups, service_account_username
+from batchyard.apiserver.policies.authorizer import AUTHORIZER_TYPES, authorizer_extension
 
 OBJECT_TYPE, PATCH_TYPE = "Object", "JSONPatch"
 #: The key under which the map of an object literal records the name of its type.
 TYPE_KEY: Final = "@type"
 VARIABLE_PREFIX: Final = "variables."
+#: The variables that give object literals their type when an expression is checked, by type.
+_LITERAL_VARIABLES: Final = {OBJECT_TYPE: "object_literal", PATCH_TYPE: "patch_literal"}
 _REQUEST_RESOURCE: Final = "authorizer.requestResource"
 
 # The text of expressions: tokens, and the rewriting of variables and object literals.
@@ -151,159 +152,109 @@ def _field_of_non_object(expression: str, values: Mapping[str, Any]) -> str:
     return ""
 
 
-def rewrite_expression(expression: str, variable_names: Sequence[str] = (), *, with_patch_types: bool = False) -> str:
+class RewrittenExpression(NamedTuple):
+    """An expression in the form that the library compiles: its original tokens, and the text that replaces each."""
+
+    tokens: Sequence[ExpressionToken]
+    texts: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """The rewritten expression."""
+        return "".join(self.texts)
+
+    def original_position(self, line_number: int, column: int) -> int:
+        """Return the position in the original expression of a line and column (from 1) of the rewritten one."""
+        lines = self.text.split("\n")
+        remaining = sum(len(line) + 1 for line in lines[: line_number - 1]) + column - 1
+        for token, text in zip(self.tokens, self.texts, strict=True):
+            if remaining < len(text):
+                return token.start + min(remaining, len(token.text) - 1)
+            remaining -= len(text)
+        return sum(len(token.text) for token in self.tokens) + remaining
+
+
+def rewrite_expression(
+    expression: str, variable_names: Sequence[str] = (), *, with_patch_types: bool = False, is_checked: bool = False
+) -> RewrittenExpression:
     """Return an expression in which the named variables are function calls: `variables.x` becomes `variables.x()`.
 
     With `with_patch_types`, literals of Object and JSONPatch become maps: `Object.spec{replicas: 1}` becomes
-    `{"@type": "Object.spec", "replicas": 1}`.
+    `{"@type": "Object.spec", "replicas": 1}`. With `is_checked`, they become expressions of these types.
     """
-    if "variables" not in expression and not with_patch_types:
-        return expression
     tokens = tokens_of(expression)
-    significant_indices = [index for index, token in enumerate(tokens) if token.kind != "space"]
-    texts = [token.text for token in tokens]
-    next_index = dict(pairwise(significant_indices))
-    #: For each open bracket, whether it belongs to an object literal.
-    is_literal_open: list[bool] = []
-    previous_text = ""
-    for index in significant_indices:
-        token = tokens[index]
-        if token.kind == "name" and previous_text != ".":
-            _rewrite_name(tokens, texts, next_index, index, variable_names, with_patch_types=with_patch_types)
-        if is_literal_open and is_literal_open[-1] and token.kind == "name" and previous_text in {"{", ",", "?"}:
-            texts[index] = msgspec.json.encode(token.text.strip("`")).decode()
-        if token.text in {"{", "(", "["}:
-            is_literal_open.append(TYPE_KEY in texts[index])
-        elif token.text in {"}", ")", "]"}:
-            del is_literal_open[-1:]
-        previous_text = token.text
-    return "".join(texts)
+    if "variables" not in expression and not with_patch_types:
+        return RewrittenExpression(tokens, [token.text for token in tokens])
+    return _ExpressionRewriter(tokens, variable_names, with_patch_types, is_checked).rewrite()
 
 
-def _rewrite_name(
-    tokens: Sequence[ExpressionToken],
-    texts: list[str],
-    next_index: Mapping[int, int],
-    index: int,
-    variable_names: Sequence[str],
-    *,
-    with_patch_types: bool,
-) -> None:
-    """Rewrite the qualified name that begins at a token, if it names a variable or the type of an object literal."""
-    indices, names = [index], [tokens[index].text]
-    while (dot := next_index.get(indices[-1])) is not None and tokens[dot].text == ".":
-        member = next_index.get(dot)
-        if member is None or tokens[member].kind != "name":
-            break
-        indices += (dot, member)
-        names.append(tokens[member].text)
-    following = next_index.get(indices[-1])
-    if names[0] == "variables" and len(names) > 1 and names[1] in variable_names:
-        texts[indices[2]] += "()"
-    elif (
-        with_patch_types
-        and names[0] in {OBJECT_TYPE, PATCH_TYPE}
-        and following is not None
-        and tokens[following].text == "{"
-    ):
+class _ExpressionRewriter:
+    def __init__(
+        self, tokens: Sequence[ExpressionToken], variable_names: Sequence[str], with_patch_types: bool, is_checked: bool
+    ) -> None:
+        self._tokens = tokens
+        self._variable_names = variable_names
+        self._with_patch_types = with_patch_types
+        self._is_checked = is_checked
+        self._texts = [token.text for token in tokens]
+        self._indices = [index for index, token in enumerate(tokens) if token.kind != "space"]
+        self._next_index = dict(pairwise(self._indices))
+        #: The text that replaces the closing brace of an object literal, by the index of its opening brace.
+        self._literal_ends: dict[int, str] = {}
+
+    def rewrite(self) -> RewrittenExpression:
+        """Return the rewritten expression."""
+        #: For each open bracket, the text that replaces its closing one; '' outside of object literals.
+        open_literals: list[str] = []
+        previous_text = ""
+        for index in self._indices:
+            token = self._tokens[index]
+            if token.kind == "name" and previous_text != ".":
+                self._rewrite_name(index)
+            if open_literals and open_literals[-1] and token.kind == "name" and previous_text in {"{", ",", "?"}:
+                self._texts[index] = msgspec.json.encode(token.text.strip("`")).decode()
+            if token.text in {"{", "(", "["}:
+                open_literals.append(self._literal_ends.get(index, ""))
+            elif token.text in {"}", ")", "]"} and open_literals:
+                self._texts[index] = open_literals.pop() or token.text
+            previous_text = token.text
+        return RewrittenExpression(self._tokens, self._texts)
+
+    def _rewrite_name(self, index: int) -> None:
+        """Rewrite the qualified name that begins at a token, if it names a variable or the type of a literal."""
+        indices, names = [index], [self._tokens[index].text]
+        while (dot := self._next_index.get(indices[-1])) is not None and self._tokens[dot].text == ".":
+            member = self._next_index.get(dot)
+            if member is None or self._tokens[member].kind != "name":
+                break
+            indices += (dot, member)
+            names.append(self._tokens[member].text)
+        following = self._next_index.get(indices[-1])
+        if names[0] == "variables" and len(names) > 1 and names[1] in self._variable_names:
+            self._texts[indices[2]] += "()"
+        elif self._with_patch_types and names[0] in _LITERAL_VARIABLES and following is not None:
+            self._begin_literal(names, indices, following)
+
+    def _begin_literal(self, names: Sequence[str], indices: Sequence[int], brace: int) -> None:
+        if self._tokens[brace].text != "{":
+            return
         for each in indices:
-            texts[each] = ""
+            self._texts[each] = ""
+        if self._is_checked:
+            variable = _LITERAL_VARIABLES[names[0]]
+            # The type of the conditional is that of the variable. The types of fields are not checked here.
+            has_field_type = len(names) > 1
+            self._texts[brace] = "dyn({" if has_field_type else "(dyn({"
+            self._literal_ends[brace] = "})" if has_field_type else f"}}) == null ? {variable} : {variable})"
+            return
         type_name = msgspec.json.encode(".".join(names)).decode()
-        first_field = next_index.get(following)
-        is_empty = first_field is None or tokens[first_field].text == "}"
-        texts[following] = f'{{"{TYPE_KEY}": {type_name}{"" if is_empty else ", "}'
-
-
-# The authorizer, as an extension of the CEL library. Its values are JSON texts, because functions of the library can
-# return only values of CEL. Source: k8s.io/apiserver, pkg/cel/library/authz.go.
+        first_field = self._next_index.get(brace)
+        is_empty = first_field is None or self._tokens[first_field].text == "}"
+        self._texts[brace] = f'{{"{TYPE_KEY}": {type_name}{"" if is_empty else ", "}'
+        self._literal_ends[brace] = "}"
 
 
 _T: Final = cel.Type
-_TYPE_NAMES: Final = {
-    each: _T.AbstractType(f"kubernetes.authorization.{each}")
-    for each in ("Authorizer", "PathCheck", "GroupCheck", "ResourceCheck", "Decision")
-}
-_decode_json: Final = msgspec.json.decode
-
-
-def _encode_check(**fields: Any) -> str:
-    return msgspec.json.encode(fields).decode()
-
-
-def _with_field(name: str) -> Callable[[str, str], str]:
-    return lambda check, value: _encode_check(**{**_decode_json(check), name: value})
-
-
-def _path_check(authorizer: str, path: str) -> str:
-    if not path.strip():
-        raise ValueError("path must not be empty")
-    return _encode_check(**_decode_json(authorizer), path=path)
-
-
-def _resource_check(group_check: str, resource: str) -> str:
-    if not resource.strip():
-        raise ValueError("resource must not be empty")
-    return _encode_check(**_decode_json(group_check), resource=resource)
-
-
-def _service_account(_authorizer: str, namespace: str, name: str) -> str:
-    if dns_subdomain_errors(name):
-        raise ValueError("Invalid service account name")
-    if dns_label_errors(namespace):
-        raise ValueError("Invalid service account namespace")
-    user = UserInfo(service_account_username(namespace, name), (*account_groups(namespace), AUTHENTICATED_GROUP))
-    return authorizer_value(user)
-
-
-def authorizer_value(user: UserInfo) -> str:
-    """Return the value of `authorizer` for a user."""
-    return _encode_check(user=user.name, groups=user.groups)
-
-
-def request_resource_value(user: UserInfo, attributes: RequestAttributes) -> str:
-    """Return the value of `authorizer.requestResource` for a request."""
-    fields = {field: getattr(attributes, field) for field in ("group", "resource", "subresource", "namespace", "name")}
-    return _encode_check(user=user.name, groups=user.groups, **fields)
-
-
-def _decide_check(authorizer: Authorizer | None, check: str, verb: str) -> str:
-    assert authorizer is not None, "only validation compiles expressions without an authorizer"
-    fields = _decode_json(check)
-    user = UserInfo(fields.pop("user"), tuple(fields.pop("groups")))
-    fields.pop("fieldSelector", None)
-    fields.pop("labelSelector", None)
-    decision = authorizer.decide(RequestAttributes(user, verb, **fields))
-    return _encode_check(allowed=decision.allowed, reason=decision.reason)
-
-
-def _authorizer_functions(authorizer: Authorizer | None) -> Iterator[tuple[str, list[str], str, Callable[..., Any]]]:
-    """Yield each function: name, types of the receiver and the parameters, type of the result, implementation."""
-    text = "string"
-    yield "path", ["Authorizer", text], "PathCheck", _path_check
-    yield "group", ["Authorizer", text], "GroupCheck", _with_field("group")
-    yield "serviceAccount", ["Authorizer", text, text], "Authorizer", _service_account
-    yield "resource", ["GroupCheck", text], "ResourceCheck", _resource_check
-    for name in ("subresource", "namespace", "name", "fieldSelector", "labelSelector"):
-        yield name, ["ResourceCheck", text], "ResourceCheck", _with_field(name)
-    # The receiver is a PathCheck or a ResourceCheck; the library cannot tell overloads for two such types apart.
-    yield "check", ["any", text], "Decision", lambda check, verb: _decide_check(authorizer, check, verb)
-    yield "errored", ["Decision"], "bool", lambda _decision: False
-    yield "error", ["Decision"], text, lambda _decision: ""
-    yield "allowed", ["Decision"], "bool", lambda decision: _decode_json(decision)["allowed"]
-    yield "reason", ["Decision"], text, lambda decision: _decode_json(decision)["reason"]
-
-
-def _authorizer_extension(authorizer: Authorizer | None, *, is_typed: bool) -> Any:
-    """Return the functions of the authorizer, with their types, or to run with texts as values."""
-    basic_types = {"string": _T.STRING, "bool": _T.BOOL, "any": _T.DYN}
-    types = {**(_TYPE_NAMES if is_typed else dict.fromkeys(_TYPE_NAMES, _T.STRING)), **basic_types}
-    functions = [
-        cel.FunctionDecl(
-            name, [cel.Overload(f"authorizer_{name}", types[result], [types[each] for each in parameters], True, run)]
-        )
-        for name, parameters, result, run in _authorizer_functions(authorizer)
-    ]
-    return cel.CelExtension("authorizer", functions)
 
 
 def _escape_pointer(text: str) -> str:
@@ -322,6 +273,7 @@ def _base_extensions() -> tuple[Any, ...]:
 
 _LIBRARY_PREFIX: Final = re.compile(r"^[A-Z_]+: ")
 _LIBRARY_SUFFIX: Final = re.compile(r" \[[A-Z_]+\]$")
+_POSITIONED_ERROR: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): ([^\n]*)\n \| [^\n]*\n \| \.*\^")
 _SELECTION: Final = re.compile(r"expression of type '([^']*)' cannot be the operand of a select operation")
 _UNDECLARED_VARIABLE: Final = re.compile(r"undeclared reference to 'variables\.(\w+)' \(in container ''\)")
 _UNDECLARED_MEMBER: Final = re.compile(
@@ -349,9 +301,15 @@ _EVALUATION_MESSAGES: Final = (
 )
 
 
-def _compilation_message(error: RuntimeError) -> str:
-    """Return the message of a compilation error as cel-go formats it."""
+def _compilation_message(error: RuntimeError, rewritten: RewrittenExpression) -> str:
+    """Return the message of a compilation error as cel-go formats it, with positions in the original expression."""
     text = _LIBRARY_SUFFIX.sub("", _LIBRARY_PREFIX.sub("", str(error)))
+    source = "".join(token.text for token in rewritten.tokens)
+    if rewritten.text != source:
+        text = _POSITIONED_ERROR.sub(
+            lambda match: position_error(source, rewritten.original_position(int(match[1]), int(match[2])), match[3]),
+            text,
+        )
     text = _SELECTION.sub(lambda match: f"type '{go_type_name(match[1])}' does not support field selection", text)
     text = _UNDECLARED_VARIABLE.sub(r"undefined field '\1'", text)
     return _UNDECLARED_MEMBER.sub(_undeclared_root_message, text)
@@ -465,26 +423,26 @@ class ExpressionScope:
         source = _HAS_VARIABLE.sub(
             lambda match: "true".ljust(len(match[0])) if match[1] in self._variables else match[0], text
         )
+        checked = rewrite_expression(source, with_patch_types=with_patch_types, is_checked=True)
+        rewritten = rewrite_expression(source, tuple(self._variables), with_patch_types=with_patch_types)
         try:
-            checked_program = self._checking_environment(with_authorizer=with_authorizer).compile(
-                rewrite_expression(source, with_patch_types=with_patch_types)
-            )
+            checked_program = self._checking_environment(with_authorizer=with_authorizer).compile(checked.text)
         except RuntimeError as error:
-            return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
+            message = _compilation_message(error, checked)
+            return CompiledPolicyExpression(text, None, f"compilation failed: {message}", 0)
         if undefined_field_error := _undefined_field_error(text):
             return CompiledPolicyExpression(text, None, f"compilation failed: {undefined_field_error}", 0)
         type_name = go_type_name(checked_program.return_type().name())
-        if result_types and not any(_has_result_type(type_name, each) for each in result_types):
+        if result_types and type_name not in result_types:
             expected_types = result_types[0] if len(result_types) == 1 else f"one of [{' '.join(result_types)}]"
             return CompiledPolicyExpression(text, None, f"must evaluate to {expected_types} but got {type_name}", 0)
         if self._running_environment is None:
             self._running_environment = self._create_running_environment()
         try:
-            program = self._running_environment.compile(
-                rewrite_expression(source, tuple(self._variables), with_patch_types=with_patch_types)
-            )
+            program = self._running_environment.compile(rewritten.text)
         except RuntimeError as error:
-            return CompiledPolicyExpression(text, None, f"compilation failed: {_compilation_message(error)}", 0)
+            message = _compilation_message(error, rewritten)
+            return CompiledPolicyExpression(text, None, f"compilation failed: {message}", 0)
         return CompiledPolicyExpression(text, program, "", iteration_depth(text))
 
     def evaluate(self, expression: CompiledPolicyExpression, policy_input: PolicyInput) -> Any:
@@ -537,16 +495,17 @@ class ExpressionScope:
         return results[name]
 
     def _result_type(self, text: str) -> Any:
-        return self._checking_environment(with_authorizer=True).compile(rewrite_expression(text)).return_type()
+        return self._checking_environment(with_authorizer=True).compile(text).return_type()
 
     def _checking_environment(self, *, with_authorizer: bool) -> Any:
         environment = self._checking_environments.get(with_authorizer)
         if environment is None:
             variables = {**self._input_types(), **self._variable_declarations()}
+            variables |= {name: _T.AbstractType(each) for each, name in _LITERAL_VARIABLES.items()}
             if with_authorizer:
-                variables["authorizer"] = _TYPE_NAMES["Authorizer"]
-                variables[_REQUEST_RESOURCE] = _TYPE_NAMES["ResourceCheck"]
-            extensions = [*_base_extensions(), _authorizer_extension(self._authorizer, is_typed=True)]
+                variables["authorizer"] = AUTHORIZER_TYPES["Authorizer"]
+                variables[_REQUEST_RESOURCE] = AUTHORIZER_TYPES["ResourceCheck"]
+            extensions = [*_base_extensions(), authorizer_extension(self._authorizer, is_typed=True)]
             environment = cel.NewEnv(variables=variables, extensions=extensions)
             self._checking_environments[with_authorizer] = environment
         return environment
@@ -558,7 +517,7 @@ class ExpressionScope:
         ]
         extensions = [
             *_base_extensions(),
-            _authorizer_extension(self._authorizer, is_typed=False),
+            authorizer_extension(self._authorizer, is_typed=False),
             cel.CelExtension("variables", functions),
         ]
         return cel.NewEnv(variables=variables, extensions=extensions)
@@ -572,11 +531,3 @@ class ExpressionScope:
     def _input_types(self) -> dict[str, Any]:
         names = ("object", "oldObject", "request", "namespaceObject", *(("params",) if self._has_params else ()))
         return dict.fromkeys(names, _T.DYN)
-
-
-def _has_result_type(type_name: str, expected_type: str) -> bool:
-    if expected_type == OBJECT_TYPE:
-        return type_name.startswith(("map(", "dyn"))
-    if expected_type == f"list({PATCH_TYPE})":
-        return type_name.startswith(("list(", "dyn"))
-    return type_name == expected_type

@@ -91,8 +91,9 @@ def _apply_config(obj: Obj, config: Mapping[str, Any], schema: MergeSchema) -> O
     whole_config = {**config, "apiVersion": obj["apiVersion"], "kind": obj["kind"]}
     try:
         undeclared = [f"{path}: field not declared in schema" for path in undeclared_paths(whole_config, schema, "")]
+        key_error = ""
     except StatusError as error:
-        raise ValueError(f"error applying patch: failed to convert patch object to typed object: {error}") from error
+        undeclared, key_error = [], str(error)
     if undeclared:
         text = undeclared[0] if len(undeclared) == 1 else "errors:\n" + "\n".join(f"  {line}" for line in undeclared)
         raise ValueError(f"error applying patch: failed to convert patch object to typed object: {text}")
@@ -100,6 +101,8 @@ def _apply_config(obj: Obj, config: Mapping[str, Any], schema: MergeSchema) -> O
     if atomic_paths:
         problem = f"may not mutate atomic arrays, maps or structs: {atomic_paths}"
         raise ValueError(f"error applying patch: invalid ApplyConfiguration: {problem}")
+    if key_error:
+        raise ValueError(f"error applying patch: failed to convert patch object to typed object: {key_error}")
     try:
         merged: Obj = field_sets.merge_applied(obj, whole_config, schema)
     except StatusError as error:
@@ -141,5 +144,5 @@ def _patch_operation(operation: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch")
     fields = {field: operation[field] for field in _PATCH_FIELDS if field in operation}
     if isinstance(fields.get("value"), Mapping) and TYPE_KEY in fields["value"]:
-        _check_types(fields["value"], fields["value"][TYPE_KEY].partition(".")[0])
+        _check_types(fields["value"], fields["value"][TYPE_KEY])
     return {"path": "", **fields, **({"value": _plain_value(fields["value"])} if "value" in fields else {})}
