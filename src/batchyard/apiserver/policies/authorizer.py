@@ -83,7 +83,7 @@ def _authorizer_functions(authorizer: Authorizer | None) -> Iterator[tuple[str, 
     yield "resource", ["GroupCheck", text], "ResourceCheck", _resource_check
     for name in ("subresource", "namespace", "name", "fieldSelector", "labelSelector"):
         yield name, ["ResourceCheck", text], "ResourceCheck", _with_field(name)
-    # The receiver is a PathCheck or a ResourceCheck; the library cannot tell overloads for two such types apart.
+    # The receiver is a PathCheck or a ResourceCheck: the library does not distinguish overloads for such types.
     yield "check", ["any", text], "Decision", lambda check, verb: _decide_check(authorizer, check, verb)
     yield "errored", ["Decision"], "bool", lambda _decision: False
     yield "error", ["Decision"], text, lambda _decision: ""
