@@ -133,7 +133,8 @@ class WriteHandler:
     def __init__(
         self, objects: resources.ApiObjectStore, now: Callable[[], Instant], policies: PolicyLoader | None = None
     ) -> None:
-        self._objects = objects
+        #: The stored objects.
+        self.objects = objects
         self._now = now
         self._policies = policies
 
@@ -149,7 +150,7 @@ class WriteHandler:
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
         """Return whether a path names an object of more than INLINE_BODY_MAX bytes, whose changes are expensive."""
-        stored_object = self._objects.get(_key(path)) if path.name else None
+        stored_object = self.objects.get(_key(path)) if path.name else None
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
@@ -164,7 +165,7 @@ class WriteHandler:
             case _:
                 raise method_not_allowed_error()
         if self._policies is not None and self._policies.policies is not None:
-            prepared_write = self._apply_policies(prepared_write, self._policies, request, path)
+            prepared_write = _apply_policies(self, prepared_write, self._policies, request, path)
         if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared_write
@@ -177,7 +178,7 @@ class WriteHandler:
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
-        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
+        return bool(self.get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
 
     def store_prepared(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> Response:
         """Execute a prepared write and return the response. Raises StatusError if the store rejects the write."""
@@ -193,7 +194,7 @@ class WriteHandler:
     def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
         """Return whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH
-        return is_apply and not path.subresource and self._objects.get(_key(path)) is None
+        return is_apply and not path.subresource and self.objects.get(_key(path)) is None
 
     # --- preparation by verb ---
 
@@ -203,14 +204,14 @@ class WriteHandler:
         if sent_object.obj["metadata"].get("resourceVersion") and not options.dry_run:
             raise bad_request("resourceVersion should not be set on objects to be created")
         target = path._replace(name=sent_object.obj["metadata"].get("name", ""))
-        if path.resource.is_adoptable and (stored := self._objects.get(_key(target))) and _is_provided(stored, target):
-            return self._prepare_replacement(sent_object, stored, target, options)._replace(code=201)
-        return self._prepare_creation(sent_object, path, options)
+        if path.resource.is_adoptable and (stored := self.objects.get(_key(target))) and _is_provided(stored, target):
+            return self.prepare_replacement(sent_object, stored, target, options)._replace(code=201)
+        return self.prepare_creation(sent_object, path, options)
 
     def _update(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         options, body = parse_write_options(request), serialization.read_body(request)
-        stored_object = self._get_stored(path)
-        return self._prepare_replacement(
+        stored_object = self.get_stored(path)
+        return self.prepare_replacement(
             serialization.decode_body_object(body, path, options), stored_object, path, options
         )
 
@@ -220,20 +221,20 @@ class WriteHandler:
         options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._apply(serialization.read_yaml(request.body), path, options)
-        body, stored_object = serialization.read_json(request.body), self._get_stored(path)
+        body, stored_object = serialization.read_json(request.body), self.get_stored(path)
         served_object = _render(stored_object, path)
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
         errors = json_patch_strict_errors(body.value, body.faults) if content_type == JSON_PATCH else body.faults
         patched_body = serialization.RequestBody(patched_value, errors)
         sent_object = serialization.decode_body_object(patched_body, path, options, unpatched_object=served_object)
-        return self._prepare_replacement(sent_object, stored_object, path, options)
+        return self.prepare_replacement(sent_object, stored_object, path, options)
 
     def _apply(
         self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
     ) -> PreparedWrite:
         config = serialization.with_kind(body.value, path)
         apply.check_applied_config(config, path.resource.merge_schema(path.version))
-        stored_object = self._objects.get(_key(path))
+        stored_object = self.objects.get(_key(path))
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path.served_kind, path.name)
         live_object = None if stored_object is None else _render(stored_object, path)
@@ -250,22 +251,22 @@ class WriteHandler:
             if uid := result.obj["metadata"].get("uid"):
                 message = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 raise resources.conflict_error(path.served_kind, path.name, message)
-            return self._prepare_creation(decoded_object, path, options, result.managed_fields)
+            return self.prepare_creation(decoded_object, path, options, result.managed_fields)
         sent_object = serialization.decode_body_object(
             serialization.RequestBody(result.obj, body.faults), path, options
         )
-        return self._prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
+        return self.prepare_replacement(sent_object, stored_object, path, options, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options = parse_delete_options(request, serialization.read_body(request).value)
-        stored_object = self._get_stored(path)
+        stored_object = self.get_stored(path)
         _check_preconditions(options, stored_object, path, path.name)
-        warnings = self._validate_deletion(stored_object, options, request, path)
+        warnings = _validate_deletion(self._policies, stored_object, options, request, path)
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
-        if "deletionTimestamp" in result["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
+        if "deletionTimestamp" in result["metadata"] and (options.dry_run or self.objects.get(_key(path)) is not None):
             return Response(200, _render(result, path), (*_propagation_warnings(options, path), *warnings))
         if path.resource.returns_deleted_object:
-            revision = None if options.dry_run else str(self._objects.revision)
+            revision = None if options.dry_run else str(self.objects.revision)
             last_state = with_metadata(result, resourceVersion=revision) if revision else result
             return Response(200, _render(last_state, path), (*_propagation_warnings(options, path), *warnings))
         deleted_details = {
@@ -280,52 +281,28 @@ class WriteHandler:
             raise method_not_allowed_error()
         options = parse_delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.served_kind)
-        objs = self._objects.list(path.served_kind.constant, path.namespace or None)
+        objs = self.objects.list(path.served_kind.constant, path.namespace or None)
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
         deleted_objects = selected_objects[: limit_of(request) or None]
         for obj in deleted_objects:
             key = key_of(obj)
             _check_preconditions(options, obj, path, key.name)
-            self._validate_deletion(obj, options, request, path._replace(name=key.name, namespace=key.namespace))
+            _validate_deletion(
+                self._policies, obj, options, request, path._replace(name=key.name, namespace=key.namespace)
+            )
             self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
         return Response(200, serialization.full_object_list(deleted_objects, path, {}))
 
     # --- steps of a write ---
 
-    def _apply_policies(
-        self, prepared: PreparedWrite, loader: PolicyLoader, request: ApiRequest, path: resources.ResourcePath
-    ) -> PreparedWrite:
-        """Return a prepared write as admission policies change it. Raises StatusError if a policy denies it."""
-        options, target = parse_write_options(request, _patch_type(request)), path._replace(name=prepared.name)
-        stored = None if isinstance(prepared.write, Create) else self._get_stored(target)
-        attributes = _admission_attributes(prepared, stored, target, request)
-        changed_object = loader.mutate(attributes)
-        if changed_object is not attributes.obj:
-            # A policy may change the name of a new object.
-            sent_object = _decode_changed_object(changed_object, path if stored is None else target, options)
-            if stored is None:
-                managed_fields = prepared.write.obj["metadata"].get("managedFields") or ()
-                prepared = self._prepare_creation(sent_object, target, options, managed_fields)
-            else:
-                assert not isinstance(prepared.write, Create), "a create has no stored object"
-                prepared = self._prepare_replacement(
-                    sent_object, stored, target, options, prepared.write.managed_fields
-                )._replace(code=prepared.code)
-        # Policies validate the object as the built-in admission plugins complete it.
-        admitted = self._objects.attempt(prepared.write, dry_run=True).obj if loader.validates else None
-        if admitted is None:
-            return prepared
-        verdict = loader.validate(_admission_attributes(prepared, stored, target, request, admitted))
-        warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
-        return prepared._replace(warnings=warnings, annotations=annotations)
-
-    def _prepare_creation(
+    def prepare_creation(
         self,
         sent_object: serialization.SentObject,
         path: resources.ResourcePath,
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
+        """Complete and validate a new object. Raises StatusError if it is invalid."""
         self._check_namespace(path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
@@ -337,11 +314,11 @@ class WriteHandler:
         _check_write_guard(sent_object.obj, None, path, options)
         obj = with_metadata(sent_object.obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        pod_review = review_security(path.served_kind.constant, obj, None, self._objects)
+        pod_review = review_security(path.served_kind.constant, obj, None, self.objects)
         warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", pod_review.annotations)
 
-    def _prepare_replacement(
+    def prepare_replacement(
         self,
         sent_object: serialization.SentObject,
         stored_object: Obj,
@@ -349,6 +326,7 @@ class WriteHandler:
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
+        """Complete and validate a changed object. Raises StatusError if it is invalid."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(
             sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
@@ -389,7 +367,7 @@ class WriteHandler:
         pod_review = (
             PodSecurityReview()
             if is_status
-            else review_security(path.served_kind.constant, new, stored_object, self._objects)
+            else review_security(path.served_kind.constant, new, stored_object, self.objects)
         )
         warnings, base_version = (
             (*sent_object.warnings, *pod_review.warnings),
@@ -397,27 +375,18 @@ class WriteHandler:
         )
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, base_version, pod_review.annotations)
 
-    def _validate_deletion(
-        self, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
-    ) -> tuple[str, ...]:
-        """Return the warnings of admission policies about a deletion. Raises StatusError if a policy denies it."""
-        if self._policies is None or not self._policies.validates:
-            return ()
-        fields = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-        attributes = AdmissionAttributes(DELETE, path, None, _render(obj, path), fields, request.user, options.dry_run)
-        return self._policies.validate(attributes).warnings
-
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
-        return resources.execute_write(self._objects, write, path.served_kind, name, dry_run=dry_run)
+        return resources.execute_write(self.objects, write, path.served_kind, name, dry_run=dry_run)
 
-    def _get_stored(self, path: resources.ResourcePath) -> Obj:
-        stored_object = self._objects.get(_key(path))
+    def get_stored(self, path: resources.ResourcePath) -> Obj:
+        """Return the object at a path. Raises StatusError if it does not exist."""
+        stored_object = self.objects.get(_key(path))
         if stored_object is None:
             raise resources.not_found_error(path.served_kind, path.name)
         return stored_object
 
     def _check_namespace(self, path: resources.ResourcePath) -> None:
-        if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
+        if path.namespace and self.objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
             namespace_details = {"name": path.namespace, "kind": "namespaces"}
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
@@ -433,6 +402,49 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
     except StatusError as error:
         error.annotations = annotations
         raise
+
+
+def _apply_policies(
+    handler: WriteHandler,
+    prepared: PreparedWrite,
+    loader: PolicyLoader,
+    request: ApiRequest,
+    path: resources.ResourcePath,
+) -> PreparedWrite:
+    """Return a prepared write as admission policies change it. Raises StatusError if a policy denies it."""
+    options, target = parse_write_options(request, _patch_type(request)), path._replace(name=prepared.name)
+    stored = None if isinstance(prepared.write, Create) else handler.get_stored(target)
+    attributes = _admission_attributes(prepared, stored, target, request)
+    changed_object = loader.mutate(attributes)
+    if changed_object is not attributes.obj:
+        # A policy may change the name of a new object.
+        sent_object = _decode_changed_object(changed_object, path if stored is None else target, options)
+        if stored is None:
+            managed_fields = prepared.write.obj["metadata"].get("managedFields") or ()
+            prepared = handler.prepare_creation(sent_object, target, options, managed_fields)
+        else:
+            assert not isinstance(prepared.write, Create), "a create has no stored object"
+            prepared = handler.prepare_replacement(
+                sent_object, stored, target, options, prepared.write.managed_fields
+            )._replace(code=prepared.code)
+    # Policies validate the object as the built-in admission plugins complete it.
+    admitted = handler.objects.attempt(prepared.write, dry_run=True).obj if loader.validates else None
+    if admitted is None:
+        return prepared
+    verdict = loader.validate(_admission_attributes(prepared, stored, target, request, admitted))
+    warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
+    return prepared._replace(warnings=warnings, annotations=annotations)
+
+
+def _validate_deletion(
+    policies: PolicyLoader | None, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
+) -> tuple[str, ...]:
+    """Return the warnings of admission policies about a deletion. Raises StatusError if a policy denies it."""
+    if policies is None or not policies.validates:
+        return ()
+    fields = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+    attributes = AdmissionAttributes(DELETE, path, None, _render(obj, path), fields, request.user, options.dry_run)
+    return policies.validate(attributes).warnings
 
 
 def _admission_attributes(
