@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
-from batchyard.apiserver.admission.attributes import PolicyLoader
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
 from batchyard.apiserver.openapi import OpenApi
+from batchyard.apiserver.policies.loading import PolicyLoader
 from batchyard.apiserver.request import (
     NO_SUCH_PATH_RESPONSE,
     PLAIN_TEXT,

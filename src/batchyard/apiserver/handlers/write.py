@@ -18,10 +18,11 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver import apply, resources, serialization
-from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes, PolicyLoader
+from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.json_patch import json_patch_strict_errors
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
+from batchyard.apiserver.policies.loading import PolicyLoader
 from batchyard.apiserver.request import (
     APPLY_PATCH,
     JSON_PATCH,

@@ -38,8 +38,7 @@ class PolicyDecision(NamedTuple):
     message: str
     #: The reason of the Status; '' for an error in the evaluation.
     reason: str = ""
-    #: The index of the validation.
-    index: int = 0
+    validation_index: int = 0
 
 
 class PolicyOutcome(NamedTuple):
@@ -126,7 +125,7 @@ class CompiledPolicy:
                 if error.is_over_budget:
                     raise
                 if not self.ignores_errors:
-                    yield PolicyDecision(str(error), index=index)
+                    yield PolicyDecision(str(error), validation_index=index)
                 continue
             if not is_valid:
                 validation = self.policy["spec"]["validations"][index]
@@ -420,7 +419,7 @@ class _ValidationRound:
                 "message": decision.message,
                 "policy": name,
                 "binding": binding_name,
-                "expressionIndex": decision.index,
+                "expressionIndex": decision.validation_index,
                 "validationActions": actions,
             }
             self._annotations.setdefault(_FAILURE_ANNOTATION, msgspec.json.encode([failure]).decode())

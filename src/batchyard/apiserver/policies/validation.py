@@ -70,7 +70,7 @@ def _validating_policy_errors(policy: Mapping[str, Any]) -> Iterator[FieldError]
         path = f"spec.auditAnnotations[{index}]"
         yield from _annotation_errors(annotation, policy["metadata"].get("name", ""), scope, path)
         if annotation.get("key", "") in keys[:index]:
-            yield duplicate(f"{path}.key", annotation.get("key", ""))
+            yield duplicate(f"{path}.key", annotation.get("key", ""), "")
 
 
 def _mutating_policy_errors(policy: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -113,7 +113,7 @@ def _common_errors(spec: Mapping[str, Any], *, is_mutating: bool = False) -> Ite
         path = f"spec.matchConditions[{index}]"
         yield from _condition_errors(condition, scope, path)
         if condition.get("name") and condition["name"] in names[:index]:
-            yield duplicate(f"{path}.name", condition["name"])
+            yield duplicate(f"{path}.name", condition["name"], "")
 
 
 def _param_kind_errors(param_kind: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -153,7 +153,7 @@ def _rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
         for message in rules.path_segment_errors(name):
             yield _invalid(f"{path}.resourceNames[{index}]", name, message)
         if name in names[:index]:
-            yield duplicate(f"{path}.resourceNames[{index}]", name)
+            yield duplicate(f"{path}.resourceNames[{index}]", name, "")
     operations = rule.get("operations") or ()
     yield from _wildcard_errors(operations, f"{path}.operations", "operations")
     for index, operation in enumerate(operations):
@@ -306,7 +306,7 @@ def _validating_binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldErro
         if action not in _ACTIONS:
             yield unsupported(f"{path}[{index}]", action, _ACTIONS)
         if action in actions[:index]:
-            yield duplicate(f"{path}[{index}]", action)
+            yield duplicate(f"{path}[{index}]", action, "")
     if "Deny" in actions and "Warn" in actions:
         yield _invalid(path, actions, _BOTH_ACTIONS)
     if not actions:

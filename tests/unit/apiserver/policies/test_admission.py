@@ -223,7 +223,7 @@ def test_update_is_mutated() -> None:
     expression = '[JSONPatch{op: "replace", path: "/data/a", value: oldObject.data.a + object.data.a}]'
     mutation = {"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}
     conditions = [{"name": "update", "expression": "request.operation == 'UPDATE'"}]
-    spec = {"mutations": [mutation], "reinvocationPolicy": "Never", "matchConditions": conditions}
+    spec: dict[str, Any] = {"mutations": [mutation], "reinvocationPolicy": "Never", "matchConditions": conditions}
     add_policy(api, policy("Mutating", "complete", **spec))
     updated = api.ask("PUT", f"{CONFIG_MAPS}/a", config_map(a="c"))
     assert (updated.code, updated.body["data"]) == (200, {"a": "bc"})
