@@ -13,7 +13,7 @@ from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
 from batchyard.apiserver.openapi import OpenApi
-from batchyard.apiserver.policies.loading import PolicyLoader
+from batchyard.apiserver.policies.loading import POLICY_KINDS, PolicyLoader
 from batchyard.apiserver.request import (
     NO_SUCH_PATH_RESPONSE,
     PLAIN_TEXT,
@@ -27,6 +27,7 @@ from batchyard.apiserver.request import (
 from batchyard.apiserver.resources import ApiObjectStore, ResourcePath, Resources, conflict_error, parse_resource_path
 from batchyard.apiserver.serialization import ResponseForm, accepted_form, convert_to_form
 from batchyard.base.instant import Instant
+from batchyard.interfaces.client import WatchEvent
 
 # Audit events at the level Metadata, without bodies.
 #
@@ -125,9 +126,8 @@ class ApiServer:
         auth_filters: AuthFilters,
         audit: Auditor = discard_audit,
     ) -> None:
-        #: The admission policies; `observe` must receive all object changes.
-        self.policy_loader = PolicyLoader(objects, resources, auth_filters.authorizer)
-        self._write_handler = write.WriteHandler(objects, now, self.policy_loader)
+        self._policy_loader = PolicyLoader(objects, resources, auth_filters.authorizer)
+        self._write_handler = write.WriteHandler(objects, now, self._policy_loader)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
         self._auth_filters = auth_filters
@@ -168,6 +168,11 @@ class ApiServer:
     def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = handler
+
+    def observe(self, event: WatchEvent) -> None:
+        """Note a change of an admission policy; must receive all object changes."""
+        if event.key.kind in POLICY_KINDS:
+            self._policy_loader.observe(event)
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request before its body is read. Raises StatusError if authentication fails."""

@@ -12,7 +12,7 @@ from batchyard.interfaces.client import ObjectReader, WatchEvent
 if TYPE_CHECKING:
     from batchyard.apiserver.policies.admission import PolicyAdmission
 
-_POLICY_KINDS: Final = frozenset(
+POLICY_KINDS: Final = frozenset(
     {
         *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
         *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
@@ -27,12 +27,12 @@ class PolicyLoader:
         self._arguments = objects, resources, authorizer
         #: The admission policies; None until the first policy or binding is stored.
         self.policies: PolicyAdmission | None = None
-        if any(objects.list(kind) for kind in _POLICY_KINDS):
+        if any(objects.list(kind) for kind in POLICY_KINDS):
             self._load()
 
     def observe(self, event: WatchEvent) -> None:
         """Note the change of a policy or a binding."""
-        if event.key.kind in _POLICY_KINDS:
+        if event.key.kind in POLICY_KINDS:
             (self.policies or self._load()).observe(event)
 
     @property

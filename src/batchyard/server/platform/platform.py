@@ -387,7 +387,7 @@ class EmbeddedPlatform:
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
-        self._store.listen(server.policy_loader.observe)
+        self._store.listen(server.observe)
         server.set_write_executor(self._forked_work)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
