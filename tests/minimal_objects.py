@@ -28,6 +28,13 @@ STORED_WEBHOOK = (
     "objectSelector: {}, timeoutSeconds: 10"
 )
 RULES = "rules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]"
+POLICY_RULE = "{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]"
+POLICY_RULES = f"matchConstraints: {{resourceRules: [{POLICY_RULE}}}"
+STORED_SELECTORS = "matchPolicy: Equivalent, namespaceSelector: {}, objectSelector: {}"
+STORED_POLICY_RULES = (
+    f"failurePolicy: Fail, matchConstraints: {{resourceRules: [{POLICY_RULE}, scope: '*'}}], {STORED_SELECTORS}}}"
+)
+MUTATIONS = "mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[JSONPatch{}]'}}]"
 #: Kind, sent fields and stored fields, without apiVersion, kind and metadata.
 MINIMAL_OBJECTS: Final = [
     (
@@ -189,5 +196,25 @@ MINIMAL_OBJECTS: Final = [
         "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration",
         f"webhooks: [{WEBHOOK}, {RULES}}}]}}]",
         f"webhooks: [{STORED_WEBHOOK}, {RULES}, scope: '*'}}]}}]",
+    ),
+    (
+        "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy",
+        f"spec: {{{POLICY_RULES}]}}, reinvocationPolicy: Never, {MUTATIONS}}}",
+        f"spec: {{{STORED_POLICY_RULES}, reinvocationPolicy: Never, {MUTATIONS}}}",
+    ),
+    (
+        "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding",
+        "spec: {policyName: p, matchResources: {}}",
+        f"spec: {{policyName: p, matchResources: {{{STORED_SELECTORS}}}}}",
+    ),
+    (
+        "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy",
+        f"spec: {{{POLICY_RULES}]}}, validations: [{{expression: 'true'}}]}}",
+        f"spec: {{{STORED_POLICY_RULES}, validations: [{{expression: 'true'}}]}}\nstatus: {{}}",
+    ),
+    (
+        "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding",
+        "spec: {policyName: p, validationActions: [Deny]}",
+        "spec: {policyName: p, validationActions: [Deny]}",
     ),
 ]

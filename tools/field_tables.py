@@ -44,6 +44,7 @@ CORE_ROOTS: Final = (
 #: The types that CRDs embed completely; other types that equal a core type do so by chance.
 EMBEDDED: Final = ("Condition", "JobTemplateSpec", "LabelSelector", "PodTemplateSpec", "Toleration")
 
+POLICIES: Final = ("Mutating", "Validating")
 NATIVE_ROOTS: Final = (
     *("core_v1.ConfigMap", "core_v1.Namespace", "core_v1.Node", "core_v1.Pod", "core_v1.PodTemplate"),
     *("core_v1.Secret", "core_v1.Service", "core_v1.ServiceAccount", "batch_v1.Job", "coordination_v1.Lease"),
@@ -57,6 +58,7 @@ NATIVE_ROOTS: Final = (
     "core_v1.ReplicationController",
     "admissionregistration_v1.MutatingWebhookConfiguration",
     "admissionregistration_v1.ValidatingWebhookConfiguration",
+    *(f"admissionregistration_v1.{kind}AdmissionPolicy{role}" for kind in POLICIES for role in ("", "Binding")),
 )
 #: Maps whose values are not strings, by `Type.field`, or by field name for all types.
 MAPS: Final = {
@@ -80,6 +82,12 @@ MAPS: Final = {
 #: Fields that the API server requires although their type makes them optional.
 REQUIRED: Final = (
     *("Job.spec", "Pod.spec", "PodTemplate.template", "PodTemplateSpec.spec", "Service.spec", "PriorityClass.value"),
+)
+#: Fields that clients mark as required; the API server checks them in code, with its own messages.
+CHECKED_IN_CODE: Final = (
+    *("AuditAnnotation.key", "AuditAnnotation.valueExpression", "Mutation.patchType", "Validation.expression"),
+    *("ValidatingAdmissionPolicyBinding.spec", "ValidatingAdmissionPolicyBindingSpec.policyName"),
+    *("ValidatingAdmissionPolicyBindingSpec.validationActions", "Variable.expression", "Variable.name"),
 )
 #: Fields that CRDs require, but their webhooks set before the validation.
 FILLED_IN: Final = ("JobSet.spec.failurePolicy.rules.name",)
@@ -132,6 +140,9 @@ CHECKED: Final[Mapping[str, Mapping[str, Any]]] = {
     "ServiceReference.port": {"min": 1, "max": 65535, "default": 443},
     **{f"{name}.{field}": facts for name in WEBHOOKS for field, facts in WEBHOOK.items()},
     "MutatingWebhook.reinvocationPolicy": {"enum": ["Never", "IfNeeded"], "default": "Never"},
+    **{f"MatchResources.{field}": WEBHOOK[field] for field in ("matchPolicy", "namespaceSelector", "objectSelector")},
+    **{f"{kind}AdmissionPolicySpec.failurePolicy": WEBHOOK["failurePolicy"] for kind in POLICIES},
+    "NamedRuleWithOperations.scope": {"enum": ["Cluster", "Namespaced", "*"], "default": "*"},
     "RoleRef.apiGroup": {"default": "rbac.authorization.k8s.io"},
     "Secret.type": {"default": "Opaque"},
     "ServicePort.port": {"min": 1, "max": 65535},
@@ -179,6 +190,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ScaleIOPersistentVolumeSource.storageMode": "ThinProvisioned",
     "ServiceAccountTokenProjection.expirationSeconds": 3600,
     "StatefulSetSpec.serviceName": "",
+    "ValidatingAdmissionPolicy.status": {},
+    **{f"{kind}AdmissionPolicy{role}.spec": {} for kind in POLICIES for role in ("", "Binding")},
 }
 #: Lists that are maps in CRDs, but for which Kubernetes accepts duplicate keys.
 DUPLICATE_KEYS_ALLOWED: Final = (
@@ -492,7 +505,8 @@ def native_spec(path: str, field: ClassField, embedded: Spec | None, merging: Ma
     default = {"default": DEFAULTS[path]} if path in DEFAULTS else {}
     checked = {**CHECKED.get(path, {}), **default}
     facts = {**_without(facts, "owned"), **checked, **merging, **({"items": inner} if inner else {})}
-    return make_spec(type_name, facts, field.required or path in REQUIRED)
+    is_required = path in REQUIRED or (field.required and path not in CHECKED_IN_CODE)
+    return make_spec(type_name, facts, is_required)
 
 
 def split_spec(spec: Spec) -> tuple[str, Mapping[str, Any]]:

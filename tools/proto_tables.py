@@ -42,6 +42,10 @@ ROOTS: Final = (
     "admissionregistration.v1.MutatingWebhookConfiguration",
     "admissionregistration.v1.ValidatingWebhookConfiguration",
     "certificates.v1.CertificateSigningRequest",
+    "admissionregistration.v1.MutatingAdmissionPolicy",
+    "admissionregistration.v1.MutatingAdmissionPolicyBinding",
+    "admissionregistration.v1.ValidatingAdmissionPolicy",
+    "admissionregistration.v1.ValidatingAdmissionPolicyBinding",
 )
 #: Types whose encoding differs from their Go declaration; the decoder implements them.
 WIRE_TYPES: Final = {

@@ -61,6 +61,10 @@ PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
+MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
+MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"
+VALIDATING_POLICY: Final = "ValidatingAdmissionPolicy.admissionregistration.k8s.io"
+VALIDATING_POLICY_BINDING: Final = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
@@ -268,6 +272,10 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
     _kubernetes_kind(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", namespaced=False),
     _kubernetes_kind(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", namespaced=False),
+    _kubernetes_kind(MUTATING_POLICY, "mutatingadmissionpolicies", namespaced=False),
+    _kubernetes_kind(MUTATING_POLICY_BINDING, "mutatingadmissionpolicybindings", namespaced=False),
+    _kubernetes_kind(VALIDATING_POLICY, "validatingadmissionpolicies", namespaced=False, has_status=True),
+    _kubernetes_kind(VALIDATING_POLICY_BINDING, "validatingadmissionpolicybindings", namespaced=False),
     _kubernetes_kind(POD, "pods", "po", has_status=True),
     _kubernetes_kind(EVENT, "events", "ev"),
 )

@@ -509,7 +509,7 @@ def check_applied_config(config: Mapping[str, Any], schema: MergeSchema) -> None
         raise bad_request("metadata must be an object")
     if metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
-    problems = [f"{path}: field not declared in schema" for path in _undeclared_paths(config, schema, "")]
+    problems = [f"{path}: field not declared in schema" for path in undeclared_paths(config, schema, "")]
     if problems:
         group, _, version = str(config.get("apiVersion")).rpartition("/")
         kind = f"{group}/{version}, Kind={config.get('kind')}"
@@ -518,18 +518,19 @@ def check_applied_config(config: Mapping[str, Any], schema: MergeSchema) -> None
         raise bad_request(f"failed to create typed patch object ({object_name}): {message}")
 
 
-def _undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[str]:
+def undeclared_paths(value: Any, schema: MergeSchema, path: str) -> Iterator[str]:
+    """Yield the paths of a value that its schema does not declare. Raises StatusError for invalid list keys."""
     if isinstance(value, Mapping):
         for name, child in value.items():
             if not schema.allows_field(name):
                 yield f"{path}.{name}"
             else:
-                yield from _undeclared_paths(child, schema.field_schema(name), f"{path}.{name}")
+                yield from undeclared_paths(child, schema.field_schema(name), f"{path}.{name}")
     elif isinstance(value, list):
         if schema.keys is not None:
             field_sets.items_of(value, schema, rejects_duplicates=True)
         for item in value:
-            yield from _undeclared_paths(item, schema.item_schema, path)
+            yield from undeclared_paths(item, schema.item_schema, path)
 
 
 # Conversion of a resource's objects to each of its API versions, in which `managedFields` entries are compared.

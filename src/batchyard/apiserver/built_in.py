@@ -311,6 +311,29 @@ def _changed_container_errors(spec: Mapping[str, Any], old_spec: Mapping[str, An
             yield rules.forbidden(_EPHEMERAL_PATH, message, "")
 
 
+#: Kinds whose validation compiles CEL expressions.
+_POLICY_KINDS: Final = frozenset(
+    {
+        *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
+        *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
+    }
+)
+
+
+class PolicyStrategy(BuiltInStrategy):
+    """The kind-specific API logic of admission policies and bindings; their validation is loaded on first use."""
+
+    def check_create(self, new: Obj) -> list[FieldError]:
+        """Return the validation errors of a new policy or binding."""
+        from batchyard.apiserver.policies.validation import policy_errors  # noqa: PLC0415 - loads the CEL library
+
+        return [*super().check_create(new), *policy_errors(new)]
+
+    def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
+        """Return the validation errors of an update."""
+        return self.check_create(new)
+
+
 #: Source: Kubernetes's pkg/registry/batch/job/strategy.go.
 _ORPHAN_WARNING: Final = (
     "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
@@ -347,7 +370,7 @@ def _built_in_resource(served_kind: ServedKind) -> Resource:
     is_native = type_scope.name == NATIVE
     return Resource(
         served_kind,
-        BuiltInStrategy(served_kind.constant),
+        (PolicyStrategy if served_kind.constant in _POLICY_KINDS else BuiltInStrategy)(served_kind.constant),
         ("status",) if served_kind.has_status else (),
         merge_schema=partial(merge_schema_of_kind, served_kind),
         is_native=is_native,

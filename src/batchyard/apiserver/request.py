@@ -282,14 +282,6 @@ StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class DeferredResponse:
-    """A response that is not computed yet; a callback receives it later."""
-
-    #: Registers a callback, which is called once with the response, after the registration has returned.
-    then: Callable[[Callable[[StartedResponse], None]], None]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class ProxyResponse:
     """A response that another server gives: a request to send to it, and how to connect to it."""
 
@@ -305,7 +297,19 @@ class ProxyResponse:
     added_headers: tuple[tuple[str, str], ...] = ()
 
 
-AnyResponse: TypeAlias = StartedResponse | DeferredResponse | ProxyResponse
+FinalResponse: TypeAlias = StartedResponse | ProxyResponse
+"""A response that does not wait for other work of the API server."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DeferredResponse:
+    """A response that is not computed yet; a callback receives it later."""
+
+    #: Registers a callback, which is called once with the response, after the registration has returned.
+    then: Callable[[Callable[[FinalResponse], None]], None]
+
+
+AnyResponse: TypeAlias = FinalResponse | DeferredResponse
 
 
 #: The media types of patches.

@@ -12,17 +12,18 @@ from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.auth.tokens import ExternalTokens
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
-from batchyard.apiserver.handlers import write
+from batchyard.apiserver.handlers import prepared_writes, write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
 from batchyard.apiserver.openapi import OpenApi
+from batchyard.apiserver.policies.loading import POLICY_KINDS, PolicyLoader
 from batchyard.apiserver.request import (
     NO_SUCH_PATH_RESPONSE,
     PLAIN_TEXT,
     AnyResponse,
     ApiRequest,
     DeferredResponse,
+    FinalResponse,
     Response,
-    StartedResponse,
     StatusError,
     method_not_allowed_error,
 )
@@ -145,7 +146,8 @@ class ApiServer:
         auth_filters: AuthFilters,
         audit: Auditor = discard_audit,
     ) -> None:
-        self._write_handler = write.WriteHandler(objects, now)
+        self.policy_loader = PolicyLoader(objects, resources, auth_filters.authorizer)
+        self._write_handler = write.WriteHandler(objects, now, self.policy_loader)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
         self._auth_filters = auth_filters
@@ -157,7 +159,7 @@ class ApiServer:
         self._put_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._post_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._forecast_dry_run: DryRunForecaster | None = None
-        self._write_executor: write.WriteExecutor | None = None
+        self._write_executor: prepared_writes.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._admission_gate: WebhookGate | None = None
 
@@ -181,7 +183,7 @@ class ApiServer:
         """Set the function that adds predicted effects to the responses to dry-run writes of `_FORECAST_KINDS`."""
         self._forecast_dry_run = forecast_dry_run
 
-    def set_write_executor(self, executor: write.WriteExecutor) -> None:
+    def set_write_executor(self, executor: prepared_writes.WriteExecutor) -> None:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
 
@@ -197,6 +199,11 @@ class ApiServer:
     def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
         """Answer GET requests below a path prefix with a handler, for users who are authorized for the path."""
         self._prefix_handlers[prefix] = handler
+
+    def observe(self, event: WatchEvent) -> None:
+        """Note a change of an admission policy; must receive all object changes."""
+        if event.key.kind in POLICY_KINDS:
+            self.policy_loader.observe(event)
 
     def authenticate(self, request: ApiRequest) -> ApiRequest:
         """Authenticate a request before its body is read. Raises StatusError if authentication fails."""
@@ -243,7 +250,7 @@ class ApiServer:
     def _audit_deferred_response(
         self, deferred_response: DeferredResponse, audited_request: AuditedRequest
     ) -> DeferredResponse:
-        def audit_and_respond(respond: Callable[[StartedResponse], None], response: StartedResponse) -> None:
+        def audit_and_respond(respond: Callable[[FinalResponse], None], response: FinalResponse) -> None:
             self._audit(audited_request._replace(response=response))
             respond(response)
 
@@ -312,20 +319,22 @@ class ApiServer:
             self._auth_filters.authorize(request, path)
 
     def _is_large_write(self, request: ApiRequest, path: ResourcePath) -> bool:
-        if len(request.body) > write.INLINE_BODY_MAX:
+        if len(request.body) > prepared_writes.INLINE_BODY_MAX:
             return True
         return request.method in {"PUT", "PATCH"} and self._write_handler.targets_large_object(path)
 
     def _prepare_with_executor(
-        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: write.WriteExecutor
+        self, request: ApiRequest, path: ResourcePath, form: ResponseForm, executor: prepared_writes.WriteExecutor
     ) -> DeferredResponse:
         user = request.user
-        prepare_and_encode = partial(write.encode_prepared_write, partial(self._write_handler.prepare, request, path))
+        prepare_and_encode = partial(
+            prepared_writes.encode_prepared_write, partial(self._write_handler.prepare, request, path)
+        )
 
         def finish(respond: Callable[[Response], None], attempt: int, encoded_write: bytes | StatusError) -> None:
             try:
                 response = self._store_prepared_write(
-                    encoded_write, path, is_last_try=attempt == write.PREPARE_ATTEMPTS_MAX
+                    encoded_write, path, is_last_try=attempt == prepared_writes.PREPARE_ATTEMPTS_MAX
                 )
                 if response is None:
                     executor.submit(user, prepare_and_encode, partial(finish, respond, attempt + 1))
@@ -348,7 +357,7 @@ class ApiServer:
 
         Raises StatusError (409) on the last try if the object has changed, and a StatusError in `encoded_write`.
         """
-        prepared_write = write.decode_prepared_write(encoded_write)
+        prepared_write = prepared_writes.decode_prepared_write(encoded_write)
         if self._write_handler.is_current(prepared_write, path):
             return _with_warning(self._write_handler.store_prepared(prepared_write, path), path)
         if is_last_try:
@@ -427,7 +436,7 @@ def _map_response(response: AnyResponse, finish: Callable[[Response], AnyRespons
     if not isinstance(response, DeferredResponse):
         return response
 
-    def finish_later(respond: Callable[[StartedResponse], None], started_response: StartedResponse) -> None:
+    def finish_later(respond: Callable[[FinalResponse], None], started_response: FinalResponse) -> None:
         final_response = finish(started_response) if isinstance(started_response, Response) else started_response
         if isinstance(final_response, DeferredResponse):
             final_response.then(respond)
@@ -439,8 +448,10 @@ def _map_response(response: AnyResponse, finish: Callable[[Response], AnyRespons
 
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:
     is_object_write = path is not None and path.handlers is None and request.method != "DELETE"
-    if len(request.body) > write.INLINE_BODY_MAX and not is_object_write:
-        raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {write.INLINE_BODY_MAX}")
+    if len(request.body) > prepared_writes.INLINE_BODY_MAX and not is_object_write:
+        raise StatusError(
+            413, "RequestEntityTooLarge", f"Request entity too large: limit is {prepared_writes.INLINE_BODY_MAX}"
+        )
 
 
 def _is_forecast_dry_run(request: ApiRequest, path: ResourcePath) -> bool:

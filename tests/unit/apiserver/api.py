@@ -137,6 +137,7 @@ class Api:
         self.stored.client.set_scope_lookup(resources.is_namespaced)
         self.stored.store.listen(CustomResources(self.stored, resources, self.stored.kernel.now).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.auth_filters, self.audited.append)
+        self.stored.store.listen(self.server.observe)
 
     def ask(
         self,

@@ -461,6 +461,27 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS),
         (_NAME_COLUMN, (Column("Webhooks"), cells.count_cell("webhooks")), _AGE),
     ),
+    scheme.VALIDATING_POLICY: (
+        _NAME_COLUMN,
+        (Column("Validations", type="integer"), cells.count_at_path_cell("spec", "validations")),
+        (Column("ParamKind"), kubernetes.policy_param_kind),
+        _AGE,
+    ),
+    scheme.MUTATING_POLICY: (
+        _NAME_COLUMN,
+        (Column("Mutations", type="integer"), cells.count_at_path_cell("spec", "mutations")),
+        (Column("ParamKind"), kubernetes.policy_param_kind),
+        _AGE,
+    ),
+    **dict.fromkeys(
+        (scheme.MUTATING_POLICY_BINDING, scheme.VALIDATING_POLICY_BINDING),
+        (
+            _NAME_COLUMN,
+            (Column("PolicyName"), value_cell("spec", "policyName")),
+            (Column("ParamRef"), kubernetes.policy_param_reference),
+            _AGE,
+        ),
+    ),
     scheme.CONFIG_MAP: (_NAME_COLUMN, (Column("Data", counts=True), cells.count_cell("data", "binaryData")), _AGE),
     scheme.SECRET: (
         _NAME_COLUMN,

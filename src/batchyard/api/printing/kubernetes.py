@@ -286,3 +286,38 @@ RESOURCE_QUOTAS: Final = (
 )
 LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.creation_time_text))
 NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector_cell("spec", "podSelector")), AGE)
+
+
+# Cells of admission policies and their bindings. Source: Kubernetes's pkg/printers/internalversion/printers.go.
+
+
+_UNSET: Final = "<unset>"
+
+
+def policy_param_kind(obj: Obj, _now: Instant) -> str:
+    """Return the kind of an admission policy's parameters, such as `v1/ConfigMap`; `<unset>` without parameters."""
+    kind = value_at(obj, "spec", "paramKind")
+    return _UNSET if kind is None else f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}"
+
+
+def policy_param_reference(obj: Obj, _now: Instant) -> str:
+    """Return the namespace (by default `*`) and name, or the selector, of a policy binding's parameters."""
+    reference = value_at(obj, "spec", "paramRef") or {}
+    if name := reference.get("name"):
+        return f"{reference.get('namespace') or '*'}/{name}"
+    selector = reference.get("selector")
+    return _UNSET if selector is None else _format_go_selector(selector)
+
+
+def _format_go_selector(selector: Mapping[str, Any]) -> str:
+    """Format a label selector as the method String of its Go type does."""
+    labels = "".join(f"{key}: {value}," for key, value in sorted((selector.get("matchLabels") or {}).items()))
+    requirements = "".join(
+        f"LabelSelectorRequirement{{Key:{each['key']},Operator:{each['operator']},"
+        f"Values:[{' '.join(each.get('values') or ())}],}},"
+        for each in selector.get("matchExpressions") or ()
+    )
+    return (
+        f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},"
+        f"MatchExpressions:[]LabelSelectorRequirement{{{requirements}}},}}"
+    )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api.scheme import NAMESPACE
-from batchyard.apiserver.request import UserInfo
+from batchyard.apiserver.request import StatusError, UserInfo
 from batchyard.apiserver.resources import ResourcePath
 
 CREATE: Final = "CREATE"
@@ -58,3 +58,13 @@ def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, An
     }
     fields = {field: value for field, value in fields.items() if value}
     return {**fields, "dryRun": attributes.dry_run, "options": attributes.options or None}
+
+
+class PolicyVerdict(NamedTuple):
+    """What the ValidatingAdmissionPolicies decide about a request."""
+
+    #: The error that denies the request; None if it is allowed.
+    error: StatusError | None
+    warnings: tuple[str, ...] = ()
+    #: The annotations of the audit event.
+    annotations: Mapping[str, str] = {}

@@ -23,7 +23,8 @@ from batchyard.apiserver.admission.pipeline import (
 )
 from batchyard.apiserver.admission.registrations import WebhookMatcher, WebhookRegistry, operation_of
 from batchyard.apiserver.admission.reviews import WebhookRequest, internal_error
-from batchyard.apiserver.handlers.write import PREPARE_ATTEMPTS_MAX, PreparedWrite, WriteDraft, WriteHandler
+from batchyard.apiserver.handlers.prepared_writes import PREPARE_ATTEMPTS_MAX, PreparedWrite
+from batchyard.apiserver.handlers.write import WriteDraft, WriteHandler
 from batchyard.apiserver.patch import UNSTRUCTURED, apply_patch
 from batchyard.apiserver.request import (
     APPLY_PATCH,
@@ -31,8 +32,8 @@ from batchyard.apiserver.request import (
     AnyResponse,
     ApiRequest,
     DeferredResponse,
+    FinalResponse,
     Response,
-    StartedResponse,
     StatusError,
     UserInfo,
     parse_delete_options,
@@ -169,7 +170,7 @@ class AdmissionGate:
         return WebhookAdmission(self._ports, notes)
 
     def _run(self, calls: WebhookCalls, notes: AdmissionNotes) -> AnyResponse:
-        receivers: list[Callable[[StartedResponse], None]] = []
+        receivers: list[Callable[[FinalResponse], None]] = []
         results: list[AnyResponse] = []
 
         def finish(result: AnyResponse | StatusError) -> None:
@@ -342,7 +343,7 @@ class AdmissionGate:
         for obj in selected_objects:
             yield from self._admit_deletion(request, path, obj, notes)
             if self._objects.get(key_of(obj)) is not None:
-                self._write_handler.delete_selected(obj, options, path)
+                self._write_handler.delete_selected(obj, options, request, path)
         return self._write_handler.deletion_response(selected_objects, path)
 
     def _admit_deletion(

@@ -301,7 +301,7 @@ def compile_condition(expression: str) -> tuple[Any, str]:
     from cel_expr_python.ext.ext_optional import ExtOptional  # noqa: PLC0415
     from cel_expr_python.ext.ext_strings import ExtStrings  # noqa: PLC0415
 
-    from batchyard.apiserver.crd.rules import kubernetes_functions  # noqa: PLC0415
+    from batchyard.apiserver.cel_library import kubernetes_functions  # noqa: PLC0415
 
     extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
     variables = dict.fromkeys(("object", "oldObject", "request", "authorizer"), cel.Type.DYN)

@@ -5,14 +5,10 @@ value exists and can be correlated: in fields, maps, and lists with keys. With `
 Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go.
 """
 
-import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qs, urlsplit
 
 from cel_expr_python import cel
 from cel_expr_python.ext.ext_bindings import ExtBindings
@@ -22,9 +18,15 @@ from cel_expr_python.ext.ext_optional import ExtOptional
 from cel_expr_python.ext.ext_strings import ExtStrings
 
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import NANO, parse_quantity
-from batchyard.api.patterns import find_matches
 from batchyard.api.validation.rules import format_json
+from batchyard.apiserver.cel_library import (
+    BUDGET_EXCEEDED,
+    RESERVED_WORDS,
+    RuleBudget,
+    input_size,
+    iteration_depth,
+    kubernetes_functions,
+)
 from batchyard.apiserver.crd.values import (
     LIST_TYPE,
     MAP_KEYS,
@@ -39,196 +41,17 @@ from batchyard.apiserver.crd.values import (
     uses_keyword,
 )
 
-# The CEL extension functions of Kubernetes: lists, sets, strings, quantities, URLs and addresses.
-#
-# Quantities, URLs, addresses and networks are represented by canonical strings, so that equal values compare equal.
-# Source: k8s.io/apiserver, pkg/cel/library.
-
-
-_T: Final = cel.Type
-_ANY_TYPE: Final = _T.DYN
-_LIST: Final = _T.List(_T.DYN)
-_IPV4_LINK_LOCAL_MULTICAST: Final = ipaddress.IPv4Network("224.0.0.0/24")
-_IPV4_BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")
-_CIDR_PATTERN: Final = re.compile(r"[0-9A-Fa-f.:]+/(0|[1-9][0-9]*)")
-
-
-def kubernetes_functions() -> Any:
-    """Return the implemented functions that Kubernetes adds to CEL, as an extension for CEL."""
-    overloads_by_name: dict[str, list[Any]] = {}
-    for name, is_member, parameters, result, implementation in _function_declarations():
-        overloads = overloads_by_name.setdefault(name, [])
-        key = f"{name}_{len(overloads)}"
-        overloads.append(cel.Overload(key, result, parameters, is_member, implementation))
-    return cel.CelExtension("kubernetes", [cel.FunctionDecl(name, each) for name, each in overloads_by_name.items()])
-
-
-def _function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    """Yield each CEL function: name, whether it is a member function, parameter types, result type, implementation."""
-    text, integer, boolean, double = _T.STRING, _T.INT, _T.BOOL, _T.DOUBLE
-    yield "isSorted", True, [_LIST], boolean, lambda each: list(each) == sorted(each)
-    yield "sum", True, [_LIST], _ANY_TYPE, sum
-    yield "min", True, [_LIST], _ANY_TYPE, min
-    yield "max", True, [_LIST], _ANY_TYPE, max
-    yield "indexOf", True, [_LIST, _ANY_TYPE], integer, _index_of
-    yield "lastIndexOf", True, [_LIST, _ANY_TYPE], integer, _last_index_of
-    yield "reverse", True, [_LIST], _LIST, lambda each: list(reversed(each))
-    yield "sets.contains", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) >= _comparable_set(b)
-    yield "sets.intersects", False, [_LIST, _LIST], boolean, lambda a, b: bool(_comparable_set(a) & _comparable_set(b))
-    yield "sets.equivalent", False, [_LIST, _LIST], boolean, lambda a, b: _comparable_set(a) == _comparable_set(b)
-    yield "find", True, [text, text], text, lambda value, pattern: next(find_matches(pattern, value), "")
-    yield "findAll", True, [text, text], _T.List(text), lambda value, pattern: list(find_matches(pattern, value))
-    yield "findAll", True, [text, text, integer], _T.List(text), _first_matches
-    yield "quantity", False, [text], text, _canonical_quantity
-    yield "isQuantity", False, [text], boolean, _make_parse_check(_canonical_quantity)
-    yield "isInteger", True, [text], boolean, lambda a: Fraction(a).denominator == 1
-    yield "asInteger", True, [text], integer, int
-    yield "asApproximateFloat", True, [text], double, lambda a: float(Fraction(a))
-    yield "sign", True, [text], integer, lambda a: _compare_quantities(a, "0")
-    yield "add", True, [text, text], text, lambda a, b: str(Fraction(a) + Fraction(b))
-    yield "add", True, [text, integer], text, lambda a, b: str(Fraction(a) + b)
-    yield "sub", True, [text, text], text, lambda a, b: str(Fraction(a) - Fraction(b))
-    yield "sub", True, [text, integer], text, lambda a, b: str(Fraction(a) - b)
-    yield "isGreaterThan", True, [text, text], boolean, lambda a, b: _compare_quantities(a, b) > 0
-    yield "isLessThan", True, [text, text], boolean, lambda a, b: _compare_quantities(a, b) < 0
-    yield "compareTo", True, [text, text], integer, _compare_quantities
-    yield from _network_function_declarations()
-
-
-def _network_function_declarations() -> Iterator[tuple[str, bool, list[Any], Any, Callable[..., Any]]]:
-    text, integer, boolean = _T.STRING, _T.INT, _T.BOOL
-    yield "url", False, [text], text, _checked_url
-    yield "isURL", False, [text], boolean, _make_parse_check(_checked_url)
-    yield "getScheme", True, [text], text, lambda url: urlsplit(url).scheme
-    yield "getHost", True, [text], text, lambda url: urlsplit(url).netloc.rpartition("@")[2]
-    yield "getHostname", True, [text], text, lambda url: urlsplit(url).hostname or ""
-    yield "getPort", True, [text], text, lambda url: str(urlsplit(url).port or "")
-    yield "getEscapedPath", True, [text], text, lambda url: urlsplit(url).path
-    yield "getQuery", True, [text], _T.Map(text, _T.List(text)), lambda url: parse_qs(urlsplit(url).query)
-    yield "ip", False, [text], text, lambda address: str(_parse_address(address))
-    yield "isIP", False, [text], boolean, _make_parse_check(_parse_address)
-    yield "ip.isCanonical", False, [text], boolean, lambda address: str(_parse_address(address)) == address
-    yield "family", True, [text], integer, lambda address: _parse_address(address).version
-    yield "isLoopback", True, [text], boolean, lambda address: _parse_address(address).is_loopback
-    yield "isUnspecified", True, [text], boolean, lambda address: _parse_address(address).is_unspecified
-    yield "isLinkLocalUnicast", True, [text], boolean, lambda address: _parse_address(address).is_link_local
-    yield "isLinkLocalMulticast", True, [text], boolean, _is_link_local_multicast
-    yield "isGlobalUnicast", True, [text], boolean, _is_global_unicast
-    yield "cidr", False, [text], text, lambda cidr: str(_parse_cidr(cidr))
-    yield "isCIDR", False, [text], boolean, _make_parse_check(_parse_cidr)
-    yield "ip", True, [text], text, lambda cidr: str(_parse_cidr(cidr).ip)
-    yield "containsIP", True, [text, text], boolean, lambda cidr, ip: _parse_address(ip) in _parse_cidr(cidr).network
-    yield "containsCIDR", True, [text, text], boolean, _contains_network
-    yield "prefixLength", True, [text], integer, lambda cidr: _parse_cidr(cidr).network.prefixlen
-    yield "masked", True, [text], text, lambda cidr: str(_parse_cidr(cidr).network)
-
-
-def _make_parse_check(parse: Callable[[str], object]) -> Callable[[str], bool]:
-    def check(text: str) -> bool:
-        try:
-            parse(text)
-        except ValueError:
-            return False
-        return True
-
-    return check
-
-
-def _canonical_quantity(text: str) -> str:
-    return str(Fraction(parse_quantity(text), NANO))
-
-
-def _compare_quantities(first_text: str, second_text: str) -> int:
-    first_amount, second_amount = Fraction(first_text), Fraction(second_text)
-    return (first_amount > second_amount) - (first_amount < second_amount)
-
-
-def _index_of(list_items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_value = _comparable_value(wanted_item)
-    return next((i for i, each in enumerate(list_items) if _comparable_value(each) == wanted_value), -1)
-
-
-def _last_index_of(list_items: Sequence[Any], wanted_item: Any) -> int:
-    wanted_value = _comparable_value(wanted_item)
-    return next((i for i in range(len(list_items) - 1, -1, -1) if _comparable_value(list_items[i]) == wanted_value), -1)
-
-
-def _comparable_set(items: Iterable[Any]) -> set[Any]:
-    """Return list items as a set with CEL's equality, in which true and 1 differ."""
-    return {_comparable_value(each) for each in items}
-
-
-def _comparable_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return ("map", frozenset((_comparable_value(key), _comparable_value(each)) for key, each in value.items()))
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return (isinstance(value, bool), value)
-    return ("list", tuple(map(_comparable_value, value)))
-
-
-def _first_matches(text: str, pattern: str, count: int) -> list[str]:
-    return list(islice(find_matches(pattern, text), count if count >= 0 else None))
-
-
-def _checked_url(text: str) -> str:
-    url_parts = urlsplit(text)
-    if not (url_parts.scheme and url_parts.netloc) and not text.startswith("/"):
-        raise ValueError(f"{text!r} is not a URL: neither absolute nor a path")
-    return text
-
-
-def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Parse an address; as in Kubernetes, one with a zone or an IPv4-mapped one raises ValueError."""
-    return _checked_address(ipaddress.ip_address(text), text)
-
-
-def _parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
-    if _CIDR_PATTERN.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is not an address with a prefix length, such as 10.0.0.0/8")
-    interface = ipaddress.ip_interface(text)
-    _checked_address(interface.ip, text)
-    return interface
-
-
-def _checked_address(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address, text: str
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    if isinstance(address, ipaddress.IPv6Address) and (address.scope_id or address.ipv4_mapped):
-        raise ValueError(f"IP address {text!r} with a zone, or mapped from IPv4, is not allowed")
-    return address
-
-
-def _is_link_local_multicast(text: str) -> bool:
-    address = _parse_address(text)
-    if isinstance(address, ipaddress.IPv4Address):
-        return address in _IPV4_LINK_LOCAL_MULTICAST
-    return address.packed[0] == 0xFF and address.packed[1] & 0x0F == 0x02  # ff?2::
-
-
-def _is_global_unicast(text: str) -> bool:
-    address = _parse_address(text)
-    has_other_scope = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
-    return not has_other_scope and address != _IPV4_BROADCAST
-
-
-def _contains_network(outer_text: str, inner_text: str) -> bool:
-    outer_network, inner_network = _parse_cidr(outer_text).network, _parse_cidr(inner_text).network
-    is_subnet = outer_network.version == inner_network.version and inner_network.prefixlen >= outer_network.prefixlen
-    return is_subnet and inner_network.network_address in outer_network
-
-
 # Compilation and evaluation of CEL expressions in rules of CustomResourceDefinitions.
 #
 # Sources: k8s.io/apiserver, pkg/cel/library, and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel.
 
 
 #: Kubernetes functions that are not implemented: a rule that calls one is accepted but not checked. `all`, `exists` and
-#: `existsOne` are undeclared only with two variables. `lists` stands for `lists.range`.
+#: `existsOne` are undeclared only with two variables.
 UNIMPLEMENTED_FUNCTIONS: Final = frozenset(
     {
-        *("authorizer", "format", "isSemver", "semver"),
+        *("authorizer", "format", "sortBy", "unwrap", "unwrapOpt"),
         *("all", "exists", "existsOne", "transformList", "transformMap", "transformMapEntry"),
-        *("distinct", "flatten", "lists", "slice", "sort", "sortBy", "unwrap", "unwrapOpt"),
     }
 )
 _UNKNOWN_FUNCTION: Final = re.compile(r"(?:undeclared reference to|no matching overload for) '([^']*)'")
@@ -312,12 +135,6 @@ def _cel_environment(*, with_old_self: bool) -> Any:
 # Source: k8s.io/apiserver, pkg/cel/escaping.go and k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/values.go.
 
 
-_RESERVED_WORDS: Final = frozenset(
-    {
-        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import"),
-        *("let", "loop", "package", "namespace", "return", "var", "void", "while"),
-    }
-)
 _FIELD_NAME_ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _ESCAPED_CHARACTERS: Final = re.compile(r"__|[.\-/]")
 
@@ -341,7 +158,7 @@ def cel_value(value: Any, schema: Schema) -> Any:
 
 def escape_field_name(name: str) -> str:
     """Return a field name as CEL expressions write it, such as `a__dot__b` for `a.b`."""
-    if name in _RESERVED_WORDS:
+    if name in RESERVED_WORDS:
         return f"__{name}__"
     return _ESCAPED_CHARACTERS.sub(lambda match: _FIELD_NAME_ESCAPES[match[0]], name)
 
@@ -353,74 +170,8 @@ def _cel_object(value: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     return {escape_field_name(name): cel_value(each, schemas[name]) for name, each in value.items() if name in schemas}
 
 
-# Upper bounds on the cost of rules, from their text and the size of their input.
-
-
-_BASE_STEPS: Final = 100  # steps of an evaluation before its first iteration
-_ITERATIONS_MAX: Final = 10_000  # limit of the CEL library for one evaluation
-_CHARACTERS_PER_STEP: Final = 100  # characters that an iteration may concatenate in one step
-_BRACKET_PATTERN: Final = re.compile(r"(?:(?<!\w)(\w++)\s*+)?\(|\)")
-_ITERATING_FUNCTIONS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
-
-
-class InputSize(NamedTuple):
-    """The size of the value that a CEL rule reads: the number of values, and of characters in their strings."""
-
-    value_count: int
-    character_count: int
-
-
-class RuleBudget:
-    """The cost budget for the CEL rules of one object, in evaluation steps: about one second of CPU time.
-
-    Steps are estimated from the nesting of iterations and the input size. Upstream counts actual steps, with the same
-    limit of a second. Source: k8s.io/apiserver, pkg/apis/cel/config.go.
-    """
-
-    def __init__(self) -> None:
-        self._remaining_steps = 10_000_000
-
-    def spend(self, depth: int, size: InputSize) -> bool:
-        """Deduct the cost of one rule evaluation from the budget; return whether the budget sufficed."""
-        steps = min(size.value_count**depth, _ITERATIONS_MAX)
-        self._remaining_steps -= _BASE_STEPS + (
-            steps * (1 + size.character_count // _CHARACTERS_PER_STEP) if depth else 0
-        )
-        return self._remaining_steps >= 0
-
-
-def iteration_depth(text: str) -> int:
-    """Return the maximum nesting of iterations in a CEL expression; parentheses in strings count too."""
-    open_brackets: list[bool] = []
-    depth_max = 0
-    for bracket in _BRACKET_PATTERN.finditer(text):
-        if bracket[0] == ")":
-            del open_brackets[-1:]
-        else:
-            open_brackets.append(bracket[1] in _ITERATING_FUNCTIONS)
-            depth_max = max(depth_max, sum(open_brackets))
-    return depth_max
-
-
-def input_size(value: Any) -> InputSize:
-    """Return the number of values in a value, including itself, and of characters in their strings."""
-    value_count, character_count, pending_values = 0, 0, [value]
-    while pending_values:
-        each = pending_values.pop()
-        value_count += 1
-        if isinstance(each, Mapping):
-            pending_values += each.values()
-        elif isinstance(each, list):
-            pending_values += each
-        elif isinstance(each, str):
-            character_count += len(each)
-    return InputSize(value_count, character_count)
-
-
 NO_OLD_VALUE: Final = object()
 """Stands for the missing old value of a new object."""
-
-_BUDGET_EXCEEDED: Final = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
 class ValidationRule(NamedTuple):
@@ -516,7 +267,7 @@ class ValidationRules:
         for rule in self._value_rules:
             if not rule.uses_old_self or rule.runs_without_old_value or old is not NO_OLD_VALUE:
                 if not budget.spend(rule.depth, size):
-                    problem = f"Invalid value: {self._quoted_type()}: {_BUDGET_EXCEEDED}"
+                    problem = f"Invalid value: {self._quoted_type()}: {BUDGET_EXCEEDED}"
                     raise _BudgetExceeded(FieldError(path or "<nil>", problem))
                 old_self = optional_old_value if rule.runs_without_old_value else old_value
                 yield from self._evaluate_rule(rule, {"self": new_value, "oldSelf": old_self}, path)

@@ -20,7 +20,7 @@ from cel_expr_python.ext.ext_strings import ExtStrings
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import rules
-from batchyard.apiserver.crd.rules import kubernetes_functions
+from batchyard.apiserver.cel_library import kubernetes_functions
 
 API_VERSIONS: Final = tuple(f"apiserver.config.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha1"))
 KIND: Final = "AuthenticationConfiguration"

@@ -7,7 +7,7 @@ k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,9 +18,12 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver import apply, resources, serialization
+from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes
+from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, PreparedWrite
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.json_patch import json_patch_strict_errors
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
+from batchyard.apiserver.policies.loading import PolicyLoader
 from batchyard.apiserver.request import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -28,7 +31,6 @@ from batchyard.apiserver.request import (
     DeleteOptions,
     Response,
     StatusError,
-    UserInfo,
     WriteOptions,
     bad_request,
     limit_of,
@@ -39,29 +41,6 @@ from batchyard.apiserver.request import (
 from batchyard.apiserver.selection import parse_selection
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
-
-# Large writes: a forked process prepares them, and the platform's thread only stores the result.
-
-
-#: Maximum bytes of a body that is processed inline; the costliest take a few hundredths of a second.
-INLINE_BODY_MAX: Final = 32 * 1024
-#: The number of attempts to prepare a write whose object changes meanwhile. Source: k8s.io/apiserver,
-#: pkg/endpoints/handlers/patch.go (maxRetryWhenPatchConflicts).
-PREPARE_ATTEMPTS_MAX: Final = 5
-
-
-class PreparedWrite(NamedTuple):
-    """A complete, validated write that is not stored yet, with the status code and warnings of its response."""
-
-    write: Create | Update | UpdateStatus
-    name: str
-    dry_run: bool
-    code: int
-    warnings: tuple[str, ...]
-    #: The resourceVersion of the stored object that the write is based on; '' for a create.
-    base_version: str
-    #: The annotations of the audit event.
-    annotations: Mapping[str, str] = {}
 
 
 class WriteDraft(NamedTuple):
@@ -80,60 +59,6 @@ class WriteDraft(NamedTuple):
     is_created: bool = False
 
 
-class WriteExecutor(Protocol):
-    """Prepares large writes outside the API server's thread."""
-
-    def submit(
-        self, user: UserInfo, work: Callable[[], bytes], on_result: Callable[[bytes | StatusError], None]
-    ) -> None:
-        """Run a function for a user; the API server's thread later calls `on_result` with its result.
-
-        Raises StatusError if too many functions of that user are queued.
-        """
-
-
-def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
-    """Encode the write that `prepare` returns, or the StatusError that it raises, as bytes."""
-    try:
-        prepared_write = prepare()
-    except StatusError as error:
-        error_fields = {"code": error.code, "reason": error.reason, "message": str(error), "details": error.details}
-        return msgspec.json.encode(error_fields)
-    write = prepared_write.write
-    write_fields: dict[str, Any] = {**prepared_write._asdict(), "write": type(write).__name__, "obj": write.obj}
-    if not isinstance(write, Create):
-        write_fields["managed_fields"] = write.managed_fields
-    if isinstance(write, Update):
-        write_fields["is_whole"] = write.is_whole
-    return msgspec.json.encode(write_fields)
-
-
-def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
-    """Decode a write that `encode_prepared_write` encoded.
-
-    Raises StatusError if the input is an error or encodes one, or is empty, which means that the preparation timed out.
-    """
-    if isinstance(encoded_write, StatusError):
-        raise encoded_write
-    if not encoded_write:
-        message = "the request did not complete within the allotted time"
-        raise StatusError(504, "Timeout", message, {"retryAfterSeconds": 5})
-    fields = msgspec.json.decode(encoded_write)
-    if "reason" in fields:
-        raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
-    plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "base_version", "annotations")}
-    return PreparedWrite(_decode_write(fields), warnings=tuple(fields["warnings"]), **plain_fields)
-
-
-def _decode_write(fields: dict[str, Any]) -> Create | Update | UpdateStatus:
-    obj: Obj = fields["obj"]
-    if fields["write"] == "Create":
-        return Create(obj)
-    if fields["write"] == "Update":
-        return Update(obj, fields["managed_fields"], is_whole=fields["is_whole"])
-    return UpdateStatus(obj, fields["managed_fields"])
-
-
 #: Maximum bytes of a stored object, as in etcd.
 OBJECT_SIZE_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
@@ -145,9 +70,13 @@ _encode_json: Final = msgspec.json.Encoder().encode
 class WriteHandler:
     """The handler of write requests for all kinds."""
 
-    def __init__(self, objects: resources.ApiObjectStore, now: Callable[[], Instant]) -> None:
-        self._objects = objects
+    def __init__(
+        self, objects: resources.ApiObjectStore, now: Callable[[], Instant], policies: PolicyLoader | None = None
+    ) -> None:
+        #: The stored objects.
+        self.objects = objects
         self._now = now
+        self._policies = policies
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
@@ -165,12 +94,15 @@ class WriteHandler:
 
     def targets_large_object(self, path: resources.ResourcePath) -> bool:
         """Return whether a path names an object of more than INLINE_BODY_MAX bytes, whose changes are expensive."""
-        stored_object = self._objects.get(_key(path)) if path.name else None
+        stored_object = self.objects.get(_key(path)) if path.name else None
         return stored_object is not None and len(_encode_json(stored_object)) > INLINE_BODY_MAX
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         """Decode, default and validate a create, update or patch without storing it. Raises StatusError on failure."""
-        return self.complete_draft(self.read_draft(request, path))
+        prepared_write = self.complete_draft(self.read_draft(request, path))
+        if self._policies is None or self._policies.policies is None:
+            return prepared_write
+        return _apply_policies(self, prepared_write, self._policies, request, path)
 
     def read_draft(self, request: ApiRequest, path: resources.ResourcePath) -> WriteDraft:
         """Read the object of a create, update or patch request, before its validation. Raises StatusError on failure.
@@ -182,7 +114,7 @@ class WriteHandler:
                 return self._read_creation(request, path)
             case ["PUT", True]:
                 options, body = parse_write_options(request), serialization.read_body(request)
-                return WriteDraft(body, path, options, self._get_stored(path))
+                return WriteDraft(body, path, options, self.get_stored(path))
             case ["PATCH", True]:
                 return self._read_patch(request, path)
         raise method_not_allowed_error()
@@ -196,9 +128,9 @@ class WriteHandler:
         if stored_object is None or is_created:
             _check_creation(draft, sent_object.obj["metadata"])
         if stored_object is None:
-            prepared_write = self._prepare_creation(sent_object, path, options, managed_fields)
+            prepared_write = self.prepare_creation(sent_object, path, options, managed_fields)
         else:
-            prepared_write = self._prepare_replacement(sent_object, stored_object, path, options, managed_fields)
+            prepared_write = self.prepare_replacement(sent_object, stored_object, path, options, managed_fields)
         if len(_encode_json(prepared_write.write.obj)) > OBJECT_SIZE_MAX:
             raise StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {OBJECT_SIZE_MAX}")
         return prepared_write._replace(code=201) if is_created else prepared_write
@@ -211,7 +143,7 @@ class WriteHandler:
         if isinstance(prepared_write.write, Create):
             self._check_namespace(path)
             return True
-        return bool(self._get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
+        return bool(self.get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
 
     def store_prepared(self, prepared_write: PreparedWrite, path: resources.ResourcePath) -> Response:
         """Execute a prepared write and return the response. Raises StatusError if the store rejects the write."""
@@ -227,7 +159,7 @@ class WriteHandler:
     def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
         """Return whether a request applies an object that does not exist; applies of a subresource never create one."""
         is_apply = request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH
-        return is_apply and not path.subresource and self._objects.get(_key(path)) is None
+        return is_apply and not path.subresource and self.objects.get(_key(path)) is None
 
     # --- preparation by verb ---
 
@@ -236,7 +168,7 @@ class WriteHandler:
         draft = WriteDraft(body, path, options, None)
         if path.resource.is_adoptable and isinstance(body.value, Mapping):
             target = path._replace(name=serialization.name_of(body.value))
-            if (stored := self._objects.get(_key(target))) and _is_provided(stored, target):
+            if (stored := self.objects.get(_key(target))) and _is_provided(stored, target):
                 return draft._replace(path=target, stored_object=stored, is_created=True)
         return draft
 
@@ -246,7 +178,7 @@ class WriteHandler:
         options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
             return self._read_apply(serialization.read_yaml(request.body), path, options)
-        body, stored_object = serialization.read_json(request.body), self._get_stored(path)
+        body, stored_object = serialization.read_json(request.body), self.get_stored(path)
         served_object = _render(stored_object, path)
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
         errors = json_patch_strict_errors(body.value, body.faults) if content_type == JSON_PATCH else body.faults
@@ -258,7 +190,7 @@ class WriteHandler:
     ) -> WriteDraft:
         config = serialization.with_kind(body.value, path)
         apply.check_applied_config(config, path.resource.merge_schema(path.version))
-        stored_object = self._objects.get(_key(path))
+        stored_object = self.objects.get(_key(path))
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path.served_kind, path.name)
         live_object = None if stored_object is None else _render(stored_object, path)
@@ -273,26 +205,27 @@ class WriteHandler:
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options = parse_delete_options(request, serialization.read_body(request).value)
-        stored_object = self._get_stored(path)
+        stored_object = self.get_stored(path)
         _check_preconditions(options, stored_object, path, path.name)
+        warnings = _validate_deletion(self._policies, stored_object, options, request, path)
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
-        if "deletionTimestamp" in result["metadata"] and (options.dry_run or self._objects.get(_key(path)) is not None):
-            return Response(200, _render(result, path), _propagation_warnings(options, path))
+        if "deletionTimestamp" in result["metadata"] and (options.dry_run or self.objects.get(_key(path)) is not None):
+            return Response(200, _render(result, path), (*_propagation_warnings(options, path), *warnings))
         if path.resource.returns_deleted_object:
-            revision = None if options.dry_run else str(self._objects.revision)
+            revision = None if options.dry_run else str(self.objects.revision)
             last_state = with_metadata(result, resourceVersion=revision) if revision else result
-            return Response(200, _render(last_state, path), _propagation_warnings(options, path))
+            return Response(200, _render(last_state, path), (*_propagation_warnings(options, path), *warnings))
         deleted_details = {
             **resources.object_details(path.served_kind, path.name),
             "uid": stored_object["metadata"]["uid"],
         }
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
-        return Response(200, status, _propagation_warnings(options, path))
+        return Response(200, status, (*_propagation_warnings(options, path), *warnings))
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options, selected_objects = self.select_for_deletion(request, path)
         for obj in selected_objects:
-            self.delete_selected(obj, options, path)
+            self.delete_selected(obj, options, request, path)
         return self.deletion_response(selected_objects, path)
 
     def select_for_deletion(
@@ -303,14 +236,17 @@ class WriteHandler:
             raise method_not_allowed_error()
         options = parse_delete_options(request, serialization.read_body(request).value)
         selection = parse_selection(request, path.served_kind)
-        objs = self._objects.list(path.served_kind.constant, path.namespace or None)
+        objs = self.objects.list(path.served_kind.constant, path.namespace or None)
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
         return options, selected_objects[: limit_of(request) or None]
 
-    def delete_selected(self, obj: Obj, options: DeleteOptions, path: resources.ResourcePath) -> None:
+    def delete_selected(
+        self, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
+    ) -> None:
         """Delete one object of a deletecollection request. Raises StatusError on failure."""
         key = key_of(obj)
         _check_preconditions(options, obj, path, key.name)
+        _validate_deletion(self._policies, obj, options, request, path._replace(name=key.name, namespace=key.namespace))
         self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
 
     def deletion_response(self, deleted_objects: Sequence[Obj], path: resources.ResourcePath) -> Response:
@@ -319,13 +255,14 @@ class WriteHandler:
 
     # --- steps of a write ---
 
-    def _prepare_creation(
+    def prepare_creation(
         self,
         sent_object: serialization.SentObject,
         path: resources.ResourcePath,
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
+        """Complete and validate a new object. Raises StatusError if it is invalid."""
         self._check_namespace(path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
@@ -339,11 +276,11 @@ class WriteHandler:
         obj = sent_object.obj if complete_new is None else complete_new(sent_object.obj, options.user)
         obj = with_metadata(obj, managedFields=managed_fields or None)
         _check_valid(path.resource.strategy.check_create(obj), path, obj["metadata"].get("name", ""))
-        pod_review = review_security(path.served_kind.constant, obj, None, self._objects)
+        pod_review = review_security(path.served_kind.constant, obj, None, self.objects)
         warnings, name = (*sent_object.warnings, *pod_review.warnings), obj["metadata"].get("name", "")
         return PreparedWrite(Create(obj), name, options.dry_run, 201, warnings, "", pod_review.annotations)
 
-    def _prepare_replacement(
+    def prepare_replacement(
         self,
         sent_object: serialization.SentObject,
         stored_object: Obj,
@@ -351,6 +288,7 @@ class WriteHandler:
         options: WriteOptions,
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
+        """Complete and validate a changed object. Raises StatusError if it is invalid."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         obj = restore_stored_times(
             sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
@@ -391,7 +329,7 @@ class WriteHandler:
         pod_review = (
             PodSecurityReview()
             if is_status
-            else review_security(path.served_kind.constant, new, stored_object, self._objects)
+            else review_security(path.served_kind.constant, new, stored_object, self.objects)
         )
         warnings, base_version = (
             (*sent_object.warnings, *pod_review.warnings),
@@ -400,16 +338,17 @@ class WriteHandler:
         return PreparedWrite(write, path.name, options.dry_run, 200, warnings, base_version, pod_review.annotations)
 
     def _execute_write(self, write: Write, path: resources.ResourcePath, name: str, *, dry_run: bool) -> Obj:
-        return resources.execute_write(self._objects, write, path.served_kind, name, dry_run=dry_run)
+        return resources.execute_write(self.objects, write, path.served_kind, name, dry_run=dry_run)
 
-    def _get_stored(self, path: resources.ResourcePath) -> Obj:
-        stored_object = self._objects.get(_key(path))
+    def get_stored(self, path: resources.ResourcePath) -> Obj:
+        """Return the object at a path. Raises StatusError if it does not exist."""
+        stored_object = self.objects.get(_key(path))
         if stored_object is None:
             raise resources.not_found_error(path.served_kind, path.name)
         return stored_object
 
     def _check_namespace(self, path: resources.ResourcePath) -> None:
-        if path.namespace and self._objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
+        if path.namespace and self.objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
             namespace_details = {"name": path.namespace, "kind": "namespaces"}
             raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
@@ -425,6 +364,86 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
     except StatusError as error:
         error.annotations = annotations
         raise
+
+
+def _apply_policies(
+    handler: WriteHandler,
+    prepared: PreparedWrite,
+    loader: PolicyLoader,
+    request: ApiRequest,
+    path: resources.ResourcePath,
+) -> PreparedWrite:
+    """Return a prepared write as admission policies change it. Raises StatusError if a policy denies it."""
+    options, target = parse_write_options(request, _patch_type(request)), path._replace(name=prepared.name)
+    stored = None if isinstance(prepared.write, Create) else handler.get_stored(target)
+    attributes = _admission_attributes(prepared, stored, target, request)
+    changed_object = loader.mutate(attributes)
+    if changed_object is not attributes.obj:
+        # A policy may change the name of a new object.
+        sent_object = _decode_changed_object(changed_object, path if stored is None else target, options)
+        if stored is None:
+            managed_fields = prepared.write.obj["metadata"].get("managedFields") or ()
+            prepared = handler.prepare_creation(sent_object, target, options, managed_fields)
+        else:
+            assert not isinstance(prepared.write, Create), "a create has no stored object"
+            prepared = handler.prepare_replacement(
+                sent_object, stored, target, options, prepared.write.managed_fields
+            )._replace(code=prepared.code)
+    # Policies validate the object as the built-in admission plugins complete it.
+    admitted = handler.objects.attempt(prepared.write, dry_run=True).obj if loader.validates else None
+    if admitted is None:
+        return prepared
+    verdict = loader.validate(_admission_attributes(prepared, stored, target, request, admitted))
+    warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
+    return prepared._replace(warnings=warnings, annotations=annotations)
+
+
+def _validate_deletion(
+    policies: PolicyLoader | None, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
+) -> tuple[str, ...]:
+    """Return the warnings of admission policies about a deletion. Raises StatusError if a policy denies it."""
+    if policies is None or not policies.validates:
+        return ()
+    fields = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+    attributes = AdmissionAttributes(DELETE, path, None, _render(obj, path), fields, request.user, options.dry_run)
+    return policies.validate(attributes).warnings
+
+
+def _admission_attributes(
+    prepared: PreparedWrite,
+    stored_object: Obj | None,
+    path: resources.ResourcePath,
+    request: ApiRequest,
+    admitted_object: Obj | None = None,
+) -> AdmissionAttributes:
+    """Return the attributes of a prepared write; `admitted_object` is its object after the built-in plugins."""
+    operation = CREATE if stored_object is None else UPDATE
+    kind = "Patch" if request.method == "PATCH" else operation.capitalize()
+    options: dict[str, Any] = {"kind": f"{kind}Options", "apiVersion": "meta.k8s.io/v1"}
+    options |= {name: request.query[name] for name in ("fieldManager", "fieldValidation") if request.query.get(name)}
+    options |= {"dryRun": ["All"]} if prepared.dry_run else {}
+    new, old = _render(admitted_object or prepared.write.obj, path), stored_object and _render(stored_object, path)
+    return AdmissionAttributes(operation, path, new, old, options, request.user, prepared.dry_run)
+
+
+def _decode_changed_object(
+    obj: Mapping[str, Any] | None, path: resources.ResourcePath, options: WriteOptions
+) -> serialization.SentObject:
+    """Decode an object that an admission policy changed. Raises StatusError (500) if its fields are wrong."""
+    try:
+        return serialization.decode_body_object(
+            serialization.RequestBody(obj, ()), path, options._replace(field_validation="Strict")
+        )
+    except StatusError as error:
+        if error.code != 400:
+            raise
+        problem = str(error).partition(f"cannot be handled as a {path.served_kind.kind}: ")[2] or str(error)
+        details = {"causes": [{"message": problem}]}
+        raise StatusError(500, "InternalError", f"Internal error occurred: {problem}", details) from error
+
+
+def _patch_type(request: ApiRequest) -> str:
+    return serialization.content_type_of(request) if request.method == "PATCH" else ""
 
 
 def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:

@@ -14,14 +14,7 @@ import msgspec
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.apiserver.auth.authorization import Authorizer
-from batchyard.apiserver.request import (
-    AnyResponse,
-    ApiRequest,
-    DeferredResponse,
-    Response,
-    StartedResponse,
-    StatusError,
-)
+from batchyard.apiserver.request import AnyResponse, ApiRequest, DeferredResponse, FinalResponse, Response, StatusError
 from batchyard.apiserver.resources import ResourcePath
 from batchyard.apiserver.subresources.queueing import ForecastRequest, may_see_workloads
 from batchyard.base.instant import HOUR, MINUTE, Duration, Instant
@@ -238,7 +231,7 @@ class CalibrationLoop:
         namespace, name = forecast_record.workload.split("/", 1)
         return calibration.outcome_of(self._objects.get(Key(scheme.WORKLOAD, namespace, name)), forecast_record.uid)
 
-    def _store_forecast_response(self, response: StartedResponse) -> None:
+    def _store_forecast_response(self, response: FinalResponse) -> None:
         if isinstance(response, Response) and response.code == 200:
             self._store(
                 calibration.add_forecasts(
@@ -377,7 +370,7 @@ class ForecastEngine:
         return partial(may_see_workloads, self.authorizer, request.user)
 
 
-def _with_warnings(dry_run_response: Response, warning_response: StartedResponse) -> Response:
+def _with_warnings(dry_run_response: Response, warning_response: FinalResponse) -> Response:
     if not isinstance(warning_response, Response) or warning_response.code != 200:
         return dry_run_response
     return dry_run_response._replace(warnings=(*dry_run_response.warnings, *msgspec.json.decode(warning_response.body)))

@@ -230,7 +230,7 @@ class RequestDispatcher:
         ):  # registered now: the response may come before the journal is written
             result.then(lambda response: self._send_deferred(finish, response, measurement))
         elif isinstance(result, api_request.ProxyResponse):
-            forward_request(result, lambda response: self._send_deferred(finish, response, measurement))
+            self._send_deferred(finish, result, measurement)
         else:
             self._commit.when_durable(self._revision(), partial(finish, result, measurement))
 
@@ -250,9 +250,15 @@ class RequestDispatcher:
         on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
 
     def _send_deferred(
-        self, finish: _ResponseFinisher, response: api_request.StartedResponse, measurement: _RequestMeasurement
+        self, finish: _ResponseFinisher, response: api_request.FinalResponse, measurement: _RequestMeasurement
     ) -> None:
-        """Send a deferred response once the current store revision is durable: the response may contain its changes."""
+        """Send a deferred response once the current store revision is durable: the response may contain its changes.
+
+        If another server gives the response, send the request to it, and then its response.
+        """
+        if isinstance(response, api_request.ProxyResponse):
+            forward_request(response, lambda result: self._send_deferred(finish, result, measurement))
+            return
         if isinstance(response, api_request.Response):
             response = encode_body(response)
         self._commit.when_durable(self._revision(), partial(finish, response, measurement))

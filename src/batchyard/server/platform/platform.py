@@ -325,7 +325,10 @@ class EmbeddedPlatform:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler, certificate_requests = WhyHandler(self.platform.explainer, now), CertificateRequests(client, now)
         explained_resources = [*why_handler.with_why_subresource(all_resources), certificate_requests.resource()]
-        security = build_security(client, explained_resources, tokens, self._pods_denial_reason)
+        node = self._local
+        security = build_security(
+            client, explained_resources, tokens, lambda: "" if node is None else node.pods_denial_reason
+        )
         why_handler.authorizer = certificate_requests.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         resources = Resources(security.resources)
@@ -335,6 +338,7 @@ class EmbeddedPlatform:
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
+        self._store.listen(server.observe)
         server.set_write_executor(self._forked_work)
         self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
         self._store.listen(self._aggregation.observe)

@@ -58,7 +58,9 @@ def connect_gate(platform: GatePlatform) -> GateConnection:
         asyncio.get_running_loop(), kernel.post, partial(resolve_service, client), partial(_create_socket, node)
     )
     registry = WebhookRegistry(client, controllers)
-    parts = GateParts(client, server.write_handler, registry, metrics, webhook_client, wall_clock())
+    parts = GateParts(
+        client, server.write_handler, registry, metrics, webhook_client, wall_clock(), server.policy_loader
+    )
     gate = AdmissionGate(parts)
     return GateConnection(gate, ControllerWrites(gate, client, resources).submit, webhook_client)
 

@@ -1,0 +1,1 @@
+"""Admission policies: ValidatingAdmissionPolicies and MutatingAdmissionPolicies with their bindings."""

@@ -1,0 +1,59 @@
+"""Loads the evaluation of admission policies, with the CEL library, when the first policy is stored."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from batchyard.api import scheme
+from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.auth.authorization import Authorizer
+from batchyard.apiserver.resources import Resources
+from batchyard.interfaces.client import ObjectReader, WatchEvent
+
+if TYPE_CHECKING:
+    from batchyard.apiserver.policies.admission import PolicyAdmission
+
+POLICY_KINDS: Final = frozenset(
+    {
+        *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
+        *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
+    }
+)
+
+
+class PolicyLoader:
+    """Loads the evaluation of admission policies when the first policy or binding is stored, and gives access to it."""
+
+    def __init__(self, objects: ObjectReader, resources: Resources, authorizer: Authorizer) -> None:
+        self._arguments = objects, resources, authorizer
+        #: The admission policies; None until the first policy or binding is stored.
+        self.policies: PolicyAdmission | None = None
+        if any(objects.list(kind) for kind in POLICY_KINDS):
+            self._load()
+
+    def observe(self, event: WatchEvent) -> None:
+        """Note the change of a policy or a binding."""
+        if event.key.kind in POLICY_KINDS:
+            (self.policies or self._load()).observe(event)
+
+    @property
+    def validates(self) -> bool:
+        """Whether a ValidatingAdmissionPolicy with a binding is stored."""
+        return self.policies is not None and self.policies.validates
+
+    def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
+        """Return the object of a request as the policies change it. Raises StatusError if a policy fails."""
+        return attributes.obj if self.policies is None else self.policies.mutate(attributes)
+
+    def validate(self, attributes: AdmissionAttributes) -> PolicyVerdict:
+        """Return the verdict of the policies about a request. Raises StatusError if a policy denies it."""
+        verdict = PolicyVerdict(None) if self.policies is None else self.policies.validate(attributes)
+        if verdict.error is not None:
+            verdict.error.annotations = verdict.annotations
+            raise verdict.error
+        return verdict
+
+    def _load(self) -> "PolicyAdmission":
+        from batchyard.apiserver.policies.admission import PolicyAdmission  # noqa: PLC0415 - loads the CEL library
+
+        self.policies = PolicyAdmission(*self._arguments)
+        return self.policies

@@ -1,0 +1,347 @@
+"""Validation of admission policies and their bindings, including the compilation of their CEL expressions.
+
+Source: Kubernetes's pkg/apis/admissionregistration/validation/validation.go.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from batchyard.api.errors import FieldError
+from batchyard.api.validation import rules
+from batchyard.api.validation.rules import duplicate, forbidden, required, unsupported
+from batchyard.apiserver.cel_library import RESERVED_WORDS
+from batchyard.apiserver.policies.expressions import ExpressionScope
+from batchyard.apiserver.policies.mutations import APPLY_CONFIGURATION, JSON_PATCH, RESULT_TYPES
+
+_ALL: Final = "*"
+_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+_MUTATING_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "UPDATE")
+_REASONS: Final = ("Forbidden", "Invalid", "RequestEntityTooLarge")
+_ACTIONS: Final = ("Audit", "Deny", "Warn")
+_REINVOCATION_POLICIES: Final = ("IfNeeded", "Never")
+_NOT_FOUND_ACTIONS: Final = ("Deny", "Allow")
+_CONDITIONS_MAX: Final = 64
+_AUDIT_ANNOTATIONS_MAX: Final = 20
+_VALUE_EXPRESSION_BYTES_MAX: Final = 5 * 1024
+_IDENTIFIER: Final = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
+_NEWLINES: Final = re.compile(r"[\n\r]")
+_BOTH_ACTIONS: Final = (
+    "must not contain both Deny and Warn (repeating the same validation failure information in the API response and "
+    "headers serves no purpose)"
+)
+_NO_ITEMS: Final = "validations or auditAnnotations must contain at least one item"
+
+
+def policy_errors(obj: Mapping[str, Any]) -> list[FieldError]:
+    """Return the errors in the spec of an admission policy or of a binding."""
+    find_errors: Mapping[str, Callable[[Mapping[str, Any]], Iterator[FieldError]]] = {
+        "ValidatingAdmissionPolicy": _validating_policy_errors,
+        "MutatingAdmissionPolicy": _mutating_policy_errors,
+        "ValidatingAdmissionPolicyBinding": _validating_binding_errors,
+        "MutatingAdmissionPolicyBinding": _mutating_binding_errors,
+    }
+    return list(find_errors[obj["kind"]](obj))
+
+
+def _invalid(path: str, value: Any, message: str) -> FieldError:
+    """Return the error for an invalid value, which is shown in full, so that positions in expressions fit it."""
+    return FieldError(path, f"Invalid value: {msgspec.json.encode(value).decode()}: {message}")
+
+
+def _validating_policy_errors(policy: Mapping[str, Any]) -> Iterator[FieldError]:
+    spec = policy["spec"]
+    scope = ExpressionScope(None, has_params=spec.get("paramKind") is not None)
+    yield from _common_errors(spec)
+    yield from _variable_errors(spec, scope)
+    validations, annotations = spec.get("validations") or (), spec.get("auditAnnotations") or ()
+    if not validations and not annotations:
+        yield required("spec.validations", _NO_ITEMS, "")
+        yield required("spec.auditAnnotations", _NO_ITEMS, "")
+    for index, validation in enumerate(validations):
+        yield from _validation_errors(validation, scope, f"spec.validations[{index}]")
+    if len(annotations) > _AUDIT_ANNOTATIONS_MAX:
+        message = f"must not have more than {_AUDIT_ANNOTATIONS_MAX} auditAnnotations"
+        yield _invalid("spec.auditAnnotations", annotations, message)
+    keys = [each.get("key", "") for each in annotations]
+    for index, annotation in enumerate(annotations):
+        path = f"spec.auditAnnotations[{index}]"
+        yield from _annotation_errors(annotation, policy["metadata"].get("name", ""), scope, path)
+        if annotation.get("key", "") in keys[:index]:
+            yield duplicate(f"{path}.key", annotation.get("key", ""), "")
+
+
+def _mutating_policy_errors(policy: Mapping[str, Any]) -> Iterator[FieldError]:
+    spec = policy["spec"]
+    scope = ExpressionScope(None, has_params=spec.get("paramKind") is not None)
+    yield from _common_errors(spec, is_mutating=True)
+    yield from _variable_errors(spec, scope)
+    mutations = spec.get("mutations") or ()
+    if not mutations:
+        yield required("spec.mutations", "mutations must contain at least one item", "")
+    for index, mutation in enumerate(mutations):
+        yield from _mutation_errors(mutation, scope, f"spec.mutations[{index}]")
+    reinvocation_policy = spec.get("reinvocationPolicy")
+    if not reinvocation_policy:
+        yield required("spec.reinvocationPolicy", "", "")
+    elif reinvocation_policy not in _REINVOCATION_POLICIES:
+        yield unsupported("spec.reinvocationPolicy", reinvocation_policy, _REINVOCATION_POLICIES)
+
+
+def _common_errors(spec: Mapping[str, Any], *, is_mutating: bool = False) -> Iterator[FieldError]:
+    """Yield the errors in the fields that both kinds of policies have, except variables."""
+    param_kind, constraints = spec.get("paramKind"), spec.get("matchConstraints")
+    if param_kind is not None:
+        yield from _param_kind_errors(param_kind, "spec.paramKind")
+    if constraints is None:
+        yield required("spec.matchConstraints", "", "")
+    else:
+        yield from _match_errors(constraints, "spec.matchConstraints")
+        if not constraints.get("resourceRules"):
+            yield required("spec.matchConstraints.resourceRules", "", "")
+        if is_mutating:
+            yield from _mutating_operation_errors(constraints, "spec.matchConstraints")
+    conditions = spec.get("matchConditions") or ()
+    if len(conditions) > _CONDITIONS_MAX:
+        yield rules.too_many_items_error("spec.matchConditions", len(conditions), _CONDITIONS_MAX, "")
+    names = [each.get("name", "") for each in conditions]
+    # Match conditions cannot read variables.
+    scope = ExpressionScope(None, has_params=param_kind is not None)
+    for index, condition in enumerate(conditions):
+        path = f"spec.matchConditions[{index}]"
+        yield from _condition_errors(condition, scope, path)
+        if condition.get("name") and condition["name"] in names[:index]:
+            yield duplicate(f"{path}.name", condition["name"], "")
+
+
+def _param_kind_errors(param_kind: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    api_version, kind = param_kind.get("apiVersion") or "", param_kind.get("kind") or ""
+    group, _, version = api_version.rpartition("/")
+    if not api_version:
+        yield required(f"{path}.apiVersion", "", "")
+    elif "/" in group:
+        yield _invalid(f"{path}.apiVersion", api_version, f"unexpected GroupVersion string: {api_version}")
+    else:
+        if group and (messages := rules.dns_subdomain_errors(group)):
+            yield _invalid(f"{path}.apiVersion", group, ",".join(messages))
+        if not version:
+            yield _invalid(f"{path}.apiVersion", api_version, "version must be specified")
+        elif messages := rules.dns1035_label_errors(version):
+            yield _invalid(f"{path}.apiVersion", version, ",".join(messages))
+    if not kind:
+        yield required(f"{path}.kind", "", "")
+    elif messages := rules.dns1035_label_errors(kind.lower()):
+        message = f"may have mixed case, but should otherwise match: {','.join(messages)}"
+        yield _invalid(f"{path}.kind", kind, message)
+
+
+def _match_errors(criteria: Mapping[str, Any] | None, path: str) -> Iterator[FieldError]:
+    if criteria is None:
+        return
+    for field in ("namespaceSelector", "objectSelector"):
+        yield from rules.selector_errors(criteria.get(field), f"{path}.{field}")
+    for field in ("resourceRules", "excludeResourceRules"):
+        for index, rule in enumerate(criteria.get(field) or ()):
+            yield from _rule_errors(rule, f"{path}.{field}[{index}]")
+
+
+def _rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    names = rule.get("resourceNames") or ()
+    for index, name in enumerate(names):
+        for message in rules.path_segment_errors(name):
+            yield _invalid(f"{path}.resourceNames[{index}]", name, message)
+        if name in names[:index]:
+            yield duplicate(f"{path}.resourceNames[{index}]", name, "")
+    operations = rule.get("operations") or ()
+    yield from _wildcard_errors(operations, f"{path}.operations", "operations")
+    for index, operation in enumerate(operations):
+        if operation not in _OPERATIONS:
+            yield unsupported(f"{path}.operations[{index}]", operation, _OPERATIONS)
+    yield from _wildcard_errors(rule.get("apiGroups") or (), f"{path}.apiGroups", "API groups")
+    versions = rule.get("apiVersions") or ()
+    yield from _wildcard_errors(versions, f"{path}.apiVersions", "API versions")
+    for index, version in enumerate(versions):
+        if not version:
+            yield required(f"{path}.apiVersions[{index}]", "", "")
+    yield from _resource_errors(rule.get("resources") or (), f"{path}.resources")
+
+
+def _wildcard_errors(values: Sequence[str], path: str, noun: str) -> Iterator[FieldError]:
+    if not values:
+        yield required(path, "", "")
+    if len(values) > 1 and _ALL in values:
+        yield _invalid(path, values, f"if '*' is present, must not specify other {noun}")
+
+
+def _resource_errors(resources: Sequence[str], path: str) -> Iterator[FieldError]:
+    if not resources:
+        yield required(path, "", "")
+    all_of_resource, all_of_subresource = set[str](), set[str]()
+    for index, pattern in enumerate(resources):
+        resource, separator, subresource = pattern.partition("/")
+        if not pattern:
+            yield required(f"{path}[{index}]", "", "")
+        if not separator:
+            continue
+        if resource in all_of_resource:
+            message = f"if '{resource}/*' is present, must not specify {pattern}"
+            yield _invalid(f"{path}[{index}]", pattern, message)
+        if subresource in all_of_subresource:
+            message = f"if '*/{subresource}' is present, must not specify {pattern}"
+            yield _invalid(f"{path}[{index}]", pattern, message)
+        if subresource == _ALL:
+            all_of_resource.add(resource)
+        if resource == _ALL:
+            all_of_subresource.add(subresource)
+    if len(resources) > 1 and "*/*" in resources:
+        yield _invalid(path, resources, "if '*/*' is present, must not specify other resources")
+    without_subresource = [each for each in resources if "/" not in each]
+    if _ALL in resources and without_subresource and without_subresource[-1] != _ALL:
+        message = "if '*' is present, must not specify other resources without subresources"
+        yield _invalid(path, resources, message)
+
+
+def _condition_errors(condition: Mapping[str, Any], scope: ExpressionScope, path: str) -> Iterator[FieldError]:
+    expression, name = str(condition.get("expression") or "").strip(), condition.get("name") or ""
+    if not expression:
+        yield required(f"{path}.expression", "", "")
+    elif error := scope.compile(expression, ("bool",)).error:
+        yield _invalid(f"{path}.expression", expression, error)
+    if not name:
+        yield required(f"{path}.name", "", "")
+    for message in rules.qualified_name_errors(name) if name else ():
+        yield _invalid(f"{path}.name", name, message)
+
+
+def _variable_errors(spec: Mapping[str, Any], scope: ExpressionScope) -> Iterator[FieldError]:
+    for index, variable in enumerate(spec.get("variables") or ()):
+        path, name, expression = (
+            f"spec.variables[{index}]",
+            variable.get("name") or "",
+            variable.get("expression") or "",
+        )
+        if not name.strip():
+            yield required(f"{path}.name", "name is not specified", "")
+        elif _IDENTIFIER.fullmatch(name) is None or name in RESERVED_WORDS:
+            yield _invalid(f"{path}.name", name, "must be a valid CEL identifier")
+        if not expression.strip():
+            yield required(f"{path}.expression", "expression is not specified", "")
+        elif error := scope.add_variable(name, expression):
+            yield _invalid(f"{path}.expression", expression, error)
+
+
+def _validation_errors(validation: Mapping[str, Any], scope: ExpressionScope, path: str) -> Iterator[FieldError]:
+    expression, message = validation.get("expression") or "", validation.get("message") or ""
+    message_expression = validation.get("messageExpression") or ""
+    if not expression.strip():
+        yield required(f"{path}.expression", "expression is not specified", "")
+    elif error := scope.compile(expression, ("bool",)).error:
+        yield _invalid(f"{path}.expression", expression, error)
+    if message_expression and not message_expression.strip():
+        yield _invalid(f"{path}.messageExpression", message_expression, "must be non-empty if specified")
+    elif message_expression and (error := scope.compile(message_expression, ("string",), with_authorizer=False).error):
+        yield _invalid(f"{path}.messageExpression", message_expression, error)
+    if message and not message.strip():
+        yield _invalid(f"{path}.message", message, "must be non-empty if specified")
+    elif _NEWLINES.search(message.strip()):
+        yield _invalid(f"{path}.message", message, "must not contain line breaks")
+    if (reason := validation.get("reason")) is not None and reason not in _REASONS:
+        yield unsupported(f"{path}.reason", reason, _REASONS)
+
+
+def _annotation_errors(
+    annotation: Mapping[str, Any], policy_name: str, scope: ExpressionScope, path: str
+) -> Iterator[FieldError]:
+    key, expression = annotation.get("key") or "", str(annotation.get("valueExpression") or "")
+    if not policy_name:
+        yield _invalid(f"{path}.key", key, "requires metadata.name be non-empty")
+    for message in rules.qualified_name_errors(f"{policy_name}/{key}") if policy_name else ():
+        yield _invalid(f"{path}.key", f"{policy_name}/{key}", message)
+    if not expression.strip():
+        yield required(f"{path}.valueExpression", "valueExpression is not specified", "")
+    elif len(expression.strip().encode()) > _VALUE_EXPRESSION_BYTES_MAX:
+        yield required(f"{path}.valueExpression", f"must not exceed {_VALUE_EXPRESSION_BYTES_MAX} bytes in length", "")
+    elif error := scope.compile(expression.strip(), ("string", "null_type")).error:
+        yield _invalid(f"{path}.valueExpression", expression, error)
+
+
+def _mutation_errors(mutation: Mapping[str, Any], scope: ExpressionScope, path: str) -> Iterator[FieldError]:
+    patch_type = mutation.get("patchType")
+    if not patch_type:
+        yield required(f"{path}.patchType", "", "")
+        return
+    if patch_type not in RESULT_TYPES:
+        yield unsupported(f"{path}.patchType", patch_type, tuple(RESULT_TYPES))
+        return
+    fields = {APPLY_CONFIGURATION: "applyConfiguration", JSON_PATCH: "jsonPatch"}
+    field = fields.pop(patch_type)
+    (other_field,) = fields.values()
+    definition = mutation.get(field)
+    if definition is None:
+        yield required(f"{path}.{field}", f"must be specified when patchType is {patch_type}", "")
+    else:
+        expression = str(definition.get("expression") or "").strip()
+        if not expression:
+            yield required(f"{path}.{field}.expression", "", "")
+        elif error := scope.compile(expression, RESULT_TYPES[patch_type], with_patch_types=True).error:
+            yield _invalid(f"{path}.{field}.expression", expression, error)
+    if mutation.get(other_field) is not None:
+        message = f"must not be specified when patchType is {patch_type}"
+        yield _invalid(f"{path}.{other_field}", f"{{{other_field}}}", message)
+
+
+def _mutating_operation_errors(criteria: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for rule in criteria.get("resourceRules") or ():
+        for operation in rule.get("operations") or ():
+            if operation not in _MUTATING_OPERATIONS:
+                yield unsupported(f"{path}.resourceRules.operations", operation, _MUTATING_OPERATIONS)
+
+
+def _validating_binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
+    yield from _binding_errors(binding["spec"])
+    path, actions = "spec.validationActions", binding["spec"].get("validationActions") or ()
+    for index, action in enumerate(actions):
+        if action not in _ACTIONS:
+            yield unsupported(f"{path}[{index}]", action, _ACTIONS)
+        if action in actions[:index]:
+            yield duplicate(f"{path}[{index}]", action, "")
+    if "Deny" in actions and "Warn" in actions:
+        yield _invalid(path, actions, _BOTH_ACTIONS)
+    if not actions:
+        yield required(path, "at least one validation action is required", "")
+
+
+def _mutating_binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
+    yield from _binding_errors(binding["spec"])
+    yield from _mutating_operation_errors(binding["spec"].get("matchResources") or {}, "spec.matchResources")
+
+
+def _binding_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
+    policy_name = spec.get("policyName") or ""
+    if not policy_name:
+        yield required("spec.policyName", "", "")
+    for message in rules.dns_subdomain_errors(policy_name) if policy_name else ():
+        yield _invalid("spec.policyName", policy_name, message)
+    if (reference := spec.get("paramRef")) is not None:
+        yield from _param_reference_errors(reference, "spec.paramRef")
+    yield from _match_errors(spec.get("matchResources"), "spec.matchResources")
+
+
+def _param_reference_errors(reference: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    name, selector = reference.get("name") or "", reference.get("selector")
+    for message in rules.path_segment_errors(name):
+        yield _invalid(f"{path}.name", name, message)
+    if name and selector is not None:
+        yield forbidden(f"{path}.name", "name and selector are mutually exclusive", "")
+    yield from rules.selector_errors(selector, f"{path}.selector")
+    if name and selector is not None:
+        yield forbidden(f"{path}.selector", "name and selector are mutually exclusive", "")
+    if not name and selector is None:
+        yield required(path, "one of name or selector must be specified", "")
+    action = reference.get("parameterNotFoundAction")
+    if not action:
+        yield required(f"{path}.parameterNotFoundAction", "", "")
+    elif action not in _NOT_FOUND_ACTIONS:
+        yield unsupported(f"{path}.parameterNotFoundAction", action, _NOT_FOUND_ACTIONS)
