@@ -1,7 +1,6 @@
 """HTTPS servers of webhooks, with certificates of a CA that exists only for them."""
 
 import base64
-import datetime
 import ipaddress
 import json
 import ssl
@@ -15,6 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from batchyard.api.times import to_datetime
+from batchyard.base.instant import HOUR
+from batchyard.server.clocks.wall import wall_clock
 
 Respond: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | bytes | tuple[int, bytes]]
 """Returns the response to a review from its path and the review: an object, a body, or a status code and a body."""
@@ -43,9 +46,13 @@ class HookCertificates:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    now, day = wall_clock(), 24 * HOUR
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+    return (
+        builder.serial_number(x509.random_serial_number())
+        .not_valid_before(to_datetime(now - day))
+        .not_valid_after(to_datetime(now + day))
+    )
 
 
 class _Listener(ThreadingHTTPServer):

@@ -338,6 +338,7 @@ _WEBHOOK_LABELS: Final = ("webhook",)
 _REQUEST_LABELS: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 #: Source of the names and labels: k8s.io/apiserver, pkg/admission/metrics/metrics.go.
 _ADMISSION_WEBHOOK_LABELS: Final = ("name", "type", "operation")
+_CALL_LABELS: Final = (*_ADMISSION_WEBHOOK_LABELS, "code", "rejected")
 _MATCH_CONDITION_LABELS: Final = ("name", "kind", "type", "operation")
 _PROGRAM_METRICS: Final = (
     # metrics of controller-runtime
@@ -414,12 +415,7 @@ _PROGRAM_METRICS: Final = (
         (*_ADMISSION_WEBHOOK_LABELS, "rejected"),
         (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0),
     ),
-    Metric(
-        "apiserver_admission_webhook_request_total",
-        COUNTER,
-        "Calls to admission webhooks",
-        (*_ADMISSION_WEBHOOK_LABELS, "code", "rejected"),
-    ),
+    Metric("apiserver_admission_webhook_request_total", COUNTER, "Calls to admission webhooks", _CALL_LABELS),
     Metric(
         "apiserver_admission_webhook_rejection_count",
         COUNTER,
@@ -579,9 +575,7 @@ _BATCHYARD_METRICS: Final = (
     Metric("batchyard_watches_total", COUNTER, "Watch requests sent by the operator", ("kind",)),
     Metric("batchyard_shadow_decisions_total", COUNTER, "Decisions of Kueue that the shadow predicted", ("decision",)),
     Metric("batchyard_shadow_divergences_total", COUNTER, "Divergences of Kueue and the shadow", ("type",)),
-    Metric(
-        "batchyard_shadow_late_total", COUNTER, "Decisions of Kueue that arrived after they were counted as missing"
-    ),
+    Metric("batchyard_shadow_late_total", COUNTER, "Decisions of Kueue that had already been counted as missing"),
     Metric("batchyard_shadow_alike_total", COUNTER, "Preemptions whose victims differ but are equivalent"),
     Metric("batchyard_shadow_reordered_total", COUNTER, "Matching decisions in a different order"),
     Metric("batchyard_shadow_unseen_total", COUNTER, "Decisions of Kueue that were not observed"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.request import PENDING_USER, DeferredResponse, Response, UserInfo
+from batchyard.apiserver.request import PENDING_USER, DeferredResponse, UserInfo
 from unit.apiserver.api import Api
 from unit.apiserver.roles import GROUP, binding, role, rule, user
 
@@ -138,7 +138,7 @@ def test_token_of_another_issuer_is_reviewed_for_the_audience_of_the_server() ->
 
 
 def test_review_of_a_token_waits_for_the_keys_of_its_issuer() -> None:
-    api, tokens, answers = Api(), OtherTokens(), list[Response]()
+    api, tokens, answers = Api(), OtherTokens(), list[Any]()
     api.server.set_external_tokens(tokens)
     answer = token_review(api, "late")
     assert isinstance(answer, DeferredResponse)

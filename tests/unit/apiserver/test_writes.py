@@ -390,7 +390,7 @@ def test_write_executor_patches_large_object(content_type: Mapping[str, str]) ->
     assert (small.code, counting_executor.done) == (200, 0)
     later = api.answer("PATCH", f"{MAPS}/large{query}", body, content_type["content-type"])
     assert isinstance(later, DeferredResponse)
-    reported: list[Response] = []
+    reported: list[Any] = []
     later.then(reported.append)
     counting_executor.finish()
     assert (reported[0].code, counting_executor.done) == (200, 1)

@@ -141,7 +141,7 @@ class WriteHandler:
         For a create, return True, or raise StatusError if the Namespace does not exist.
         """
         if isinstance(prepared_write.write, Create):
-            self._check_namespace(path)
+            _check_namespace(self.objects, path)
             return True
         return bool(self.get_stored(path)["metadata"]["resourceVersion"] == prepared_write.base_version)
 
@@ -194,10 +194,8 @@ class WriteHandler:
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path.served_kind, path.name)
         live_object = None if stored_object is None else _render(stored_object, path)
-        author, accessors = (
-            self._field_manager(path, options),
-            apply.version_accessors_of(path.resource, path.namespace),
-        )
+        author = self._field_manager(path, options)
+        accessors = apply.version_accessors_of(path.resource, path.namespace)
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
         result = apply.apply_configuration(live_object, _writable_fields(config, path), author, accessors, force=force)
         applied_body = serialization.RequestBody(result.obj, body.faults)
@@ -211,16 +209,9 @@ class WriteHandler:
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self.objects.get(_key(path)) is not None):
             return Response(200, _render(result, path), (*_propagation_warnings(options, path), *warnings))
-        if path.resource.returns_deleted_object:
-            revision = None if options.dry_run else str(self.objects.revision)
-            last_state = with_metadata(result, resourceVersion=revision) if revision else result
-            return Response(200, _render(last_state, path), (*_propagation_warnings(options, path), *warnings))
-        deleted_details = {
-            **resources.object_details(path.served_kind, path.name),
-            "uid": stored_object["metadata"]["uid"],
-        }
-        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": deleted_details}
-        return Response(200, status, (*_propagation_warnings(options, path), *warnings))
+        revision = None if options.dry_run else str(self.objects.revision)
+        warnings = (*_propagation_warnings(options, path), *warnings)
+        return Response(200, _deletion_result(stored_object, result, path, revision), warnings)
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options, selected_objects = self.select_for_deletion(request, path)
@@ -263,7 +254,7 @@ class WriteHandler:
         managed_fields: Sequence[apply.ManagedFieldsJson] | None = None,
     ) -> PreparedWrite:
         """Complete and validate a new object. Raises StatusError if it is invalid."""
-        self._check_namespace(path)
+        _check_namespace(self.objects, path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
             if _STATUS in new and _STATUS in path.resource.subresources:
@@ -347,14 +338,15 @@ class WriteHandler:
             raise resources.not_found_error(path.served_kind, path.name)
         return stored_object
 
-    def _check_namespace(self, path: resources.ResourcePath) -> None:
-        if path.namespace and self.objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
-            namespace_details = {"name": path.namespace, "kind": "namespaces"}
-            raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
-
     def _field_manager(self, path: resources.ResourcePath, options: WriteOptions) -> apply.FieldManager:
         write_time = format_time(self._now() // SECOND * SECOND)
         return apply.FieldManager(options.manager, path.api_version, path.subresource, write_time)
+
+
+def _check_namespace(objects: resources.ApiObjectStore, path: resources.ResourcePath) -> None:
+    if path.namespace and objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
+        namespace_details = {"name": path.namespace, "kind": "namespaces"}
+        raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
 
 
 @contextmanager
@@ -552,6 +544,17 @@ def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resou
 
 def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath) -> Delete:
     return Delete(key, options.grace_seconds, options.propagation or path.resource.propagation, options.uid)
+
+
+def _deletion_result(
+    stored_object: Obj, last_object: Obj, path: resources.ResourcePath, revision: str | None
+) -> Mapping[str, Any]:
+    """Return the body of the response to the removal of an object: its last state, or a Status."""
+    if path.resource.returns_deleted_object:
+        return _render(with_metadata(last_object, resourceVersion=revision) if revision else last_object, path)
+    uid = stored_object["metadata"]["uid"]
+    details = {**resources.object_details(path.served_kind, path.name), "uid": uid}
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
 
 def _propagation_warnings(options: DeleteOptions, path: resources.ResourcePath) -> tuple[str, ...]:

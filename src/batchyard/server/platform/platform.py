@@ -482,14 +482,14 @@ class EmbeddedPlatform:
         required_objects += map(provided_role, bootstrap_roles())
         if cluster is not None:
             self._kernel.post(lambda: self._store_cluster(cluster))
-        self._kernel.post(lambda: self._create_missing(required_objects))
+        self._kernel.post(lambda: _create_missing(self._client, required_objects))
         self._provided_objects.begin()
         self._aggregation.begin()
 
     def _store_cluster(self, cluster: Obj) -> None:
         stored_cluster = self._client.get(key_of(cluster))
         if stored_cluster is None:
-            self._create_missing(initial_objects(cluster))
+            _create_missing(self._client, initial_objects(cluster))
         elif stored_cluster["spec"] != cluster["spec"]:
             self._client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
@@ -505,20 +505,22 @@ class EmbeddedPlatform:
         service_objects = kubernetes_service_objects(
             address, port, is_https=is_secure, pod_network_ip=pod_network_address
         )
-        self._kernel.post(lambda: self._create_or_replace(service_objects))
+        self._kernel.post(lambda: _create_or_replace(self._client, service_objects))
 
-    def _create_or_replace(self, objects: Iterable[Obj]) -> None:
-        for obj in objects:
-            old_object = self._client.get(key_of(obj))
-            object_write = (
-                Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
-            )
-            self._client.submit_directly([object_write], _check_success)
 
-    def _create_missing(self, objects: Iterable[Obj]) -> None:
-        for obj in objects:
-            if self._client.get(key_of(obj)) is None:
-                self._client.submit_directly([Create(obj)], _check_success)
+def _create_or_replace(client: LocalClient, objects: Iterable[Obj]) -> None:
+    for obj in objects:
+        old_object = client.get(key_of(obj))
+        object_write = (
+            Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
+        )
+        client.submit_directly([object_write], _check_success)
+
+
+def _create_missing(client: LocalClient, objects: Iterable[Obj]) -> None:
+    for obj in objects:
+        if client.get(key_of(obj)) is None:
+            client.submit_directly([Create(obj)], _check_success)
 
 
 def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":

@@ -11,7 +11,7 @@ from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
 from batchyard.apiserver.admission.pipeline import TimedReply
 from batchyard.apiserver.admission.registrations import Webhook, WebhookRegistry
 from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookReply, WebhookRequest
-from batchyard.apiserver.request import DeferredResponse, Response, StartedResponse
+from batchyard.apiserver.request import DeferredResponse, FinalResponse, Response
 from unit.apiserver.api import Api
 
 Answer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any] | bytes | WebhookCallError]
@@ -34,7 +34,7 @@ def patching(*operations: Mapping[str, Any]) -> Answer:
 def annotate(name: str, value: str = "yes") -> Answer:
     """A webhook that sets an annotation, and keeps the others."""
 
-    def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answer(request: Mapping[str, Any]) -> Mapping[str, Any] | bytes | WebhookCallError:
         annotations = {**(request["object"]["metadata"].get("annotations") or {}), name: value}
         operation = {"op": "add", "path": "/metadata/annotations", "value": annotations}
         return patching(operation)(request)
@@ -145,11 +145,11 @@ class HookedApi(Api):
         response = {"uid": review["request"]["uid"], **answer}
         return msgspec.json.encode({"kind": review["kind"], "apiVersion": review["apiVersion"], "response": response})
 
-    def later(self, method: str, path: str, body: Any = None) -> list[StartedResponse]:
+    def later(self, method: str, path: str, body: Any = None) -> list[FinalResponse]:
         """Ask for a response that comes later; it is appended to the returned list."""
         answer = self.answer(method, path, body)
         assert isinstance(answer, DeferredResponse), answer
-        responses: list[StartedResponse] = []
+        responses: list[FinalResponse] = []
         answer.then(responses.append)
         return responses
 

@@ -248,7 +248,9 @@ def test_warnings_and_audit_annotations_reach_the_response() -> None:
     assert (response.code, response.warnings) == (403, ("be careful",))
     mutation = {"configuration": "a", "webhook": "ok.example.com", "mutated": False}
     assert response.annotations == {"ok.example.com/why": "because", MUTATED: msgspec.json.encode(mutation).decode()}
-    assert api.audited[-1].response.annotations == response.annotations
+    audited_response = api.audited[-1].response
+    assert isinstance(audited_response, Response)
+    assert audited_response.annotations == response.annotations
 
 
 @pytest.mark.parametrize("kind", ["Mutating", "Validating"])

@@ -21,7 +21,7 @@ def ask(*works: Callable[[], Any]) -> tuple[list[Response], str]:
         loop, answers = asyncio.get_running_loop(), []
         forks = ForkPool(loop, lambda: 1)
         for number, work in enumerate(works):
-            answered: asyncio.Future[Response] = loop.create_future()
+            answered: asyncio.Future[Any] = loop.create_future()
             forks.submit_question(number, work).then(answered.set_result)
             answers.append(await asyncio.wait_for(answered, 60))
         return answers, "".join(forks.metrics.texts())

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,15 @@ def echo(path: str, review: Mapping[str, Any]) -> Mapping[str, Any] | tuple[int,
     if path.startswith("/code-"):
         return int(path.removeprefix("/code-")), b"broken"
     if path == "/slow":
-        time.sleep(1.5)
+        threading.Event().wait(1.5)
     return review
+
+
+async def next_iteration(loop: asyncio.AbstractEventLoop) -> None:
+    """Return after the callbacks that the loop has scheduled now."""
+    reached = asyncio.Event()
+    loop.call_soon(reached.set)
+    await reached.wait()
 
 
 def call(
@@ -48,9 +55,9 @@ def call(
         await done.wait()
         client.close()
         while len(asyncio.all_tasks()) > 1:
-            await asyncio.sleep(0)
+            await next_iteration(loop)
         for _ in range(5):  # the transports close in callbacks of the loop
-            await asyncio.sleep(0)
+            await next_iteration(loop)
         return replies
 
     return asyncio.run(run())
