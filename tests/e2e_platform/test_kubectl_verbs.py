@@ -202,15 +202,15 @@ def test_object_is_patched_labelled_annotated_and_edited(platform: UpProcess, tm
     assert run(platform, "delete configmap worked") == 'configmap "worked" deleted\n'
 
 
-def test_deployment_is_set_and_restarted_without_rollout_history(platform: UpProcess) -> None:
+def test_deployment_is_set_and_restarted(platform: UpProcess) -> None:
     run(platform, "create deployment set --image=nginx")
     for words in ("image deploy/set nginx=nginx:2", "env deploy/set A=B", "resources deploy/set --limits=cpu=1000m"):
         assert "deployment.apps/set" in run(platform, f"set {words}")
     container = run(platform, "get deploy set -o jsonpath={.spec.template.spec.containers[0]}")
     assert ('"image":"nginx:2"' in container, '"limits":{"cpu":"1"}' in container) == (True, True)
     assert run(platform, "rollout restart deploy/set") == "deployment.apps/set restarted\n"
-    assert run(platform, "rollout history deploy/set") == "deployment.apps/set \nNo rollout history found.\n"
-    assert "timed out" in run(platform, "!rollout status deploy/set --timeout=1s")
+    assert run(platform, "rollout history deploy/set").startswith("deployment.apps/set \nREVISION  CHANGE-CAUSE\n1 ")
+    assert "successfully rolled out" in run(platform, "rollout status deploy/set --timeout=60s")
 
 
 def test_roles_are_reconciled(platform: UpProcess) -> None:

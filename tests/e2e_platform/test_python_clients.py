@@ -125,14 +125,16 @@ def test_watch_continues_from_resource_version(platform: UpProcess) -> None:
 
 
 def test_status_subresource_is_patched_separately(platform: UpProcess) -> None:
-    apps, at = kube.client.AppsV1Api(), ("kept", "default")
+    core, at = kube.client.CoreV1Api(), ("kept", "default")
     container = {"name": "c", "image": "python:3.12"}
     template = {"metadata": {"labels": {"app": "kept"}}, "spec": {"containers": [container]}}
-    spec = {"selector": {"matchLabels": {"app": "kept"}}, "template": template, "replicas": 1}
-    apps.create_namespaced_deployment("default", {"metadata": {"name": "kept"}, "spec": spec})
-    reported = apps.patch_namespaced_deployment_status(*at, {"spec": {"replicas": 5}, "status": {"replicas": 3}})
+    spec = {"selector": {"app": "kept"}, "template": template, "replicas": 1}
+    core.create_namespaced_replication_controller("default", {"metadata": {"name": "kept"}, "spec": spec})
+    patch_status = core.patch_namespaced_replication_controller_status
+    reported = patch_status(*at, {"spec": {"replicas": 5}, "status": {"replicas": 3}})
     assert (reported.spec.replicas, reported.status.replicas) == (1, 3)
-    reported = apps.patch_namespaced_deployment(*at, {"spec": {"replicas": 2}, "status": {"replicas": 9}})
+    changes = {"spec": {"replicas": 2}, "status": {"replicas": 9}}
+    reported = core.patch_namespaced_replication_controller(*at, changes)
     assert (reported.spec.replicas, reported.status.replicas) == (2, 3)
 
 

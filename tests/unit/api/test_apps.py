@@ -31,7 +31,7 @@ def test_replicas_default_to_1(kind: str) -> None:
     result = decode(app_object(kind))
     assert result.obj is not None
     assert result.obj["spec"]["replicas"] == 1
-    assert result.warnings == [f"{kind} objects are stored, but batchyard has no controller that acts on them"]
+    assert result.warnings == []
 
 
 def test_update_strategy_defaults_to_rolling_update() -> None:

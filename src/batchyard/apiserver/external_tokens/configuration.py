@@ -30,9 +30,9 @@ _RESERVED_DOMAINS: Final = ("kubernetes.io", "k8s.io", "batchyard.dev")
 _EXTRA_KEY: Final = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/_.~!$&'()*+,;=:@%-]+"
 )
-_EMAIL_CLAIM: Final = re.compile(r"""\bclaims\s*(\.\s*\??\s*email\b(?!_)|\[\s*\??\s*['"]email['"]\s*\])""")
+_EMAIL_CLAIM: Final = re.compile(r"""\bclaims\s*(\.\s*(?:\?\s*)?email\b(?!_)|\[\s*(?:\?\s*)?['"]email['"]\s*\])""")
 _EMAIL_VERIFIED_CLAIM: Final = re.compile(
-    r"""\bclaims\s*(\.\s*\??\s*email_verified\b|\[\s*\??\s*['"]email_verified['"]\s*\])"""
+    r"""\bclaims\s*(\.\s*(?:\?\s*)?email_verified\b|\[\s*(?:\?\s*)?['"]email_verified['"]\s*\])"""
 )
 _BOOLEAN: Final = ("BOOL",)
 _TEXT: Final = ("STRING", "DYN", "ANY")

@@ -417,7 +417,7 @@ def test_validate_accepts_type_name() -> None:
 
 
 #: Fields that some kinds require even in a minimal object.
-REQUIRED = ("addressType", "handler", "involvedObject", "roleRef", "spec", "template", "value")
+REQUIRED = ("addressType", "data", "handler", "involvedObject", "roleRef", "spec", "template", "value")
 
 
 def test_every_version_of_every_kind_accepts_minimal_object() -> None:
