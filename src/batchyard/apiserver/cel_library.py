@@ -12,6 +12,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from cel_expr_python import cel
+from cel_expr_python.ext.ext_bindings import ExtBindings
+from cel_expr_python.ext.ext_encoders import ExtEncoders
+from cel_expr_python.ext.ext_math import ExtMath
+from cel_expr_python.ext.ext_optional import ExtOptional
+from cel_expr_python.ext.ext_strings import ExtStrings
 
 from batchyard.api.meta import NANO, parse_quantity
 from batchyard.api.patterns import find_matches
@@ -38,6 +43,12 @@ _LIST: Final = _T.List(_T.DYN)
 _IPV4_LINK_LOCAL_MULTICAST: Final = ipaddress.IPv4Network("224.0.0.0/24")
 _IPV4_BROADCAST: Final = ipaddress.IPv4Address("255.255.255.255")
 _CIDR_PATTERN: Final = re.compile(r"[0-9A-Fa-f.:]+/(0|[1-9][0-9]*)")
+
+
+def new_environment(*variables: str) -> Any:
+    """Return an environment that compiles expressions over variables of any type, with the functions of Kubernetes."""
+    extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
+    return cel.NewEnv(variables=dict.fromkeys(variables, cel.Type.DYN), extensions=extensions)
 
 
 def kubernetes_functions() -> Any:

@@ -18,6 +18,9 @@ from batchyard.api.well_known import (
     GATES,
     PARTIAL_PREEMPTION_GATE,
     TAS_BALANCED_PLACEMENT,
+    TAS_FAIL_FAST,
+    TAS_FAILED_NODE_REPLACEMENT,
+    TAS_FIXED_DELAY,
     TAS_OVERLAPPING_FLAVORS,
     TAS_POD_TERMINATION,
     TAS_PREFERRED_AFFINITY,
@@ -28,15 +31,14 @@ from batchyard.api.well_known import (
 )
 
 _TAS: Final = (TOPOLOGY_AWARE_SCHEDULING,)
-_REPLACEMENT: Final = "TASFailedNodeReplacement"
 _DRA: Final = ("KueueDRAIntegration",)
 
 #: The gates that must be enabled for a gate to be enabled. Kueue has all of them but PartialPreemption.
 GATE_DEPENDENCIES: Final[Mapping[str, tuple[str, ...]]] = {
-    _REPLACEMENT: _TAS,
-    "TASFailedNodeReplacementFailFast": (*_TAS, _REPLACEMENT),
-    TAS_POD_TERMINATION: (*_TAS, _REPLACEMENT),
-    "TASReplaceNodeDueToNotReadyOverFixedTime": (*_TAS, _REPLACEMENT),
+    TAS_FAILED_NODE_REPLACEMENT: _TAS,
+    TAS_FAIL_FAST: (*_TAS, TAS_FAILED_NODE_REPLACEMENT),
+    TAS_POD_TERMINATION: (*_TAS, TAS_FAILED_NODE_REPLACEMENT),
+    TAS_FIXED_DELAY: (*_TAS, TAS_FAILED_NODE_REPLACEMENT),
     TAS_BALANCED_PLACEMENT: _TAS,
     TAS_TAINTED_NODES: _TAS,
     "TASMultiLayerTopology": _TAS,

@@ -294,19 +294,10 @@ def _evaluate(expression: str, variables: Mapping[str, Any]) -> tuple[Any, str]:
 @lru_cache(maxsize=1024)
 def compile_condition(expression: str) -> tuple[Any, str]:
     """Compile a match condition; return its program and '', or None and the error."""
-    from cel_expr_python import cel  # noqa: PLC0415 - loading CEL takes 0.1 s
-    from cel_expr_python.ext.ext_bindings import ExtBindings  # noqa: PLC0415
-    from cel_expr_python.ext.ext_encoders import ExtEncoders  # noqa: PLC0415
-    from cel_expr_python.ext.ext_math import ExtMath  # noqa: PLC0415
-    from cel_expr_python.ext.ext_optional import ExtOptional  # noqa: PLC0415
-    from cel_expr_python.ext.ext_strings import ExtStrings  # noqa: PLC0415
+    from batchyard.apiserver.cel_library import new_environment  # noqa: PLC0415 - loading CEL takes 0.1 s
 
-    from batchyard.apiserver.cel_library import kubernetes_functions  # noqa: PLC0415
-
-    extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
-    variables = dict.fromkeys(("object", "oldObject", "request", "authorizer"), cel.Type.DYN)
     try:
-        program = cel.NewEnv(variables=variables, extensions=extensions).compile(expression)
+        program = new_environment("object", "oldObject", "request", "authorizer").compile(expression)
     except RuntimeError as error:
         text = str(error).removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]")
         return None, f"compilation failed: {text}"

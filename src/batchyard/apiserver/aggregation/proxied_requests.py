@@ -56,7 +56,7 @@ def encode_request(request: ApiRequest, path: str, host: str, headers: Iterable[
 
 
 def user_headers(user: UserInfo) -> Iterator[tuple[str, str]]:
-    """Yield the headers that tell an aggregated API the user of a request."""
+    """Yield the headers that name the user of a request to an aggregated API."""
     yield "X-Remote-User", _header_value(user.name)
     if user.uid:
         yield "X-Remote-Uid", _header_value(user.uid)

@@ -170,13 +170,13 @@ class TokenIssuer:
         if len(segments) != 3 or len(token) > _TOKEN_LENGTH_MAX or not token.isascii():
             return None
         try:
-            header, signature = _decode_json(_decode_base64url(segments[0])), _decode_base64url(segments[2])
+            header, signature = _decode_json(decode_base64url(segments[0])), decode_base64url(segments[2])
             is_supported_algorithm = isinstance(header, dict) and header.get("alg") == ALGORITHM
             if not is_supported_algorithm or not self._signer.is_signed(
                 f"{segments[0]}.{segments[1]}".encode(), signature
             ):
                 return None
-            claims: Mapping[str, Any] = _decode_json(_decode_base64url(segments[1]))
+            claims: Mapping[str, Any] = _decode_json(decode_base64url(segments[1]))
         except (ValueError, msgspec.DecodeError, RecursionError):
             return None
         return claims
@@ -211,7 +211,8 @@ def _encode_base64url(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
-def _decode_base64url(text: str) -> bytes:
+def decode_base64url(text: str) -> bytes:
+    """Decode base64url without padding. Raises ValueError if the text is malformed."""
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:

@@ -11,11 +11,6 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from cel_expr_python import cel
-from cel_expr_python.ext.ext_bindings import ExtBindings
-from cel_expr_python.ext.ext_encoders import ExtEncoders
-from cel_expr_python.ext.ext_math import ExtMath
-from cel_expr_python.ext.ext_optional import ExtOptional
-from cel_expr_python.ext.ext_strings import ExtStrings
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation.rules import format_json
@@ -25,7 +20,7 @@ from batchyard.apiserver.cel_library import (
     RuleBudget,
     input_size,
     iteration_depth,
-    kubernetes_functions,
+    new_environment,
 )
 from batchyard.apiserver.crd.values import (
     LIST_TYPE,
@@ -123,11 +118,7 @@ def _bind_optional_old_self(text: str) -> str:
 
 @cache
 def _cel_environment(*, with_old_self: bool) -> Any:
-    variables = {"self": cel.Type.DYN}
-    if with_old_self:
-        variables["oldSelf"] = cel.Type.DYN
-    extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
-    return cel.NewEnv(variables=variables, extensions=extensions)
+    return new_environment("self", "oldSelf") if with_old_self else new_environment("self")
 
 
 # Conversion of values for CEL: escaped field names, and doubles for numbers.

@@ -11,16 +11,9 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from cel_expr_python import cel
-from cel_expr_python.ext.ext_bindings import ExtBindings
-from cel_expr_python.ext.ext_encoders import ExtEncoders
-from cel_expr_python.ext.ext_math import ExtMath
-from cel_expr_python.ext.ext_optional import ExtOptional
-from cel_expr_python.ext.ext_strings import ExtStrings
-
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import rules
-from batchyard.apiserver.cel_library import kubernetes_functions
+from batchyard.apiserver.cel_library import new_environment
 
 API_VERSIONS: Final = tuple(f"apiserver.config.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha1"))
 KIND: Final = "AuthenticationConfiguration"
@@ -119,8 +112,7 @@ def compile_expression(variable: str, expression: str) -> Any:
 
 @cache
 def _environment(variable: str) -> Any:
-    extensions = [ExtBindings(), ExtEncoders(), ExtMath(), ExtOptional(), ExtStrings(), kubernetes_functions()]
-    return cel.NewEnv(variables={variable: cel.Type.DYN}, extensions=extensions)
+    return new_environment(variable)
 
 
 def _document_errors(document: Any) -> Iterator[FieldError]:

@@ -5,8 +5,6 @@ select how it is verified. Keys in the header of a token (`jwk`, `jku`, `x5c`) a
 Sources: RFC 7515, 7517, 7518, 8725; github.com/coreos/go-oidc (remote key set).
 """
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -15,6 +13,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from batchyard.apiserver.auth.tokens import decode_base64url
 
 PublicKey: TypeAlias = rsa.RSAPublicKey | ec.EllipticCurvePublicKey
 TOKEN_LENGTH_MAX: Final = 16 * 1024
@@ -67,8 +67,8 @@ def parse_token(token: str) -> SignedToken:
     if len(segments) != 3 or len(token) > TOKEN_LENGTH_MAX or not token.isascii():
         raise TokenRejected("malformed token")
     try:
-        header, claims = (_decode_json(_decode_base64url(segment)) for segment in segments[:2])
-        signature = _decode_base64url(segments[2])
+        header, claims = (_decode_json(decode_base64url(segment)) for segment in segments[:2])
+        signature = decode_base64url(segments[2])
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise TokenRejected("malformed token") from error
     if not isinstance(header, dict) or not isinstance(claims, dict):
@@ -154,11 +154,4 @@ def _is_signed_on_curve(
 def _integer(text: Any) -> int:
     if not isinstance(text, str):
         raise TypeError("a number of a key must be a string")
-    return int.from_bytes(_decode_base64url(text), "big")
-
-
-def _decode_base64url(text: str) -> bytes:
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
+    return int.from_bytes(decode_base64url(text), "big")
