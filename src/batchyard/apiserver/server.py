@@ -147,7 +147,7 @@ class ApiServer:
         audit: Auditor = discard_audit,
     ) -> None:
         self.policy_loader = PolicyLoader(objects, resources, auth_filters.authorizer)
-        self._write_handler = write.WriteHandler(objects, now, self.policy_loader)
+        self._write_handler = write.WriteHandler(objects, now, self.policy_loader, auth_filters.authorize)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
         self._auth_filters = auth_filters
@@ -279,8 +279,6 @@ class ApiServer:
             return NO_SUCH_PATH_RESPONSE
         if request.method != "GET":
             form = accepted_form(request)
-            if self._write_handler.creates_by_apply(request, path):
-                self._auth_filters.authorize(request, path, "create")
             if self._admission_gate is not None and self._admission_gate.matches(request, path):
                 self._write_handler.check_target(request, path)
                 response = self._admission_gate.answer_write(request, path)

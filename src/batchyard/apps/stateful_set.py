@@ -4,15 +4,16 @@ Source: pkg/controller/statefulset of Kubernetes.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from batchyard.api import meta, scheme
 from batchyard.api.errors import ApiError, NamespaceTerminating
 from batchyard.api.views.pods import PENDING, RUNNING, is_ready, is_terminal, is_terminating, phase
 from batchyard.apps import children
-from batchyard.apps.children import ChildIndex, replicas_of
+from batchyard.apps.children import BURST_REPLICAS, ChildIndex, replicas_of
 from batchyard.apps.revisions import REVISION_HASH, RevisionHistory, hashes_of, revision_hash_of, template_of
 from batchyard.apps.stateful_claims import claim_name, claim_with_owners, new_claims
 from batchyard.base.instant import Instant
@@ -82,11 +83,10 @@ class StatefulSetSync:
         current_name = (stateful_set.get("status") or {}).get("currentRevision") or ""
         self._current = self._history.find(current_name) or self._history.update
         self._pods = pods
-        ordinals = range(self._start, self._start + replicas_of(stateful_set))
-        by_ordinal = {ordinal_of(pod): pod for pod in pods}
-        #: The existing or missing (None) pods of the desired ordinals.
-        self._replicas = {ordinal: by_ordinal.get(ordinal) for ordinal in ordinals}
-        condemned = [pod for ordinal, pod in by_ordinal.items() if ordinal not in self._replicas]
+        #: The ordinals of the desired pods. There can be billions, so only the first missing ones are ever visited.
+        self._ordinals = range(self._start, self._start + replicas_of(stateful_set))
+        self._by_ordinal = {ordinal_of(pod): pod for pod in pods}
+        condemned = [pod for ordinal, pod in self._by_ordinal.items() if ordinal not in self._ordinals]
         self._condemned = sorted(condemned, key=ordinal_of, reverse=True)
         self._deleted_current_count = 0
         self.outcome = ReconcileResult(self._history.writes, independent=True)
@@ -108,8 +108,12 @@ class StatefulSetSync:
     # The steps. Each of the first two returns whether the next one may run.
 
     def _process_replicas(self) -> bool:
-        for ordinal, pod in self._replicas.items():
+        missing_count = 0
+        for ordinal, pod in self._replicas():
             if pod is None:
+                missing_count += 1
+                if missing_count > BURST_REPLICAS:
+                    return False  # the next reconcile, after the creation of these pods, continues
                 if not self._has_stale_claim(ordinal):
                     self._create_pod(ordinal)
                 is_done = False
@@ -148,8 +152,13 @@ class StatefulSetSync:
                 return False
         return True
 
+    def _replicas(self) -> Iterator[tuple[int, meta.Obj | None]]:
+        """Yield the desired ordinals with their pods, None for a missing pod."""
+        for ordinal in self._ordinals:
+            yield ordinal, self._by_ordinal.get(ordinal)
+
     def _first_unhealthy(self) -> meta.Obj | None:
-        pods = [*self._replicas.values(), *reversed(self._condemned)]
+        pods = chain((pod for _, pod in self._replicas()), reversed(self._condemned))
         return next((pod for pod in pods if pod is None or self._is_unavailable(pod)), None)
 
     def _roll(self) -> None:
@@ -159,7 +168,7 @@ class StatefulSetSync:
             return
         settings = strategy.get("rollingUpdate") or {}
         partition: int = settings.get("partition") or 0
-        pods = [pod for index, pod in enumerate(self._replicas.values()) if index >= partition]
+        pods = [pod for index, (_, pod) in enumerate(self._replicas()) if index >= partition]
         pods.reverse()
         if settings.get("maxUnavailable") is not None:
             self._roll_several(pods, settings["maxUnavailable"])
@@ -175,7 +184,7 @@ class StatefulSetSync:
 
     def _roll_several(self, pods: Sequence[meta.Obj | None], limit: int | str) -> None:
         max_unavailable = max(1, children.scaled_value(limit, replicas_of(self._set), round_up=False))
-        unavailable_count = sum(pod is None or self._is_unavailable(pod) for pod in self._replicas.values())
+        unavailable_count = sum(pod is None or self._is_unavailable(pod) for _, pod in self._replicas())
         outdated_pods = [pod for pod in pods if pod is not None and self._is_outdated(pod) and not is_terminating(pod)]
         for pod in outdated_pods[: max(0, max_unavailable - unavailable_count)]:
             self._delete_outdated(pod)
@@ -213,7 +222,7 @@ class StatefulSetSync:
                 self.outcome.add(Create(claim_with_owners(claim, self._set, None)), [event])
 
     def _update_claims(self, pod: meta.Obj) -> None:
-        condemned_pod = None if ordinal_of(pod) in self._replicas else pod
+        condemned_pod = None if ordinal_of(pod) in self._ordinals else pod
         for claim in self._claims(ordinal_of(pod)):
             new_claim = claim_with_owners(claim, self._set, condemned_pod)
             if new_claim is not claim:

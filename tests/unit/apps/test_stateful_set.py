@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+import make
 from batchyard.api import meta, scheme
 from batchyard.api.meta import Obj
+from batchyard.apps.stateful_set import StatefulSetSync
+from batchyard.interfaces.client import Create
 from unit.apps.apps_world import AppsWorld, app, template
 
 GATES = [{"name": "wait"}]
@@ -170,3 +173,12 @@ def test_retention_policy_decides_the_owners_of_claims(
     assert claims(world) == {"data-web-0": owners, "data-web-1": owners}
     world.change(scheme.STATEFUL_SET, replicas=1)
     assert list(claims(world)) == left_claims
+
+
+@pytest.mark.parametrize(("management", "count"), [("OrderedReady", 1), ("Parallel", 500)])
+def test_one_reconcile_visits_few_of_a_billion_ordinals(management: str, count: int) -> None:
+    spec = {"replicas": 2**31 - 1, "podManagementPolicy": management, "serviceName": "web"}
+    stateful_set = {**app("StatefulSet", **spec), "metadata": make.metadata("web")}
+    sync = StatefulSetSync(stateful_set, (), AppsWorld().client, 0)
+    sync.reconcile()
+    assert sum(isinstance(write, Create) and write.obj["kind"] == "Pod" for write in sync.outcome.writes) == count

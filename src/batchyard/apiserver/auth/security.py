@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from batchyard.api import scheme
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Key, Obj
 from batchyard.apiserver import request as api_request
 from batchyard.apiserver.auth import authorization
 from batchyard.apiserver.auth.reviews import AccessReviews, TokenRequestHandler
@@ -227,18 +227,65 @@ _RBAC_RESOURCES: Final = {
 
 
 class EscalationGuard:
-    """Prevents privilege escalation by writes of roles and bindings."""
+    """Prevents privilege escalation by writes of roles, admission policies and their bindings."""
 
-    def __init__(self, rbac: authorization.RbacAuthorizer) -> None:
+    def __init__(self, rbac: authorization.RbacAuthorizer, objects: ObjectReader) -> None:
         self._rbac = rbac
+        self._objects = objects
 
     def guards(self) -> Mapping[str, WriteGuard]:
-        """Return the write guards of roles, ClusterRoles and their bindings, by kind; they reject escalating writes."""
+        """Return the guards of roles, admission policies and their bindings, by kind; they reject escalating writes."""
         role_kinds, binding_kinds = (
             (scheme.ROLE, scheme.CLUSTER_ROLE),
             (scheme.ROLE_BINDING, scheme.CLUSTER_ROLE_BINDING),
         )
-        return dict.fromkeys(role_kinds, self._check_role) | dict.fromkeys(binding_kinds, self._check_binding)
+        policy_kinds = (scheme.VALIDATING_POLICY, scheme.MUTATING_POLICY)
+        policy_binding_kinds = (scheme.VALIDATING_POLICY_BINDING, scheme.MUTATING_POLICY_BINDING)
+        return {
+            **dict.fromkeys(role_kinds, self._check_role),
+            **dict.fromkeys(binding_kinds, self._check_binding),
+            **dict.fromkeys(policy_kinds, self._check_policy),
+            **dict.fromkeys(policy_binding_kinds, self._check_policy_binding),
+        }
+
+    # Messages of policies can show their parameters, so their authors must be allowed to read these.
+    # Source: Kubernetes's pkg/registry/admissionregistration/*/authz.go.
+
+    def _check_policy(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
+        param_kind = (new.get("spec") or {}).get("paramKind")
+        if not param_kind or (old is not None and new["spec"] == old["spec"]):
+            return
+        if not self._may_get_params(user, param_kind, "*", "*"):
+            kind_text = f"(kind={param_kind.get('kind', '')}, apiVersion={param_kind.get('apiVersion', '')})"
+            reason = (
+                f'user {user.name} must have "get" permission on all objects of the referenced paramKind {kind_text}'
+            )
+            raise _forbidden_policy_error(new, reason)
+
+    def _check_policy_binding(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
+        spec = new.get("spec") or {}
+        param_ref = spec.get("paramRef")
+        if not param_ref or (old is not None and new["spec"] == old["spec"]):
+            return
+        is_mutating = new["kind"].startswith("Mutating")
+        policy_kind = scheme.MUTATING_POLICY if is_mutating else scheme.VALIDATING_POLICY
+        policy = self._objects.get(Key(policy_kind, "", spec.get("policyName", "")))
+        param_kind = {} if policy is None else policy["spec"].get("paramKind") or {}
+        namespace, name = param_ref.get("namespace") or "*", param_ref.get("name") or "*"
+        if not self._may_get_params(user, param_kind, namespace, name):
+            reason = f'user {user.name} does not have "get" permission on the object referenced by paramRef'
+            raise _forbidden_policy_error(new, reason)
+
+    def _may_get_params(
+        self, user: api_request.UserInfo, param_kind: Mapping[str, str], namespace: str, name: str
+    ) -> bool:
+        """Return whether a user may get these objects; of a kind that is not built in, those of all resources."""
+        if api_request.MASTERS_GROUP in user.groups:
+            return True
+        info = scheme.find_kind(param_kind.get("apiVersion", ""), param_kind.get("kind", ""))
+        group, resource = ("*", "*") if info is None else (info.group, info.plural)
+        attributes = authorization.RequestAttributes(user, "get", group, resource, "", namespace, name)
+        return self._rbac.decide(attributes).allowed
 
     def _check_role(self, user: api_request.UserInfo, new: Obj, old: Obj | None) -> None:
         """Reject a role with rules that its writer does not hold, unless the user may `escalate`.
@@ -292,6 +339,12 @@ class EscalationGuard:
         reason = "\n".join([message, *sorted(map(str, missing_rules))])
         resource = _RBAC_RESOURCES[f"{new['kind']}.{authorization.GROUP}"]
         raise authorization.forbidden_resource_error(authorization.GROUP, resource, metadata.get("name", ""), reason)
+
+
+def _forbidden_policy_error(policy: Obj, reason: str) -> api_request.StatusError:
+    info = scheme.find_kind(policy["apiVersion"], policy["kind"])
+    assert info is not None, policy["kind"]
+    return authorization.forbidden_resource_error(info.group, info.plural, policy["metadata"].get("name", ""), reason)
 
 
 def _changes_only_lifecycle_fields(new: Obj, old: Obj | None) -> bool:
@@ -379,7 +432,7 @@ def build_security(
     `find_pods_denial_reason` returns why only the group `system:masters` may start pods; '' if other users may too.
     """
     rbac_authorizer = authorization.RbacAuthorizer(objects)
-    guards = EscalationGuard(rbac_authorizer).guards()
+    guards = EscalationGuard(rbac_authorizer, objects).guards()
     guarded_resources = [
         resource._replace(guard=guards.get(resource.served_kind.constant, resource.guard)) for resource in resources
     ]

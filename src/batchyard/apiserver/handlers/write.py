@@ -71,12 +71,16 @@ class WriteHandler:
     """The handler of write requests for all kinds."""
 
     def __init__(
-        self, objects: resources.ApiObjectStore, now: Callable[[], Instant], policies: PolicyLoader | None = None
+        self,
+        objects: resources.ApiObjectStore,
+        now: Callable[[], Instant],
+        policies: PolicyLoader | None = None,
+        authorize: resources.RequestAuthorizer = resources.authorize_any,
     ) -> None:
+        """Create the handler. `authorize` is called before an apply creates an object."""
         #: The stored objects.
         self.objects = objects
-        self._now = now
-        self._policies = policies
+        self._now, self._policies, self._authorize = now, policies, authorize
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
@@ -156,11 +160,6 @@ class WriteHandler:
             prepared_write.code, served_object, prepared_write.warnings, annotations=prepared_write.annotations
         )
 
-    def creates_by_apply(self, request: ApiRequest, path: resources.ResourcePath) -> bool:
-        """Return whether a request applies an object that does not exist; applies of a subresource never create one."""
-        is_apply = request.method == "PATCH" and serialization.content_type_of(request) == APPLY_PATCH
-        return is_apply and not path.subresource and self.objects.get(_key(path)) is None
-
     # --- preparation by verb ---
 
     def _read_creation(self, request: ApiRequest, path: resources.ResourcePath) -> WriteDraft:
@@ -177,7 +176,7 @@ class WriteHandler:
         check_patch_media_type(content_type, allows_strategic=path.resource.is_native)
         options = parse_write_options(request, content_type)
         if content_type == APPLY_PATCH:
-            return self._read_apply(serialization.read_yaml(request.body), path, options)
+            return self._read_apply(request, path, options)
         body, stored_object = serialization.read_json(request.body), self.get_stored(path)
         served_object = _render(stored_object, path)
         patched_value = apply_patch(served_object, content_type, body.value, path.resource.merge_schema(path.version))
@@ -185,14 +184,15 @@ class WriteHandler:
         patched_body = serialization.RequestBody(patched_value, errors)
         return WriteDraft(patched_body, path, options, stored_object, served_object)
 
-    def _read_apply(
-        self, body: serialization.RequestBody, path: resources.ResourcePath, options: WriteOptions
-    ) -> WriteDraft:
+    def _read_apply(self, request: ApiRequest, path: resources.ResourcePath, options: WriteOptions) -> WriteDraft:
+        body = serialization.read_yaml(request.body)
         config = serialization.with_kind(body.value, path)
         apply.check_applied_config(config, path.resource.merge_schema(path.version))
         stored_object = self.objects.get(_key(path))
         if stored_object is None and path.subresource:
             raise resources.not_found_error(path.served_kind, path.name)
+        if stored_object is None:
+            self._authorize(request, path, "create")
         live_object = None if stored_object is None else _render(stored_object, path)
         author = self._field_manager(path, options)
         accessors = apply.version_accessors_of(path.resource, path.namespace)
@@ -382,9 +382,10 @@ def _apply_policies(
                 sent_object, stored, target, options, prepared.write.managed_fields
             )._replace(code=prepared.code)
     # Policies validate the object as the built-in admission plugins complete it.
-    admitted = handler.objects.attempt(prepared.write, dry_run=True).obj if loader.validates else None
-    if admitted is None:
+    if not loader.validates:
         return prepared
+    # A rejected write is an error here too: it could succeed later, when the policies have not seen it.
+    admitted = resources.execute_write(handler.objects, prepared.write, path.served_kind, prepared.name, dry_run=True)
     verdict = loader.validate(_admission_attributes(prepared, stored, target, request, admitted))
     warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
     return prepared._replace(warnings=warnings, annotations=annotations)

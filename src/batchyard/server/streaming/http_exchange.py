@@ -96,6 +96,7 @@ class HttpExchange:
         self._bytes: ByteStream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._headers: list[tuple[str, str]] = []
+        #: The bytes since the start, or since the last part of the body: of the headers, or of the trailers.
         self._head_length = 0
         self._code = 0
         self._body = bytearray()
@@ -116,13 +117,14 @@ class HttpExchange:
         """Parse bytes of the server."""
         if self._is_over:
             return
-        if not self._code:
-            self._head_length += len(data)
+        self._head_length += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(f"malformed HTTP response: {error}")
-        if not self._code and self._head_length > _HEAD_BYTES_MAX:
+        except httptools.HttpParserUpgrade:
+            self._fail("the server switched to another protocol")
+        if self._head_length > _HEAD_BYTES_MAX:
             self._fail("the headers of the response are too large")
 
     def set_accepts_input(self, *, accepts_input: bool) -> None:
@@ -140,8 +142,9 @@ class HttpExchange:
     # --- callbacks of the parser ---
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header."""
-        self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
+        """Store a header; ignore trailers, which follow the body."""
+        if not self._code:
+            self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
         """Begin the response, unless it is informational or so short that it is sent as a whole."""
@@ -161,6 +164,7 @@ class HttpExchange:
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
+        self._head_length = 0
         if self._is_over:
             return
         if self._stream is None:

@@ -1,9 +1,15 @@
 """Admission policies on the write path of the API server."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from batchyard.api.meta import key_of
+from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX
+from batchyard.apiserver.request import DeferredResponse, StatusError, UserInfo
+from unit.apiserver import roles
 from unit.apiserver.api import Api
 from unit.apiserver.policies.policy_objects import (
+    API_VERSION,
     CONFIG_MAPS,
     GROUP,
     add_policy,
@@ -227,3 +233,72 @@ def test_update_is_mutated() -> None:
     add_policy(api, policy("Mutating", "complete", **spec))
     updated = api.ask("PUT", f"{CONFIG_MAPS}/a", config_map(a="c"))
     assert (updated.code, updated.body["data"]) == (200, {"a": "bc"})
+
+
+def test_large_create_that_the_store_rejects_is_not_stored_later() -> None:
+    api = api_with_validation("object == null || object.data.size != 'large'")
+    waiting = WaitingExecutor()
+    api.server.set_write_executor(waiting)
+    api.post(CONFIG_MAPS, config_map("a", size="small"))
+    answer = api.answer("POST", CONFIG_MAPS, config_map("a", size="large", text="x" * INLINE_BODY_MAX))
+    assert isinstance(answer, DeferredResponse)
+    responses: list[Any] = []
+    answer.then(responses.append)
+    waiting.prepare()
+    api.ask("DELETE", f"{CONFIG_MAPS}/a")
+    waiting.finish()
+    assert responses[0].code == 409
+    assert api.ask("GET", f"{CONFIG_MAPS}/a").code == 404
+
+
+class WaitingExecutor:
+    """An executor that prepares a write, and reports the result, when the test says so."""
+
+    def submit(self, user: UserInfo, work: Callable[[], bytes], done: Callable[[bytes | StatusError], None]) -> None:
+        del user
+        self._work, self._done = work, done
+
+    def prepare(self) -> None:
+        self._result = self._work()
+
+    def finish(self) -> None:
+        self._done(self._result)
+
+
+def author_of_policies(api: Api) -> UserInfo:
+    """A user who may create ValidatingAdmissionPolicies and their bindings."""
+    kinds = "validatingadmissionpolicies validatingadmissionpolicybindings"
+    grant(api, "author", roles.rule("create", kinds, API_VERSION.partition("/")[0]))
+    return UserInfo("ann", ())
+
+
+def grant(api: Api, name: str, rule: Mapping[str, Any]) -> None:
+    """Grant the user `ann` a rule."""
+    for obj in (roles.role(name, dict(rule)), roles.binding(name, f"ClusterRole/{name}", roles.user("ann"))):
+        api.stored.store.put(key_of(obj), obj)
+
+
+def test_author_of_policy_must_be_allowed_to_read_all_params() -> None:
+    api, path = Api(), f"{GROUP}/validatingadmissionpolicies"
+    ann = author_of_policies(api)
+    new_policy = policy("Validating", "check", paramKind=PARAM_KIND, validations=[{"expression": "true"}])
+    denied = api.ask("POST", path, new_policy, user=ann)
+    text = 'user ann must have "get" permission on all objects of the referenced paramKind'
+    assert denied.code == 403
+    assert denied.body["message"].endswith(f"forbidden: {text} (kind=ConfigMap, apiVersion=v1)")
+    grant(api, "reader", roles.rule("get", "configmaps"))
+    assert api.ask("POST", path, new_policy, user=ann).code == 201
+
+
+def test_author_of_binding_must_be_allowed_to_read_its_params() -> None:
+    api, path = Api(), f"{GROUP}/validatingadmissionpolicybindings"
+    ann = author_of_policies(api)
+    new_policy = policy("Validating", "check", paramKind=PARAM_KIND, validations=[{"expression": "true"}])
+    api.post(f"{GROUP}/validatingadmissionpolicies", new_policy)
+    reference = {"name": "a", "namespace": "default", "parameterNotFoundAction": "Deny"}
+    new_binding = binding("Validating", "check", paramRef=reference)
+    denied = api.ask("POST", path, new_binding, user=ann)
+    assert denied.code == 403
+    assert denied.body["message"].endswith('does not have "get" permission on the object referenced by paramRef')
+    grant(api, "reader", roles.rule("get", "configmaps", names="a"))
+    assert api.ask("POST", path, new_binding, user=ann).code == 201

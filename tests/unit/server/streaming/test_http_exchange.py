@@ -143,3 +143,23 @@ test_response_without_body_ends_with_its_headers = run(_without_body)
 test_failures_become_the_response_of_the_platform = run(_failures)
 test_response_must_begin_in_time = run(_timeout)
 test_unreachable_server_is_reported = run(_unreachable)
+
+
+async def _trailers() -> None:
+    exchange = Exchange()
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    stream = exchange.receive(head, b"3\r\nabc\r\n0\r\n", b"x-a: " + b"b" * 1000 + b"\r\n")
+    assert not stream.is_over
+    exchange.receive(*[b"x-a: " + b"b" * 1000 + b"\r\n"] * 70)
+    assert stream.is_over
+    assert exchange.streams[0].is_closed
+
+
+async def _upgraded() -> None:
+    exchange = Exchange()
+    response = exchange.receive(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h\r\n\r\n")
+    assert (response.code, response.body) == (503, "the server switched to another protocol")
+
+
+test_endless_trailers_close_the_connection = run(_trailers)
+test_switch_of_the_protocol_is_a_failure = run(_upgraded)
