@@ -204,7 +204,7 @@ class AdmissionGate:
         return self._write_handler.is_current(prepared_write, draft.path)
 
     def _admit_draft(self, draft: WriteDraft, options: Mapping[str, Any], notes: AdmissionNotes) -> WebhookCalls:
-        registry, path = self.registry, draft.path
+        registry, policies, path = self.registry, self._policies, draft.path
         is_creation = draft.stored_object is None or draft.is_created
         stored_object = None if is_creation else draft.stored_object
         attributes = AdmissionAttributes(
@@ -217,11 +217,12 @@ class AdmissionGate:
             draft.options.dry_run,
         )
         prepared_write = self._complete_or_none(draft)
-        if registry.mutating or self._policies is not None:
+        if registry.mutating or (policies is not None and policies.mutates):
             prepared_write = yield from self._mutate_draft(draft, prepared_write, attributes, notes)
         if prepared_write is None:
             prepared_write = self._write_handler.complete_draft(draft)  # raises the validation errors
-        if not registry.validating and self._policies is None:
+        validating_policies = policies if policies is not None and policies.validates else None
+        if not registry.validating and validating_policies is None:
             return prepared_write
         final_object = self._dry_run(prepared_write, path)
         if isinstance(prepared_write.write, Create):
@@ -230,8 +231,8 @@ class AdmissionGate:
             path=path._replace(name=path.name or final_object["metadata"]["name"]),
             obj=path.resource.strategy.render(final_object, path.api_version),
         )
-        if self._policies is not None:
-            remarks = self._policies.validate(final_attributes)
+        if validating_policies is not None:
+            remarks = validating_policies.validate(final_attributes)
             notes.warnings.extend(remarks.warnings)
             notes.annotations.update(remarks.annotations)
         yield from self.admission(notes).validate(registry.validating, final_attributes)
@@ -249,7 +250,7 @@ class AdmissionGate:
         metadata = obj.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         attributes = attributes._replace(path=path._replace(name=path.name or str(name or "")), obj=obj)
-        if self._policies is not None:
+        if self._policies is not None and self._policies.mutates:
             attributes = attributes._replace(obj=self._policies.mutate(attributes))
         repeat = self._built_in_repetition(draft)
         mutated_attributes = yield from self.admission(notes).mutate(self.registry.mutating, attributes, repeat)

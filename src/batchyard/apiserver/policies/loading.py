@@ -36,6 +36,11 @@ class PolicyLoader:
             (self.policies or self._load()).observe(event)
 
     @property
+    def mutates(self) -> bool:
+        """Whether a MutatingAdmissionPolicy with a binding is stored."""
+        return self.policies is not None and self.policies.mutates
+
+    @property
     def validates(self) -> bool:
         """Whether a ValidatingAdmissionPolicy with a binding is stored."""
         return self.policies is not None and self.policies.validates
