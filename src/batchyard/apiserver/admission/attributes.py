@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.scheme import NAMESPACE
+from batchyard.api import scheme
 from batchyard.apiserver.request import StatusError, UserInfo
 from batchyard.apiserver.resources import ResourcePath
 
@@ -11,6 +11,15 @@ CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
 DELETE: Final = "DELETE"
 CONNECT: Final = "CONNECT"
+#: The kinds of webhook configurations.
+WEBHOOK_KINDS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
+#: The kinds of admission policies and their bindings.
+POLICY_KINDS: Final = frozenset(
+    {
+        *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
+        *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
+    }
+)
 
 
 class AdmissionAttributes(NamedTuple):
@@ -52,7 +61,7 @@ def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, An
         "requestResource": {"group": served_kind.group, "version": path.version, "resource": served_kind.plural},
         "requestSubResource": path.subresource,
         "name": path.name,
-        "namespace": path.namespace or (path.name if served_kind.constant == NAMESPACE else ""),
+        "namespace": path.namespace or (path.name if served_kind.constant == scheme.NAMESPACE else ""),
         "operation": attributes.operation,
         "userInfo": attributes.user.to_json(),
     }

@@ -16,6 +16,7 @@ from batchyard.apiserver.admission.attributes import (
     CREATE,
     DELETE,
     UPDATE,
+    WEBHOOK_KINDS,
     AdmissionAttributes,
     request_kind,
     review_fields,
@@ -40,7 +41,6 @@ _BUILT_IN_CONFIGURATIONS: Final[Mapping[str, Sequence[str]]] = {
 }
 #: The text of the CEL library for a missing key, which Kubernetes words differently.
 _MISSING_KEY: Final = re.compile(r'Key not found in map : "?([^"]*)"?')
-CONFIGURATION_KINDS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
 
 
 class Webhook(NamedTuple):
@@ -114,7 +114,7 @@ class WebhookRegistry:
                 if configuration["metadata"]["name"] not in self._built_in
                 for webhook in webhooks_of(configuration)
             ]
-            for kind in CONFIGURATION_KINDS
+            for kind in WEBHOOK_KINDS
         )
 
     @property

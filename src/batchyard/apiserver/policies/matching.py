@@ -10,19 +10,14 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector
-from batchyard.apiserver.admission.attributes import DELETE, AdmissionAttributes
+from batchyard.apiserver.admission.attributes import DELETE, POLICY_KINDS, WEBHOOK_KINDS, AdmissionAttributes
 from batchyard.apiserver.resources import not_found_error
 from batchyard.interfaces.client import ObjectReader
 
 ALL: Final = "*"
 _EXACT: Final = "Exact"
 #: The kinds that policies never see. Source: predicates/rules/rules.go (IsExemptAdmissionConfigurationResource).
-EXEMPT_KINDS: Final = frozenset(
-    {
-        *(scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS, scheme.MUTATING_POLICY, scheme.VALIDATING_POLICY),
-        *(scheme.MUTATING_POLICY_BINDING, scheme.VALIDATING_POLICY_BINDING),
-    }
-)
+EXEMPT_KINDS: Final = frozenset({*WEBHOOK_KINDS, *POLICY_KINDS})
 
 
 class MatchedVersion(NamedTuple):
