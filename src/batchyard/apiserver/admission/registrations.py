@@ -284,7 +284,7 @@ def _evaluate(expression: str, variables: Mapping[str, Any]) -> tuple[Any, str]:
     program, error = compile_condition(expression)
     if error:
         return None, error
-    from batchyard.apiserver.crd.rules import evaluate_program  # noqa: PLC0415 - loading CEL takes 0.1 s
+    from batchyard.apiserver.cel_library import evaluate_program  # noqa: PLC0415 - loading CEL takes 0.1 s
 
     result, error = evaluate_program(program, variables)
     error = _MISSING_KEY.sub(r"no such key: \1", error)
