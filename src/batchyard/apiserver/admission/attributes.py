@@ -45,6 +45,11 @@ def request_kind(path: ResourcePath) -> tuple[str, str, str]:
     return path.served_kind.group, path.version, path.served_kind.kind
 
 
+def request_namespace(path: ResourcePath) -> str:
+    """Return the namespace of a request; for a Namespace its own name, '' for other cluster-scoped objects."""
+    return path.name if path.served_kind.constant == scheme.NAMESPACE else path.namespace
+
+
 def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, Any]:
     """Return the fields of an AdmissionRequest without uid and objects, for an object in a version of the resource.
 
@@ -61,7 +66,7 @@ def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, An
         "requestResource": {"group": served_kind.group, "version": path.version, "resource": served_kind.plural},
         "requestSubResource": path.subresource,
         "name": path.name,
-        "namespace": path.namespace or (path.name if served_kind.constant == scheme.NAMESPACE else ""),
+        "namespace": request_namespace(path),
         "operation": attributes.operation,
         "userInfo": attributes.user.to_json(),
     }

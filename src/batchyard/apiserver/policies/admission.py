@@ -11,12 +11,17 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector
-from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.admission.attributes import (
+    AdmissionAttributes,
+    PolicyVerdict,
+    request_namespace,
+    review_fields,
+)
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes, forbidden_resource_error
 from batchyard.apiserver.cel_library import RuleBudget
 from batchyard.apiserver.policies.authorizer import authorizer_value, request_resource_value
 from batchyard.apiserver.policies.expressions import ExpressionScope, PolicyEvaluationError, PolicyInput
-from batchyard.apiserver.policies.matching import EXEMPT_KINDS, MatchedVersion, find_match, request_namespace
+from batchyard.apiserver.policies.matching import EXEMPT_KINDS, MatchedVersion, find_match
 from batchyard.apiserver.policies.mutations import PolicyMutation, compile_mutation, mutate_object
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource, Resources
@@ -291,7 +296,7 @@ class PolicyAdmission:
             return [None]
         served_kind, namespace = resource.served_kind, ""
         if served_kind.namespaced:
-            namespace = reference.get("namespace") or request_namespace(attributes)
+            namespace = reference.get("namespace") or request_namespace(attributes.path)
             if not namespace:
                 raise _ConfigurationError(
                     "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
@@ -317,12 +322,12 @@ class PolicyAdmission:
         namespace_name = "" if path.served_kind.constant == scheme.NAMESPACE else path.namespace
         checked_resource = RequestAttributes(
             *(attributes.user, "", path.served_kind.group, path.served_kind.plural, path.subresource),
-            *(request_namespace(attributes), path.name),
+            *(request_namespace(path), path.name),
         )
         return {
             "object": convert_to_version(attributes.obj, attributes, version),
             "oldObject": convert_to_version(attributes.old_object, attributes, version),
-            "request": _request_value(attributes, version),
+            "request": review_fields(attributes, version.version),
             "namespaceObject": _namespace_value(self._objects, namespace_name),
             "authorizer": authorizer_value(attributes.user),
             "authorizer.requestResource": request_resource_value(attributes.user, checked_resource),
@@ -337,29 +342,6 @@ def convert_to_version(
         return obj
     decoded = attributes.path.resource.strategy.decode(obj, attributes.path.namespace or "default")
     return obj if decoded.obj is None else attributes.path.resource.strategy.render(decoded.obj, version.api_version)
-
-
-def _request_value(attributes: AdmissionAttributes, version: MatchedVersion) -> Mapping[str, Any]:
-    """Return the variable `request`: an AdmissionRequest without the objects and the uid."""
-    path = attributes.path
-    kind, plural = path.served_kind.kind, path.served_kind.plural
-    optional_fields = {
-        "subResource": path.subresource,
-        "requestSubResource": path.subresource,
-        "name": path.name,
-        "namespace": request_namespace(attributes),
-    }
-    return {
-        "kind": {"group": version.group, "version": version.version, "kind": kind},
-        "resource": {"group": version.group, "version": version.version, "resource": version.plural},
-        "requestKind": {"group": path.served_kind.group, "version": path.version, "kind": kind},
-        "requestResource": {"group": path.served_kind.group, "version": path.version, "resource": plural},
-        **{field: value for field, value in optional_fields.items() if value},
-        "operation": attributes.operation,
-        "userInfo": dict(attributes.user.to_json()),
-        "dryRun": attributes.dry_run,
-        "options": dict(attributes.options),
-    }
 
 
 _HIDDEN_NAMESPACE_FIELDS: Final = frozenset({"managedFields", "ownerReferences", "selfLink"})

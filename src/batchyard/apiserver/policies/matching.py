@@ -10,7 +10,13 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector
-from batchyard.apiserver.admission.attributes import DELETE, POLICY_KINDS, WEBHOOK_KINDS, AdmissionAttributes
+from batchyard.apiserver.admission.attributes import (
+    DELETE,
+    POLICY_KINDS,
+    WEBHOOK_KINDS,
+    AdmissionAttributes,
+    request_namespace,
+)
 from batchyard.apiserver.resources import not_found_error
 from batchyard.interfaces.client import ObjectReader
 
@@ -31,12 +37,6 @@ class MatchedVersion(NamedTuple):
     def api_version(self) -> str:
         """The group and version as in `apiVersion`."""
         return f"{self.group}/{self.version}" if self.group else self.version
-
-
-def request_namespace(attributes: AdmissionAttributes) -> str:
-    """Return the namespace of a request; for a Namespace its own name, '' for other cluster-scoped objects."""
-    path = attributes.path
-    return path.name if path.served_kind.constant == scheme.NAMESPACE else path.namespace
 
 
 def find_match(
@@ -78,7 +78,7 @@ def _selects_namespace(criteria: Mapping[str, Any], attributes: AdmissionAttribu
     assert selector is not None, "an empty selector selects all namespaces"
     path = attributes.path
     is_namespace = path.served_kind.constant == scheme.NAMESPACE
-    namespace_name = request_namespace(attributes)
+    namespace_name = request_namespace(path)
     if not selector.requirements or (not namespace_name and not is_namespace):
         return True
     if is_namespace and not path.subresource and attributes.operation != DELETE and attributes.obj is not None:
