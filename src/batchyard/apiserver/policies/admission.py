@@ -21,7 +21,7 @@ from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
 from batchyard.apiserver.cel_library import RuleBudget
 from batchyard.apiserver.policies.authorizer import authorizer_value, request_resource_value
 from batchyard.apiserver.policies.expressions import ExpressionScope, PolicyEvaluationError, PolicyInput
-from batchyard.apiserver.policies.matching import EXEMPT_KINDS, MatchedVersion, find_match
+from batchyard.apiserver.policies.matching import EXEMPT_KINDS, find_match
 from batchyard.apiserver.policies.mutations import PolicyMutation, compile_mutation, mutate_object
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource, Resources
@@ -177,7 +177,8 @@ class PolicyInvocation(NamedTuple):
 
     compiled: CompiledPolicy
     binding: Obj
-    version: MatchedVersion
+    #: The version of the resource in which the policy sees the objects.
+    version: str
     params: Sequence[Obj | None]
 
 
@@ -244,11 +245,7 @@ class PolicyAdmission:
             yield from self._bound_invocations(compiled, policy_bindings, version, attributes)
 
     def _bound_invocations(
-        self,
-        compiled: CompiledPolicy,
-        bindings: Sequence[Obj],
-        version: MatchedVersion,
-        attributes: AdmissionAttributes,
+        self, compiled: CompiledPolicy, bindings: Sequence[Obj], version: str, attributes: AdmissionAttributes
     ) -> Iterator[PolicyInvocation | tuple[CompiledPolicy, Obj | None, str]]:
         param_kind = compiled.policy["spec"].get("paramKind")
         param_resource = None if param_kind is None else self._find_resource(param_kind)
@@ -316,7 +313,7 @@ class PolicyAdmission:
             raise _ConfigurationError("no params found for policy binding with `Deny` parameterNotFoundAction")
         return [resource.strategy.render(each, param_kind["apiVersion"]) for each in params]
 
-    def request_variables(self, attributes: AdmissionAttributes, version: MatchedVersion) -> dict[str, Any]:
+    def request_variables(self, attributes: AdmissionAttributes, version: str) -> dict[str, Any]:
         """Return the variables of expressions for a request, except `params`, with objects in the matched version."""
         path = attributes.path
         namespace_name = "" if path.served_kind.constant == scheme.NAMESPACE else path.namespace
@@ -327,7 +324,7 @@ class PolicyAdmission:
         return {
             "object": convert_to_version(attributes.obj, attributes, version),
             "oldObject": convert_to_version(attributes.old_object, attributes, version),
-            "request": review_fields(attributes, version.version),
+            "request": review_fields(attributes, version),
             "namespaceObject": _namespace_value(self._objects, namespace_name),
             "authorizer": authorizer_value(attributes.user),
             "authorizer.requestResource": request_resource_value(attributes.user, checked_resource),
@@ -335,13 +332,14 @@ class PolicyAdmission:
 
 
 def convert_to_version(
-    obj: Mapping[str, Any] | None, attributes: AdmissionAttributes, version: MatchedVersion
+    obj: Mapping[str, Any] | None, attributes: AdmissionAttributes, version: str
 ) -> Mapping[str, Any] | None:
     """Return an object of a request in the version with which a policy matches; None for None."""
-    if obj is None or obj.get("apiVersion") == version.api_version:
+    api_version = attributes.path.served_kind.api_version_for(version)
+    if obj is None or obj.get("apiVersion") == api_version:
         return obj
     decoded = attributes.path.resource.strategy.decode(obj, attributes.path.namespace or "default")
-    return obj if decoded.obj is None else attributes.path.resource.strategy.render(decoded.obj, version.api_version)
+    return obj if decoded.obj is None else attributes.path.resource.strategy.render(decoded.obj, api_version)
 
 
 _HIDDEN_NAMESPACE_FIELDS: Final = frozenset({"managedFields", "ownerReferences", "selfLink"})
@@ -482,10 +480,9 @@ class _MutationRound:
         policy_input = self._input(invocation, param)
         obj = policy_input.variables["object"]
         changed_object = mutate_object(
-            mutation, invocation.compiled.scope, policy_input, obj, path.resource.merge_schema(version.version)
+            mutation, invocation.compiled.scope, policy_input, obj, path.resource.merge_schema(version)
         )
-        requested_version = MatchedVersion(path.served_kind.group, path.version, path.served_kind.plural)
-        self._obj = convert_to_version(changed_object, self._attributes, requested_version)
+        self._obj = convert_to_version(changed_object, self._attributes, path.version)
 
     def _input(self, invocation: PolicyInvocation, param: Obj | None) -> PolicyInput:
         attributes = self._attributes._replace(obj=self._obj)
