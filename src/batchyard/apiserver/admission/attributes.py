@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
+from batchyard.api.manifests import DecodedObject
 from batchyard.apiserver.request import StatusError, UserInfo
 from batchyard.apiserver.resources import ResourcePath
 
@@ -72,6 +73,15 @@ def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, An
     }
     fields = {field: value for field, value in fields.items() if value}
     return {**fields, "dryRun": attributes.dry_run, "options": attributes.options or None}
+
+
+def convert_object(obj: Mapping[str, Any], path: ResourcePath, version: str) -> DecodedObject:
+    """Convert an object of a request to a version of its resource, or return its errors."""
+    strategy = path.resource.strategy
+    decoded_object = strategy.decode(obj, path.namespace)
+    if decoded_object.obj is None:
+        return decoded_object
+    return decoded_object._replace(obj=strategy.render(decoded_object.obj, path.served_kind.api_version_for(version)))
 
 
 class PolicyVerdict(NamedTuple):

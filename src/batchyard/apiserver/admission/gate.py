@@ -11,7 +11,14 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
-from batchyard.apiserver.admission.attributes import CONNECT, CREATE, DELETE, UPDATE, AdmissionAttributes
+from batchyard.apiserver.admission.attributes import (
+    CONNECT,
+    CREATE,
+    DELETE,
+    UPDATE,
+    AdmissionAttributes,
+    convert_object,
+)
 from batchyard.apiserver.admission.pipeline import (
     AdmissionNotes,
     AdmissionObserver,
@@ -136,7 +143,7 @@ class AdmissionGate:
         self._seed = parts.seed
         self._uid_count = 0
         matcher = WebhookMatcher(parts.objects, parts.observer.count_condition)
-        self._ports = WebhookPorts(matcher, parts.observer, self._new_uid, convert_object)
+        self._ports = WebhookPorts(matcher, parts.observer, self._new_uid, convert_for_webhook)
 
     def _new_uid(self) -> str:
         self._uid_count += 1
@@ -402,19 +409,19 @@ class AdmissionGate:
         return path.handlers.by_method[method](mutated_request, path.namespace, path.name)
 
 
-def convert_object(
+def convert_for_webhook(
     attributes: AdmissionAttributes, obj: Mapping[str, Any], version: str, target_version: str
 ) -> Mapping[str, Any]:
     """Convert an object of a request to another version of its resource. Raises StatusError (500) if that fails."""
     path = attributes.path
     if path.handlers is not None:
         return obj
-    served_kind, strategy = path.served_kind, path.resource.strategy
-    decoded_object = strategy.decode({**obj, "apiVersion": served_kind.api_version_for(version)}, path.namespace)
-    if decoded_object.obj is None:
-        faults = "; ".join(map(str, decoded_object.faults))
-        raise internal_error(f"unable to convert to {served_kind.api_version_for(target_version)}: {faults}")
-    return strategy.render(decoded_object.obj, served_kind.api_version_for(target_version))
+    api_version_for = path.served_kind.api_version_for
+    converted_object = convert_object({**obj, "apiVersion": api_version_for(version)}, path, target_version)
+    if converted_object.obj is None:
+        faults = "; ".join(map(str, converted_object.faults))
+        raise internal_error(f"unable to convert to {api_version_for(target_version)}: {faults}")
+    return converted_object.obj
 
 
 def _with_notes(response: AnyResponse, notes: AdmissionNotes) -> AnyResponse:

@@ -14,6 +14,7 @@ from batchyard.api.meta import Key, Obj, parse_selector
 from batchyard.apiserver.admission.attributes import (
     AdmissionAttributes,
     PolicyVerdict,
+    convert_object,
     request_namespace,
     review_fields,
 )
@@ -334,12 +335,12 @@ class PolicyAdmission:
 def convert_to_version(
     obj: Mapping[str, Any] | None, attributes: AdmissionAttributes, version: str
 ) -> Mapping[str, Any] | None:
-    """Return an object of a request in the version with which a policy matches; None for None."""
-    api_version = attributes.path.served_kind.api_version_for(version)
-    if obj is None or obj.get("apiVersion") == api_version:
+    """Return an object of a request in the version with which a policy matches; unchanged if conversion fails."""
+    path = attributes.path
+    if obj is None or obj.get("apiVersion") == path.served_kind.api_version_for(version):
         return obj
-    decoded = attributes.path.resource.strategy.decode(obj, attributes.path.namespace or "default")
-    return obj if decoded.obj is None else attributes.path.resource.strategy.render(decoded.obj, api_version)
+    converted_object = convert_object(obj, path, version).obj
+    return obj if converted_object is None else converted_object
 
 
 _HIDDEN_NAMESPACE_FIELDS: Final = frozenset({"managedFields", "ownerReferences", "selfLink"})
