@@ -13,6 +13,7 @@ from batchyard.apiserver.resources import ResourcePath, not_found_error
 from batchyard.interfaces.client import ObjectReader
 
 EQUIVALENT: Final = "Equivalent"
+_EXACT: Final = "Exact"
 _ALL: Final = "*"
 
 
@@ -94,3 +95,38 @@ def _labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
     metadata = obj.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
     return labels if isinstance(labels, Mapping) else {}
+
+
+# Match criteria of policies: they also have exclusions and names of objects, and by default match exactly.
+
+
+def find_policy_match(
+    criteria: Mapping[str, Any] | None, attributes: AdmissionAttributes, objects: ObjectReader
+) -> str | None:
+    """Return the version in which the criteria of a policy or a binding match a request; None if they do not match.
+
+    Without criteria, every request matches. Raises StatusError (404) if the Namespace of the request does not exist.
+    Source: k8s.io/apiserver, pkg/admission/plugin/policy/matching/matching.go.
+    """
+    requested_version = attributes.path.version
+    if criteria is None:
+        return requested_version
+    if not selects_object(parse_optional_selector(criteria.get("objectSelector")), attributes):
+        return None
+    if _match_rules(criteria.get("excludeResourceRules") or (), criteria, attributes) is not None:
+        return None
+    rules = criteria.get("resourceRules") or ()
+    matched_version = _match_rules(rules, criteria, attributes) if rules else requested_version
+    namespace_selector = parse_optional_selector(criteria.get("namespaceSelector"))
+    # The namespace is read last: a missing one is an error only for requests that the rules match.
+    if matched_version is None or not selects_namespace(namespace_selector, attributes, objects):
+        return None
+    return matched_version
+
+
+def _match_rules(
+    rules: Sequence[Mapping[str, Any]], criteria: Mapping[str, Any], attributes: AdmissionAttributes
+) -> str | None:
+    operation, path = attributes.operation, attributes.path
+    named_rules = [rule for rule in rules if not rule.get("resourceNames") or path.name in rule["resourceNames"]]
+    return find_matching_version(named_rules, criteria.get("matchPolicy", _EXACT), operation, path)

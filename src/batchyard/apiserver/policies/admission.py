@@ -12,17 +12,19 @@ import msgspec
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector
 from batchyard.apiserver.admission.attributes import (
+    POLICY_KINDS,
+    WEBHOOK_KINDS,
     AdmissionAttributes,
     PolicyVerdict,
     convert_object,
     request_namespace,
     review_fields,
 )
+from batchyard.apiserver.admission.matching import find_policy_match
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes, forbidden_resource_error
 from batchyard.apiserver.cel_library import RuleBudget
 from batchyard.apiserver.policies.authorizer import authorizer_value, request_resource_value
 from batchyard.apiserver.policies.expressions import ExpressionScope, PolicyEvaluationError, PolicyInput
-from batchyard.apiserver.policies.matching import EXEMPT_KINDS, find_match
 from batchyard.apiserver.policies.mutations import PolicyMutation, compile_mutation, mutate_object
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource, Resources
@@ -36,6 +38,8 @@ _CODES: Final = {"Invalid": 422, "Forbidden": 403, "Unauthorized": 401, "Request
 _BOOL: Final = ("bool",)
 _VALIDATING_KINDS: Final = (scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING)
 _MUTATING_KINDS: Final = (scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING)
+#: The kinds that policies never see. Source: predicates/rules/rules.go (IsExemptAdmissionConfigurationResource).
+_EXEMPT_KINDS: Final = frozenset({*WEBHOOK_KINDS, *POLICY_KINDS})
 
 
 class PolicyDecision(NamedTuple):
@@ -211,7 +215,7 @@ class PolicyAdmission:
 
         Raises StatusError if a policy fails.
         """
-        if attributes.obj is None or attributes.path.served_kind.constant in EXEMPT_KINDS:
+        if attributes.obj is None or attributes.path.served_kind.constant in _EXEMPT_KINDS:
             return attributes.obj
         first_round = _MutationRound(self, attributes, None)
         changed_object = first_round.run()
@@ -224,7 +228,7 @@ class PolicyAdmission:
 
         Raises StatusError if the namespace of the request does not exist.
         """
-        if attributes.path.served_kind.constant in EXEMPT_KINDS:
+        if attributes.path.served_kind.constant in _EXEMPT_KINDS:
             return PolicyVerdict(None)
         return _ValidationRound(self, attributes).verdict()
 
@@ -239,7 +243,7 @@ class PolicyAdmission:
             policy_bindings = bindings.get(policy["metadata"]["name"])
             if not policy_bindings:
                 continue
-            version = find_match(policy["spec"].get("matchConstraints"), attributes, self._objects)
+            version = find_policy_match(policy["spec"].get("matchConstraints"), attributes, self._objects)
             if version is None:
                 continue
             compiled = self._compile(policy_kind, policy)
@@ -256,7 +260,7 @@ class PolicyAdmission:
             yield compiled, None, f"failed to configure policy: {message}"
             return
         for binding in bindings:
-            if find_match(binding["spec"].get("matchResources"), attributes, self._objects) is None:
+            if find_policy_match(binding["spec"].get("matchResources"), attributes, self._objects) is None:
                 continue
             try:
                 params = self._collect_params(param_resource, param_kind, binding["spec"].get("paramRef"), attributes)
