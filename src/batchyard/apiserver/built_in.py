@@ -16,6 +16,7 @@ from batchyard.api.printing import Column, columns, row
 from batchyard.api.scheme import FILE_KINDS, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
 from batchyard.api.times import days_in_month
 from batchyard.api.validation import containers, rules
+from batchyard.apiserver.admission.attributes import POLICY_KINDS, WEBHOOK_KINDS
 from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import merge_schema_of_kind
 from batchyard.apiserver.request import UserInfo
@@ -311,15 +312,6 @@ def _changed_container_errors(spec: Mapping[str, Any], old_spec: Mapping[str, An
             yield rules.forbidden(_EPHEMERAL_PATH, message, "")
 
 
-#: Kinds whose validation compiles CEL expressions.
-_POLICY_KINDS: Final = frozenset(
-    {
-        *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
-        *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
-    }
-)
-
-
 class PolicyStrategy(BuiltInStrategy):
     """The kind-specific API logic of admission policies and bindings; their validation is loaded on first use."""
 
@@ -354,9 +346,6 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 )
 
 
-_WEBHOOK_CONFIGURATIONS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
-
-
 def built_in_resources() -> list[Resource]:
     """Return the resources of the built-in kinds, except kinds that occur only in files."""
     return [_built_in_resource(served_kind) for served_kind in KINDS if served_kind.constant not in FILE_KINDS]
@@ -370,14 +359,14 @@ def _built_in_resource(served_kind: ServedKind) -> Resource:
     is_native = type_scope.name == NATIVE
     return Resource(
         served_kind,
-        (PolicyStrategy if served_kind.constant in _POLICY_KINDS else BuiltInStrategy)(served_kind.constant),
+        (PolicyStrategy if served_kind.constant in POLICY_KINDS else BuiltInStrategy)(served_kind.constant),
         ("status",) if served_kind.has_status else (),
         merge_schema=partial(merge_schema_of_kind, served_kind),
         is_native=is_native,
         find_decoding_error=partial(find_decoding_error, scope=type_scope, type_name=served_kind.kind)
         if is_native
         else no_decoding_error,
-        guard=_check_match_conditions if served_kind.constant in _WEBHOOK_CONFIGURATIONS else None,
+        guard=_check_match_conditions if served_kind.constant in WEBHOOK_KINDS else None,
         # kubelets create Nodes with a status
         keeps_sent_status=served_kind.constant == scheme.NODE,
         returns_deleted_object=served_kind.constant in _KINDS_RETURNING_DELETED,

@@ -51,6 +51,17 @@ def new_environment(*variables: str) -> Any:
     return cel.NewEnv(variables=dict.fromkeys(variables, cel.Type.DYN), extensions=extensions)
 
 
+def evaluate_program(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
+    """Evaluate a CEL program; return the result and '', or None and the error."""
+    try:
+        result = program.eval(data=variables)
+    except RuntimeError as error:  # the library's iteration limit
+        return None, f"call cost exceeds limit: {error}"
+    if result.type() == cel.Type.ERROR:
+        return None, str(result.plain_value()).partition(": ")[2]
+    return result.plain_value(), ""
+
+
 def kubernetes_functions() -> Any:
     """Return the implemented functions that Kubernetes adds to CEL, as an extension for CEL."""
     overloads_by_name: dict[str, list[Any]] = {}

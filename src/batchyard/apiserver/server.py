@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
+from batchyard.apiserver.admission.attributes import POLICY_KINDS, WEBHOOK_KINDS
 from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, aggregated_attributes
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
@@ -15,7 +16,7 @@ from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import prepared_writes, write
 from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
 from batchyard.apiserver.openapi import OpenApi
-from batchyard.apiserver.policies.loading import POLICY_KINDS, PolicyLoader
+from batchyard.apiserver.policies.loading import PolicyLoader
 from batchyard.apiserver.request import (
     NO_SUCH_PATH_RESPONSE,
     PLAIN_TEXT,
@@ -112,7 +113,6 @@ _OPENAPI_V2_ACCEPT: Final = "application/com.github.proto-openapi.spec.v2@v1.0+p
 _OPENAPI_V2_CONTENT_TYPE: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 DryRunForecaster: TypeAlias = Callable[[ApiRequest, ResourcePath, Response], AnyResponse]
 """Returns the response to a successful dry run, with its predicted effects."""
-_WEBHOOK_CONFIGURATIONS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
 #: The kinds whose dry runs report predicted effects.
 _FORECAST_KINDS: Final = (
     *(scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.LOCAL_QUEUE, scheme.WORKLOAD_PRIORITY_CLASS),
@@ -411,12 +411,12 @@ class AdmissionSwitch:
         self._client = client
         self._load = load
         self._loaded: LoadedGate | None = None
-        if any(client.list(kind) for kind in _WEBHOOK_CONFIGURATIONS):
+        if any(client.list(kind) for kind in WEBHOOK_KINDS):
             self._refresh()
 
     def observe(self, event: WatchEvent) -> None:
         """Follow the change of a webhook configuration."""
-        if event.key.kind in _WEBHOOK_CONFIGURATIONS:
+        if event.key.kind in WEBHOOK_KINDS:
             self._refresh()
 
     def _refresh(self) -> None:

@@ -1,7 +1,7 @@
 """Validation of LimitRanges, ResourceQuotas, PodDisruptionBudgets, RBAC roles and bindings, and webhooks."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
@@ -377,11 +377,11 @@ def webhook_configuration_errors(configuration: Mapping[str, Any]) -> Iterator[F
 def _webhook_errors(webhook: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     yield from _qualified_webhook_name_errors(webhook["name"], f"{path}.name")
     for i, rule in enumerate(webhook.get("rules") or ()):
-        yield from _webhook_rule_errors(rule, f"{path}.rules[{i}]")
+        yield from admission_rule_errors(rule, f"{path}.rules[{i}]")
     for field in ("namespaceSelector", "objectSelector"):
         yield from rules.selector_errors(webhook.get(field), f"{path}.{field}")
     yield from webhook_client_errors(webhook["clientConfig"], f"{path}.clientConfig")
-    yield from _match_condition_errors(webhook.get("matchConditions") or (), f"{path}.matchConditions")
+    yield from match_condition_errors(webhook.get("matchConditions") or (), f"{path}.matchConditions")
 
 
 def _qualified_webhook_name_errors(name: str, path: str) -> Iterator[FieldError]:
@@ -396,7 +396,8 @@ def _qualified_webhook_name_errors(name: str, path: str) -> Iterator[FieldError]
         yield rules.invalid(path, name, "should be a domain with at least three segments separated by dots", remedy)
 
 
-def _webhook_rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+def admission_rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Validate the operations, groups, versions and resources of a rule of a webhook or an admission policy."""
     operations: Sequence[str] = rule.get("operations") or ()
     yield from _wildcard_errors(operations, f"{path}.operations", "operations")
     for i, operation in enumerate(operations):
@@ -515,16 +516,27 @@ def _review_version_errors(versions: Sequence[str], path: str) -> Iterator[Field
         yield rules.invalid(path, list(versions), f"must include at least one of {accepted_text}", remedy)
 
 
-def _match_condition_errors(conditions: Sequence[Mapping[str, Any]], path: str) -> Iterator[FieldError]:
+def match_condition_errors(
+    conditions: Sequence[Mapping[str, Any]],
+    path: str,
+    find_expression_errors: Callable[[str, str], Iterable[FieldError]] = lambda _expression, _path: (),
+) -> Iterator[FieldError]:
+    """Validate the match conditions of a webhook or an admission policy.
+
+    `find_expression_errors` returns the errors in an expression that is not empty, at a path.
+    """
     if len(conditions) > _MATCH_CONDITIONS_MAX:
-        yield FieldError(path, f"Too many: {len(conditions)}: must have at most {_MATCH_CONDITIONS_MAX} items")
-    for i, condition in enumerate(conditions):
-        name = condition["name"]
+        yield rules.too_many_items_error(path, len(conditions), _MATCH_CONDITIONS_MAX, "")
+    names = [condition.get("name") or "" for condition in conditions]
+    for i, (name, condition) in enumerate(zip(names, conditions, strict=True)):
+        expression = (condition.get("expression") or "").strip()
+        if expression:
+            yield from find_expression_errors(expression, f"{path}[{i}].expression")
+        else:
+            yield rules.required(f"{path}[{i}].expression", "", "write a CEL expression")
         if not name:
             yield rules.required(f"{path}[{i}].name", "", "name the condition")
         for message in rules.qualified_name_errors(name) if name else ():
             yield rules.invalid(f"{path}[{i}].name", name, message, "use a name such as exclude-leases")
-        if not condition["expression"].strip():
-            yield rules.required(f"{path}[{i}].expression", "", "write a CEL expression")
-        if name and any(name == each["name"] for each in conditions[:i]):
+        if name and name in names[:i]:
             yield rules.duplicate(f"{path}[{i}].name", name, "give each condition another name")

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from batchyard.api.scheme import NAMESPACE
+from batchyard.api import scheme
+from batchyard.api.manifests import DecodedObject
 from batchyard.apiserver.request import StatusError, UserInfo
 from batchyard.apiserver.resources import ResourcePath
 
@@ -11,6 +12,15 @@ CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
 DELETE: Final = "DELETE"
 CONNECT: Final = "CONNECT"
+#: The kinds of webhook configurations.
+WEBHOOK_KINDS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
+#: The kinds of admission policies and their bindings.
+POLICY_KINDS: Final = frozenset(
+    {
+        *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
+        *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
+    }
+)
 
 
 class AdmissionAttributes(NamedTuple):
@@ -36,6 +46,11 @@ def request_kind(path: ResourcePath) -> tuple[str, str, str]:
     return path.served_kind.group, path.version, path.served_kind.kind
 
 
+def request_namespace(path: ResourcePath) -> str:
+    """Return the namespace of a request; for a Namespace its own name, '' for other cluster-scoped objects."""
+    return path.name if path.served_kind.constant == scheme.NAMESPACE else path.namespace
+
+
 def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, Any]:
     """Return the fields of an AdmissionRequest without uid and objects, for an object in a version of the resource.
 
@@ -52,12 +67,21 @@ def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, An
         "requestResource": {"group": served_kind.group, "version": path.version, "resource": served_kind.plural},
         "requestSubResource": path.subresource,
         "name": path.name,
-        "namespace": path.namespace or (path.name if served_kind.constant == NAMESPACE else ""),
+        "namespace": request_namespace(path),
         "operation": attributes.operation,
         "userInfo": attributes.user.to_json(),
     }
     fields = {field: value for field, value in fields.items() if value}
     return {**fields, "dryRun": attributes.dry_run, "options": attributes.options or None}
+
+
+def convert_object(obj: Mapping[str, Any], path: ResourcePath, version: str) -> DecodedObject:
+    """Convert an object of a request to a version of its resource, or return its errors."""
+    strategy = path.resource.strategy
+    decoded_object = strategy.decode(obj, path.namespace)
+    if decoded_object.obj is None:
+        return decoded_object
+    return decoded_object._replace(obj=strategy.render(decoded_object.obj, path.served_kind.api_version_for(version)))
 
 
 class PolicyVerdict(NamedTuple):

@@ -11,7 +11,14 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, key_of, with_metadata
-from batchyard.apiserver.admission.attributes import CONNECT, CREATE, DELETE, UPDATE, AdmissionAttributes
+from batchyard.apiserver.admission.attributes import (
+    CONNECT,
+    CREATE,
+    DELETE,
+    UPDATE,
+    AdmissionAttributes,
+    convert_object,
+)
 from batchyard.apiserver.admission.pipeline import (
     AdmissionNotes,
     AdmissionObserver,
@@ -136,7 +143,7 @@ class AdmissionGate:
         self._seed = parts.seed
         self._uid_count = 0
         matcher = WebhookMatcher(parts.objects, parts.observer.count_condition)
-        self._ports = WebhookPorts(matcher, parts.observer, self._new_uid, convert_object)
+        self._ports = WebhookPorts(matcher, parts.observer, self._new_uid, convert_for_webhook)
 
     def _new_uid(self) -> str:
         self._uid_count += 1
@@ -204,7 +211,7 @@ class AdmissionGate:
         return self._write_handler.is_current(prepared_write, draft.path)
 
     def _admit_draft(self, draft: WriteDraft, options: Mapping[str, Any], notes: AdmissionNotes) -> WebhookCalls:
-        registry, path = self.registry, draft.path
+        registry, policies, path = self.registry, self._policies, draft.path
         is_creation = draft.stored_object is None or draft.is_created
         stored_object = None if is_creation else draft.stored_object
         attributes = AdmissionAttributes(
@@ -217,11 +224,12 @@ class AdmissionGate:
             draft.options.dry_run,
         )
         prepared_write = self._complete_or_none(draft)
-        if registry.mutating or self._policies is not None:
+        if registry.mutating or (policies is not None and policies.mutates):
             prepared_write = yield from self._mutate_draft(draft, prepared_write, attributes, notes)
         if prepared_write is None:
             prepared_write = self._write_handler.complete_draft(draft)  # raises the validation errors
-        if not registry.validating and self._policies is None:
+        validating_policies = policies if policies is not None and policies.validates else None
+        if not registry.validating and validating_policies is None:
             return prepared_write
         final_object = self._dry_run(prepared_write, path)
         if isinstance(prepared_write.write, Create):
@@ -230,8 +238,8 @@ class AdmissionGate:
             path=path._replace(name=path.name or final_object["metadata"]["name"]),
             obj=path.resource.strategy.render(final_object, path.api_version),
         )
-        if self._policies is not None:
-            remarks = self._policies.validate(final_attributes)
+        if validating_policies is not None:
+            remarks = validating_policies.validate(final_attributes)
             notes.warnings.extend(remarks.warnings)
             notes.annotations.update(remarks.annotations)
         yield from self.admission(notes).validate(registry.validating, final_attributes)
@@ -249,7 +257,7 @@ class AdmissionGate:
         metadata = obj.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         attributes = attributes._replace(path=path._replace(name=path.name or str(name or "")), obj=obj)
-        if self._policies is not None:
+        if self._policies is not None and self._policies.mutates:
             attributes = attributes._replace(obj=self._policies.mutate(attributes))
         repeat = self._built_in_repetition(draft)
         mutated_attributes = yield from self.admission(notes).mutate(self.registry.mutating, attributes, repeat)
@@ -401,19 +409,19 @@ class AdmissionGate:
         return path.handlers.by_method[method](mutated_request, path.namespace, path.name)
 
 
-def convert_object(
+def convert_for_webhook(
     attributes: AdmissionAttributes, obj: Mapping[str, Any], version: str, target_version: str
 ) -> Mapping[str, Any]:
     """Convert an object of a request to another version of its resource. Raises StatusError (500) if that fails."""
     path = attributes.path
     if path.handlers is not None:
         return obj
-    served_kind, strategy = path.served_kind, path.resource.strategy
-    decoded_object = strategy.decode({**obj, "apiVersion": served_kind.api_version_for(version)}, path.namespace)
-    if decoded_object.obj is None:
-        faults = "; ".join(map(str, decoded_object.faults))
-        raise internal_error(f"unable to convert to {served_kind.api_version_for(target_version)}: {faults}")
-    return strategy.render(decoded_object.obj, served_kind.api_version_for(target_version))
+    api_version_for = path.served_kind.api_version_for
+    converted_object = convert_object({**obj, "apiVersion": api_version_for(version)}, path, target_version)
+    if converted_object.obj is None:
+        faults = "; ".join(map(str, converted_object.faults))
+        raise internal_error(f"unable to convert to {api_version_for(target_version)}: {faults}")
+    return converted_object.obj
 
 
 def _with_notes(response: AnyResponse, notes: AdmissionNotes) -> AnyResponse:

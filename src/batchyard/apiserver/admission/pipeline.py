@@ -73,6 +73,14 @@ class PolicyRemarks(Protocol):
 class AdmissionPolicies(Protocol):
     """The admission policies, which run before the webhooks of each stage."""
 
+    @property
+    def mutates(self) -> bool:
+        """Whether policies may change objects."""
+
+    @property
+    def validates(self) -> bool:
+        """Whether policies may deny requests, or remark on them."""
+
     def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
         """Return the object of a request as the policies change it. Raises StatusError if a policy fails."""
 

@@ -9,16 +9,23 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from batchyard import controller_groups
-from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, Selector, parse_selector
+from batchyard.api.meta import Obj, Selector
 from batchyard.apiserver.admission.attributes import (
     CONNECT,
     CREATE,
     DELETE,
     UPDATE,
+    WEBHOOK_KINDS,
     AdmissionAttributes,
     request_kind,
     review_fields,
+)
+from batchyard.apiserver.admission.matching import (
+    EQUIVALENT,
+    find_matching_version,
+    parse_optional_selector,
+    selects_namespace,
+    selects_object,
 )
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import ResourcePath
@@ -29,9 +36,7 @@ from batchyard.interfaces.client import ObjectReader
 _CONFIGURATION_GROUP: Final = "admissionregistration.k8s.io"
 #: The groups of the virtual review resources, such as TokenReview, with which webhooks check their callers.
 _REVIEW_GROUPS: Final = ("authentication.k8s.io", "authorization.k8s.io")
-_ALL: Final = "*"
 _IGNORE: Final = "Ignore"
-_EQUIVALENT: Final = "Equivalent"
 #: The configurations that Kueue's and JobSet's manifests install. Their webhooks are not called if the controllers of
 #: this group run here: they are built in, and nothing serves them.
 _BUILT_IN_CONFIGURATIONS: Final[Mapping[str, Sequence[str]]] = {
@@ -40,7 +45,6 @@ _BUILT_IN_CONFIGURATIONS: Final[Mapping[str, Sequence[str]]] = {
 }
 #: The text of the CEL library for a missing key, which Kubernetes words differently.
 _MISSING_KEY: Final = re.compile(r'Key not found in map : "?([^"]*)"?')
-CONFIGURATION_KINDS: Final = (scheme.MUTATING_WEBHOOKS, scheme.VALIDATING_WEBHOOKS)
 
 
 class Webhook(NamedTuple):
@@ -73,6 +77,11 @@ class Webhook(NamedTuple):
         """Whether the webhook is called again if a later step changes the object."""
         return bool(self.definition.get("reinvocationPolicy") == "IfNeeded")
 
+    def find_matching_version(self, operation: str, path: ResourcePath) -> str | None:
+        """Return the version of a requested resource that matches a rule of the webhook; None if no rule matches."""
+        rules, match_policy = self.definition.get("rules") or (), self.definition.get("matchPolicy", EQUIVALENT)
+        return find_matching_version(rules, match_policy, operation, path)
+
 
 def webhooks_of(configuration: Obj) -> Iterator[Webhook]:
     """Yield the webhooks of a configuration in their order."""
@@ -83,15 +92,9 @@ def webhooks_of(configuration: Obj) -> Iterator[Webhook]:
             definition["name"],
             definition,
             is_mutating,
-            _selector(definition.get("namespaceSelector")),
-            _selector(definition.get("objectSelector")),
+            parse_optional_selector(definition.get("namespaceSelector")),
+            parse_optional_selector(definition.get("objectSelector")),
         )
-
-
-def _selector(value: Mapping[str, Any] | None) -> Selector:
-    selector = parse_selector(value or {})
-    assert selector is not None, "a selector that is not None can be parsed"
-    return selector
 
 
 class WebhookRegistry:
@@ -114,7 +117,7 @@ class WebhookRegistry:
                 if configuration["metadata"]["name"] not in self._built_in
                 for webhook in webhooks_of(configuration)
             ]
-            for kind in CONFIGURATION_KINDS
+            for kind in WEBHOOK_KINDS
         )
 
     @property
@@ -127,8 +130,7 @@ class WebhookRegistry:
         if is_exempt(path):
             return False
         return any(
-            find_matching_version(webhook, operation, path) is not None
-            for webhook in (*self.mutating, *self.validating)
+            webhook.find_matching_version(operation, path) is not None for webhook in (*self.mutating, *self.validating)
         )
 
 
@@ -138,51 +140,7 @@ def is_exempt(path: ResourcePath) -> bool:
     return group == _CONFIGURATION_GROUP or (group in _REVIEW_GROUPS and not path.subresource)
 
 
-# Rules: operations, groups, versions, resources and scope.
-
-
-def find_matching_version(webhook: Webhook, operation: str, path: ResourcePath) -> str | None:
-    """Return the version of the resource that matches a rule of the webhook; None if no rule matches.
-
-    It is the requested version if a rule matches it. Otherwise, with matchPolicy Equivalent, it is another served
-    version of the resource, and the object is converted to it.
-    """
-    rules: Sequence[Mapping[str, Any]] = webhook.definition.get("rules") or ()
-    if any(_matches_rule(rule, operation, path, path.version) for rule in rules):
-        return path.version
-    if webhook.definition.get("matchPolicy", _EQUIVALENT) != _EQUIVALENT:
-        return None
-    other_versions = [version for version in path.served_kind.versions if version != path.version]
-    return next(
-        (version for rule in rules for version in other_versions if _matches_rule(rule, operation, path, version)), None
-    )
-
-
-def _matches_rule(rule: Mapping[str, Any], operation: str, path: ResourcePath, version: str) -> bool:
-    return (
-        _includes(rule.get("operations"), operation)
-        and _includes(rule.get("apiGroups"), path.served_kind.group)
-        and _includes(rule.get("apiVersions"), version)
-        and any(_matches_resource(pattern, path) for pattern in rule.get("resources") or ())
-        and _matches_scope(rule.get("scope", _ALL), path)
-    )
-
-
-def _includes(values: Sequence[str] | None, value: str) -> bool:
-    return values is not None and (_ALL in values or value in values)
-
-
-def _matches_resource(pattern: str, path: ResourcePath) -> bool:
-    resource, _, subresource = pattern.partition("/")
-    return resource in (_ALL, path.served_kind.plural) and subresource in (_ALL, path.subresource)
-
-
-def _matches_scope(scope: str, path: ResourcePath) -> bool:
-    is_namespaced = path.served_kind.namespaced
-    return scope == _ALL or (scope == "Namespaced") == is_namespaced
-
-
-# Selectors and match conditions.
+# Matches, with their conditions.
 
 
 class WebhookMatch(NamedTuple):
@@ -190,10 +148,6 @@ class WebhookMatch(NamedTuple):
 
     webhook: Webhook
     version: str
-
-
-NamespaceLabels = Callable[[str], Mapping[str, str] | None]
-"""Returns the labels of a Namespace; None if it does not exist."""
 
 
 class WebhookMatcher:
@@ -212,36 +166,15 @@ class WebhookMatcher:
         `convert` returns the attributes with the objects in another version. Raises StatusError if the Namespace of
         the request does not exist, or if a match condition fails and the failure policy is Fail.
         """
-        if not self._matches_object(webhook, attributes):
+        if not selects_object(webhook.object_selector, attributes):
             return None
-        version = find_matching_version(webhook, attributes.operation, attributes.path)
-        if version is None or not self._matches_namespace(webhook, attributes):
+        version = webhook.find_matching_version(attributes.operation, attributes.path)
+        if version is None or not selects_namespace(webhook.namespace_selector, attributes, self._objects):
             return None
         conditions = webhook.definition.get("matchConditions")
         if conditions and not self._meets_conditions(webhook, convert(version), version):
             return None
         return WebhookMatch(webhook, version)
-
-    def _matches_object(self, webhook: Webhook, attributes: AdmissionAttributes) -> bool:
-        selector = webhook.object_selector
-        if not selector.requirements:
-            return True
-        objects = (attributes.obj, attributes.old_object)
-        return any(selector.matches(_labels_of(obj)) for obj in objects if obj is not None)
-
-    def _matches_namespace(self, webhook: Webhook, attributes: AdmissionAttributes) -> bool:
-        path, selector = attributes.path, webhook.namespace_selector
-        is_namespace = path.served_kind.constant == scheme.NAMESPACE
-        if not selector.requirements or (not path.namespace and not is_namespace):
-            return True
-        if is_namespace and not path.subresource and attributes.operation in (CREATE, UPDATE):
-            return selector.matches(_labels_of(attributes.obj or {}))
-        name = path.name if is_namespace else path.namespace
-        namespace = self._objects.get(Key(scheme.NAMESPACE, "", name))
-        if namespace is None:
-            details = {"name": name, "kind": "namespaces"}
-            raise StatusError(404, "NotFound", f'namespaces "{name}" not found', details)
-        return selector.matches(_labels_of(namespace))
 
     def _meets_conditions(self, webhook: Webhook, attributes: AdmissionAttributes, version: str) -> bool:
         """Return whether all match conditions are true; one that is false takes precedence over failed ones."""
@@ -274,17 +207,11 @@ class WebhookMatcher:
         )
 
 
-def _labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
-    metadata = obj.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
-    return labels if isinstance(labels, Mapping) else {}
-
-
 def _evaluate(expression: str, variables: Mapping[str, Any]) -> tuple[Any, str]:
     program, error = compile_condition(expression)
     if error:
         return None, error
-    from batchyard.apiserver.crd.rules import evaluate_program  # noqa: PLC0415 - loading CEL takes 0.1 s
+    from batchyard.apiserver.cel_library import evaluate_program  # noqa: PLC0415 - loading CEL takes 0.1 s
 
     result, error = evaluate_program(program, variables)
     error = _MISSING_KEY.sub(r"no such key: \1", error)

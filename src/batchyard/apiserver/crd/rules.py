@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from cel_expr_python import cel
-
 from batchyard.api.errors import FieldError
 from batchyard.api.validation.rules import format_json
 from batchyard.apiserver.cel_library import (
     BUDGET_EXCEEDED,
     RESERVED_WORDS,
     RuleBudget,
+    evaluate_program,
     input_size,
     iteration_depth,
     new_environment,
@@ -99,17 +98,6 @@ def compile_expression(text: str, *, is_old_self_optional: bool) -> CompiledExpr
         unknown_functions = dict.fromkeys(_UNKNOWN_FUNCTION.findall(str(error)))
         unimplemented_names = ", ".join(name for name in unknown_functions if name in UNIMPLEMENTED_FUNCTIONS)
         raise NotCompiled(f"compilation failed: {error}", unimplemented_names) from error
-
-
-def evaluate_program(program: Any, variables: Mapping[str, Any]) -> tuple[Any, str]:
-    """Evaluate a CEL program; return the result and '', or None and the error."""
-    try:
-        result = program.eval(data=variables)
-    except RuntimeError as error:  # the library's iteration limit
-        return None, f"call cost exceeds limit: {error}"
-    if result.type() == cel.Type.ERROR:
-        return None, str(result.plain_value()).partition(": ")[2]
-    return result.plain_value(), ""
 
 
 def _bind_optional_old_self(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final, TypeGuard
 
-from batchyard.apiserver.crd.rules import evaluate_program
+from batchyard.apiserver.cel_library import evaluate_program
 from batchyard.apiserver.external_tokens.configuration import ClaimMapping, TokenIssuerSettings, TokenRule
 from batchyard.apiserver.external_tokens.signatures import SignedToken, TokenRejected, VerificationKey, verify_signature
 from batchyard.apiserver.request import AUTHENTICATED_GROUP, UserInfo

@@ -11,12 +11,20 @@ import msgspec
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, parse_selector
-from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.admission.attributes import (
+    POLICY_KINDS,
+    WEBHOOK_KINDS,
+    AdmissionAttributes,
+    PolicyVerdict,
+    convert_object,
+    request_namespace,
+    review_fields,
+)
+from batchyard.apiserver.admission.matching import find_policy_match
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes, forbidden_resource_error
 from batchyard.apiserver.cel_library import RuleBudget
 from batchyard.apiserver.policies.authorizer import authorizer_value, request_resource_value
 from batchyard.apiserver.policies.expressions import ExpressionScope, PolicyEvaluationError, PolicyInput
-from batchyard.apiserver.policies.matching import EXEMPT_KINDS, MatchedVersion, find_match, request_namespace
 from batchyard.apiserver.policies.mutations import PolicyMutation, compile_mutation, mutate_object
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource, Resources
@@ -30,6 +38,8 @@ _CODES: Final = {"Invalid": 422, "Forbidden": 403, "Unauthorized": 401, "Request
 _BOOL: Final = ("bool",)
 _VALIDATING_KINDS: Final = (scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING)
 _MUTATING_KINDS: Final = (scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING)
+#: The kinds that policies never see. Source: predicates/rules/rules.go (IsExemptAdmissionConfigurationResource).
+_EXEMPT_KINDS: Final = frozenset({*WEBHOOK_KINDS, *POLICY_KINDS})
 
 
 class PolicyDecision(NamedTuple):
@@ -172,7 +182,8 @@ class PolicyInvocation(NamedTuple):
 
     compiled: CompiledPolicy
     binding: Obj
-    version: MatchedVersion
+    #: The version of the resource in which the policy sees the objects.
+    version: str
     params: Sequence[Obj | None]
 
 
@@ -204,7 +215,7 @@ class PolicyAdmission:
 
         Raises StatusError if a policy fails.
         """
-        if attributes.obj is None or attributes.path.served_kind.constant in EXEMPT_KINDS:
+        if attributes.obj is None or attributes.path.served_kind.constant in _EXEMPT_KINDS:
             return attributes.obj
         first_round = _MutationRound(self, attributes, None)
         changed_object = first_round.run()
@@ -217,7 +228,7 @@ class PolicyAdmission:
 
         Raises StatusError if the namespace of the request does not exist.
         """
-        if attributes.path.served_kind.constant in EXEMPT_KINDS:
+        if attributes.path.served_kind.constant in _EXEMPT_KINDS:
             return PolicyVerdict(None)
         return _ValidationRound(self, attributes).verdict()
 
@@ -232,18 +243,14 @@ class PolicyAdmission:
             policy_bindings = bindings.get(policy["metadata"]["name"])
             if not policy_bindings:
                 continue
-            version = find_match(policy["spec"].get("matchConstraints"), attributes, self._objects)
+            version = find_policy_match(policy["spec"].get("matchConstraints"), attributes, self._objects)
             if version is None:
                 continue
             compiled = self._compile(policy_kind, policy)
             yield from self._bound_invocations(compiled, policy_bindings, version, attributes)
 
     def _bound_invocations(
-        self,
-        compiled: CompiledPolicy,
-        bindings: Sequence[Obj],
-        version: MatchedVersion,
-        attributes: AdmissionAttributes,
+        self, compiled: CompiledPolicy, bindings: Sequence[Obj], version: str, attributes: AdmissionAttributes
     ) -> Iterator[PolicyInvocation | tuple[CompiledPolicy, Obj | None, str]]:
         param_kind = compiled.policy["spec"].get("paramKind")
         param_resource = None if param_kind is None else self._find_resource(param_kind)
@@ -253,7 +260,7 @@ class PolicyAdmission:
             yield compiled, None, f"failed to configure policy: {message}"
             return
         for binding in bindings:
-            if find_match(binding["spec"].get("matchResources"), attributes, self._objects) is None:
+            if find_policy_match(binding["spec"].get("matchResources"), attributes, self._objects) is None:
                 continue
             try:
                 params = self._collect_params(param_resource, param_kind, binding["spec"].get("paramRef"), attributes)
@@ -291,7 +298,7 @@ class PolicyAdmission:
             return [None]
         served_kind, namespace = resource.served_kind, ""
         if served_kind.namespaced:
-            namespace = reference.get("namespace") or request_namespace(attributes)
+            namespace = reference.get("namespace") or request_namespace(attributes.path)
             if not namespace:
                 raise _ConfigurationError(
                     "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
@@ -311,18 +318,18 @@ class PolicyAdmission:
             raise _ConfigurationError("no params found for policy binding with `Deny` parameterNotFoundAction")
         return [resource.strategy.render(each, param_kind["apiVersion"]) for each in params]
 
-    def request_variables(self, attributes: AdmissionAttributes, version: MatchedVersion) -> dict[str, Any]:
+    def request_variables(self, attributes: AdmissionAttributes, version: str) -> dict[str, Any]:
         """Return the variables of expressions for a request, except `params`, with objects in the matched version."""
         path = attributes.path
         namespace_name = "" if path.served_kind.constant == scheme.NAMESPACE else path.namespace
         checked_resource = RequestAttributes(
             *(attributes.user, "", path.served_kind.group, path.served_kind.plural, path.subresource),
-            *(request_namespace(attributes), path.name),
+            *(request_namespace(path), path.name),
         )
         return {
             "object": convert_to_version(attributes.obj, attributes, version),
             "oldObject": convert_to_version(attributes.old_object, attributes, version),
-            "request": _request_value(attributes, version),
+            "request": review_fields(attributes, version),
             "namespaceObject": _namespace_value(self._objects, namespace_name),
             "authorizer": authorizer_value(attributes.user),
             "authorizer.requestResource": request_resource_value(attributes.user, checked_resource),
@@ -330,36 +337,14 @@ class PolicyAdmission:
 
 
 def convert_to_version(
-    obj: Mapping[str, Any] | None, attributes: AdmissionAttributes, version: MatchedVersion
+    obj: Mapping[str, Any] | None, attributes: AdmissionAttributes, version: str
 ) -> Mapping[str, Any] | None:
-    """Return an object of a request in the version with which a policy matches; None for None."""
-    if obj is None or obj.get("apiVersion") == version.api_version:
-        return obj
-    decoded = attributes.path.resource.strategy.decode(obj, attributes.path.namespace or "default")
-    return obj if decoded.obj is None else attributes.path.resource.strategy.render(decoded.obj, version.api_version)
-
-
-def _request_value(attributes: AdmissionAttributes, version: MatchedVersion) -> Mapping[str, Any]:
-    """Return the variable `request`: an AdmissionRequest without the objects and the uid."""
+    """Return an object of a request in the version with which a policy matches; unchanged if conversion fails."""
     path = attributes.path
-    kind, plural = path.served_kind.kind, path.served_kind.plural
-    optional_fields = {
-        "subResource": path.subresource,
-        "requestSubResource": path.subresource,
-        "name": path.name,
-        "namespace": request_namespace(attributes),
-    }
-    return {
-        "kind": {"group": version.group, "version": version.version, "kind": kind},
-        "resource": {"group": version.group, "version": version.version, "resource": version.plural},
-        "requestKind": {"group": path.served_kind.group, "version": path.version, "kind": kind},
-        "requestResource": {"group": path.served_kind.group, "version": path.version, "resource": plural},
-        **{field: value for field, value in optional_fields.items() if value},
-        "operation": attributes.operation,
-        "userInfo": dict(attributes.user.to_json()),
-        "dryRun": attributes.dry_run,
-        "options": dict(attributes.options),
-    }
+    if obj is None or obj.get("apiVersion") == path.served_kind.api_version_for(version):
+        return obj
+    converted_object = convert_object(obj, path, version).obj
+    return obj if converted_object is None else converted_object
 
 
 _HIDDEN_NAMESPACE_FIELDS: Final = frozenset({"managedFields", "ownerReferences", "selfLink"})
@@ -500,10 +485,9 @@ class _MutationRound:
         policy_input = self._input(invocation, param)
         obj = policy_input.variables["object"]
         changed_object = mutate_object(
-            mutation, invocation.compiled.scope, policy_input, obj, path.resource.merge_schema(version.version)
+            mutation, invocation.compiled.scope, policy_input, obj, path.resource.merge_schema(version)
         )
-        requested_version = MatchedVersion(path.served_kind.group, path.version, path.served_kind.plural)
-        self._obj = convert_to_version(changed_object, self._attributes, requested_version)
+        self._obj = convert_to_version(changed_object, self._attributes, path.version)
 
     def _input(self, invocation: PolicyInvocation, param: Obj | None) -> PolicyInput:
         attributes = self._attributes._replace(obj=self._obj)

@@ -1,23 +1,15 @@
 """Loads the evaluation of admission policies, with the CEL library, when the first policy is stored."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from batchyard.api import scheme
-from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.admission.attributes import POLICY_KINDS, AdmissionAttributes, PolicyVerdict
 from batchyard.apiserver.auth.authorization import Authorizer
 from batchyard.apiserver.resources import Resources
 from batchyard.interfaces.client import ObjectReader, WatchEvent
 
 if TYPE_CHECKING:
     from batchyard.apiserver.policies.admission import PolicyAdmission
-
-POLICY_KINDS: Final = frozenset(
-    {
-        *(scheme.MUTATING_POLICY, scheme.MUTATING_POLICY_BINDING),
-        *(scheme.VALIDATING_POLICY, scheme.VALIDATING_POLICY_BINDING),
-    }
-)
 
 
 class PolicyLoader:
@@ -34,6 +26,11 @@ class PolicyLoader:
         """Note the change of a policy or a binding."""
         if event.key.kind in POLICY_KINDS:
             (self.policies or self._load()).observe(event)
+
+    @property
+    def mutates(self) -> bool:
+        """Whether a MutatingAdmissionPolicy with a binding is stored."""
+        return self.policies is not None and self.policies.mutates
 
     @property
     def validates(self) -> bool:

@@ -4,26 +4,24 @@ Source: Kubernetes's pkg/apis/admissionregistration/validation/validation.go.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from batchyard.api.errors import FieldError
 from batchyard.api.validation import rules
+from batchyard.api.validation.policies import admission_rule_errors, match_condition_errors
 from batchyard.api.validation.rules import duplicate, forbidden, required, unsupported
 from batchyard.apiserver.cel_library import RESERVED_WORDS
 from batchyard.apiserver.policies.expressions import ExpressionScope
 from batchyard.apiserver.policies.mutations import APPLY_CONFIGURATION, JSON_PATCH, RESULT_TYPES
 
-_ALL: Final = "*"
-_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _MUTATING_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "UPDATE")
 _REASONS: Final = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _ACTIONS: Final = ("Audit", "Deny", "Warn")
 _REINVOCATION_POLICIES: Final = ("IfNeeded", "Never")
 _NOT_FOUND_ACTIONS: Final = ("Deny", "Allow")
-_CONDITIONS_MAX: Final = 64
 _AUDIT_ANNOTATIONS_MAX: Final = 20
 _VALUE_EXPRESSION_BYTES_MAX: Final = 5 * 1024
 _IDENTIFIER: Final = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
@@ -103,17 +101,14 @@ def _common_errors(spec: Mapping[str, Any], *, is_mutating: bool = False) -> Ite
             yield required("spec.matchConstraints.resourceRules", "", "")
         if is_mutating:
             yield from _mutating_operation_errors(constraints, "spec.matchConstraints")
-    conditions = spec.get("matchConditions") or ()
-    if len(conditions) > _CONDITIONS_MAX:
-        yield rules.too_many_items_error("spec.matchConditions", len(conditions), _CONDITIONS_MAX, "")
-    names = [each.get("name", "") for each in conditions]
     # Match conditions cannot read variables.
     scope = ExpressionScope(None, has_params=param_kind is not None)
-    for index, condition in enumerate(conditions):
-        path = f"spec.matchConditions[{index}]"
-        yield from _condition_errors(condition, scope, path)
-        if condition.get("name") and condition["name"] in names[:index]:
-            yield duplicate(f"{path}.name", condition["name"], "")
+
+    def find_expression_errors(expression: str, path: str) -> Iterator[FieldError]:
+        if error := scope.compile(expression, ("bool",)).error:
+            yield _invalid(path, expression, error)
+
+    yield from match_condition_errors(spec.get("matchConditions") or (), "spec.matchConditions", find_expression_errors)
 
 
 def _param_kind_errors(param_kind: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -154,65 +149,7 @@ def _rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             yield _invalid(f"{path}.resourceNames[{index}]", name, message)
         if name in names[:index]:
             yield duplicate(f"{path}.resourceNames[{index}]", name, "")
-    operations = rule.get("operations") or ()
-    yield from _wildcard_errors(operations, f"{path}.operations", "operations")
-    for index, operation in enumerate(operations):
-        if operation not in _OPERATIONS:
-            yield unsupported(f"{path}.operations[{index}]", operation, _OPERATIONS)
-    yield from _wildcard_errors(rule.get("apiGroups") or (), f"{path}.apiGroups", "API groups")
-    versions = rule.get("apiVersions") or ()
-    yield from _wildcard_errors(versions, f"{path}.apiVersions", "API versions")
-    for index, version in enumerate(versions):
-        if not version:
-            yield required(f"{path}.apiVersions[{index}]", "", "")
-    yield from _resource_errors(rule.get("resources") or (), f"{path}.resources")
-
-
-def _wildcard_errors(values: Sequence[str], path: str, noun: str) -> Iterator[FieldError]:
-    if not values:
-        yield required(path, "", "")
-    if len(values) > 1 and _ALL in values:
-        yield _invalid(path, values, f"if '*' is present, must not specify other {noun}")
-
-
-def _resource_errors(resources: Sequence[str], path: str) -> Iterator[FieldError]:
-    if not resources:
-        yield required(path, "", "")
-    all_of_resource, all_of_subresource = set[str](), set[str]()
-    for index, pattern in enumerate(resources):
-        resource, separator, subresource = pattern.partition("/")
-        if not pattern:
-            yield required(f"{path}[{index}]", "", "")
-        if not separator:
-            continue
-        if resource in all_of_resource:
-            message = f"if '{resource}/*' is present, must not specify {pattern}"
-            yield _invalid(f"{path}[{index}]", pattern, message)
-        if subresource in all_of_subresource:
-            message = f"if '*/{subresource}' is present, must not specify {pattern}"
-            yield _invalid(f"{path}[{index}]", pattern, message)
-        if subresource == _ALL:
-            all_of_resource.add(resource)
-        if resource == _ALL:
-            all_of_subresource.add(subresource)
-    if len(resources) > 1 and "*/*" in resources:
-        yield _invalid(path, resources, "if '*/*' is present, must not specify other resources")
-    without_subresource = [each for each in resources if "/" not in each]
-    if _ALL in resources and without_subresource and without_subresource[-1] != _ALL:
-        message = "if '*' is present, must not specify other resources without subresources"
-        yield _invalid(path, resources, message)
-
-
-def _condition_errors(condition: Mapping[str, Any], scope: ExpressionScope, path: str) -> Iterator[FieldError]:
-    expression, name = str(condition.get("expression") or "").strip(), condition.get("name") or ""
-    if not expression:
-        yield required(f"{path}.expression", "", "")
-    elif error := scope.compile(expression, ("bool",)).error:
-        yield _invalid(f"{path}.expression", expression, error)
-    if not name:
-        yield required(f"{path}.name", "", "")
-    for message in rules.qualified_name_errors(name) if name else ():
-        yield _invalid(f"{path}.name", name, message)
+    yield from admission_rule_errors(rule, path)
 
 
 def _variable_errors(spec: Mapping[str, Any], scope: ExpressionScope) -> Iterator[FieldError]:

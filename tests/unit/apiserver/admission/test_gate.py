@@ -10,7 +10,9 @@ import make
 from batchyard.api.meta import with_metadata
 from batchyard.apiserver.admission.attributes import AdmissionAttributes
 from batchyard.apiserver.admission.gate import REQUEST_SECONDS_MAX, AdmissionGate, GateParts
+from batchyard.apiserver.admission.pipeline import AdmissionPolicies
 from batchyard.apiserver.request import Response
+from batchyard.interfaces.client import Write, WriteResult
 from unit.apiserver.admission.hooked_api import (
     ALL,
     HookedApi,
@@ -267,6 +269,7 @@ def test_job_keeps_uid_of_its_selector(kind: str) -> None:
 class Policies:
     """Policies that set a label, and annotate the audit event."""
 
+    mutates = validates = True
     warnings = ("policy",)
     annotations: Mapping[str, str] = {"policy": "p"}
 
@@ -280,12 +283,32 @@ class Policies:
         return self
 
 
+def admit_by_policies(api: HookedApi, policies: AdmissionPolicies) -> None:
+    """Admit the later writes by policies, and by the configured webhooks."""
+    parts = GateParts(api.stored, api.server.write_handler, api.gate.registry, api.counts, api, 1, policies)
+    api.server.set_admission_gate(AdmissionGate(parts))
+
+
 def test_policies_run_before_the_webhooks_of_a_stage() -> None:
     api = HookedApi(note=annotate("seen"))
     api.configure(configuration("a", hook("note")))
-    parts = GateParts(api.stored, api.server.write_handler, api.gate.registry, api.counts, api, 1, Policies())
-    api.server.set_admission_gate(AdmissionGate(parts))
+    admit_by_policies(api, Policies())
     response = api.ask("POST", PODS, pod())
     assert response.body["metadata"]["labels"] == {"policy": "yes"}
     assert api.asked[0][1]["object"]["metadata"]["labels"] == {"policy": "yes"}
     assert (response.warnings, response.annotations["policy"]) == (("policy",), "p")
+
+
+def test_write_without_policies_and_validating_webhooks_needs_no_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = HookedApi(note=annotate("seen"))
+    api.configure(configuration("a", hook("note", rules("CREATE", "configmaps"))))
+    admit_by_policies(api, api.server.policy_loader)
+    attempt, dry_runs = api.stored.attempt, list[bool]()
+
+    def record_attempt(write: Write, *, dry_run: bool = False) -> WriteResult:
+        dry_runs.append(dry_run)
+        return attempt(write, dry_run=dry_run)
+
+    monkeypatch.setattr(api.stored, "attempt", record_attempt)
+    assert api.post(MAPS, config_map("m"))["metadata"]["annotations"] == {"seen": "yes"}
+    assert dry_runs == [False]
