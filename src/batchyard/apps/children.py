@@ -68,10 +68,6 @@ class ChildIndex:
         ]
         return list(dict.fromkeys(keys))
 
-    def parents_in(self, namespace: str) -> Iterable[meta.Key]:
-        """Return the keys of the controlling objects in a namespace."""
-        return self._selectors.get(namespace, {})
-
     def claim(
         self, parent: meta.Obj, reader: Reader, is_member: Callable[[meta.Obj], bool] = lambda _: True
     ) -> ChildClaim:
