@@ -32,7 +32,6 @@ from batchyard.scheduling.slices import SLICE_REPLACED
 from batchyard.scheduling.workload import lifecycle
 
 _REPLACED_MESSAGE: Final = "Replaced to accommodate a new workload slice"
-_OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
 #: The annotations of admission checks that are copied to pods whose gate is removed.
 _CHECK_ANNOTATIONS: Final = (well_known.CONSUME_PROVISIONING_REQUEST, well_known.PROVISIONING_CLASS)
 
@@ -443,7 +442,7 @@ def _finished_slices(slices: Sequence[Obj], surplus: Sequence[Obj], now: Instant
         if _name_key(workload) in replacements:
             yield lifecycle.finish(workload, SLICE_REPLACED, _REPLACED_MESSAGE, now)
         else:
-            yield lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, _OUT_OF_SYNC_MESSAGE, now)
+            yield lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, shrinking.OUT_OF_SYNC_MESSAGE, now)
 
 
 def _finalizer_writes(workloads: Sequence[Obj]) -> Iterator[Update]:

@@ -532,6 +532,12 @@ class GenericJob(Protocol):
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
 
 
+def minimum_parallelism(job: meta.Obj) -> int | None:
+    """Return the smallest number of pods of a Job, from its annotation; None if it is missing or malformed."""
+    value = meta.annotation(job, well_known.MIN_PARALLELISM)
+    return None if value is None else meta.parse_integer(value)
+
+
 def find_true_condition(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:
     """Return the first condition of a job that is True and has one of the `condition_types`; None if there is none."""
     conditions = (job.get("status") or {}).get("conditions") or ()
