@@ -1,7 +1,6 @@
 """HTTPS servers of webhooks, with certificates of a CA that exists only for them."""
 
 import base64
-import ipaddress
 import json
 import ssl
 import threading
@@ -10,14 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
-from batchyard.api.times import to_datetime
-from batchyard.base.instant import HOUR
-from batchyard.server.clocks.wall import wall_clock
+from tls_server import write_server_certificate
 
 Respond: TypeAlias = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | bytes | tuple[int, bytes]]
 """Returns the response to a review from its path and the review: an object, a body, or a status code and a body."""
@@ -27,32 +19,9 @@ class HookCertificates:
     """A CA, and a server certificate for 127.0.0.1 and DNS names."""
 
     def __init__(self, folder: Path, *names: str) -> None:
-        ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hooks-ca")])
-        ca = _builder(issuer, issuer, ca_key.public_key())
-        ca_certificate = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
-            ca_key, hashes.SHA256()
-        )
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hooks")])
-        addresses = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        alternatives = x509.SubjectAlternativeName([*addresses, *map(x509.DNSName, names)])
-        certificate = _builder(subject, issuer, key.public_key()).add_extension(alternatives, critical=False)
-        pem = serialization.Encoding.PEM
-        key_pem = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        self.file = folder / "hooks.pem"
-        self.file.write_bytes(key_pem + certificate.sign(ca_key, hashes.SHA256()).public_bytes(pem))
+        self.file = write_server_certificate(folder, "127.0.0.1", *names)
         #: The CA in the form of `caBundle`.
-        self.bundle = base64.b64encode(ca_certificate.public_bytes(pem)).decode()
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now, day = wall_clock(), 24 * HOUR
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    return (
-        builder.serial_number(x509.random_serial_number())
-        .not_valid_before(to_datetime(now - day))
-        .not_valid_after(to_datetime(now + day))
-    )
+        self.bundle = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
 
 
 class _Listener(ThreadingHTTPServer):

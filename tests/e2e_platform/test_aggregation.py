@@ -43,17 +43,22 @@ async def first_lines(platform: UpProcess, count: int, *arguments: str) -> list[
     return lines
 
 
+async def wait_for_availability(platform: UpProcess, status: str) -> None:
+    wait = ("wait", f"apiservice/{NAME}", f"--for=condition=Available={status}", "--timeout=60s")
+    await asyncio.to_thread(platform.kubectl, *wait)
+
+
 async def check_flowers(platform: UpProcess, folder: Path) -> None:
     """Use the API while its server runs, and after it has ended."""
     authority = platform.kubeconfig.parent / "front-proxy/ca.crt"
     async with FlowerServer(folder / "flowers", authority).serve() as server:
         await asyncio.to_thread(platform.kubectl, "apply", "-f", "-", sent=manifests(server))
-        wait = ("wait", f"apiservice/{NAME}", "--for=condition=Available", "--timeout=60s")
-        await asyncio.to_thread(platform.kubectl, *wait)
+        await wait_for_availability(platform, "true")
         assert "red" in await asyncio.to_thread(platform.kubectl, "get", "roses")
         assert server.users[-1] == ("admin", ("system:masters", "system:authenticated"))
         lines = await first_lines(platform, 3, "get", "roses", "--watch", "-o", "name")
         assert [line.rpartition("/")[2] for line in lines] == ["red", "blue", "white"]
+    await wait_for_availability(platform, "false")
     failed = await asyncio.to_thread(platform.kubectl, "get", "--raw", f"/apis/{NAME[3:]}/v1", fails=True)
     assert "unable to handle the request" in failed
 

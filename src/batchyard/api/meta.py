@@ -115,6 +115,18 @@ def controller_reference(owner: Obj) -> dict[str, Any]:
     }
 
 
+def with_controller(obj: Obj, owner: Obj) -> Obj:
+    """Return a copy of an object without a controller that has `owner` as its controller."""
+    owner_references = [*(obj["metadata"].get("ownerReferences") or ()), controller_reference(owner)]
+    return with_metadata(obj, ownerReferences=owner_references)
+
+
+def without_owner(obj: Obj, owner_uid: str) -> Obj:
+    """Return a copy of an object without its owner reference to the owner with this uid."""
+    owner_references = [owner for owner in obj["metadata"].get("ownerReferences") or () if owner["uid"] != owner_uid]
+    return with_metadata(obj, ownerReferences=owner_references or None)
+
+
 def controller_of(obj: Obj) -> Mapping[str, Any] | None:
     """Return the object's owner reference with `controller: true`, or None if it has none."""
     for owner in obj["metadata"].get("ownerReferences") or ():

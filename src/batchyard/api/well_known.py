@@ -16,6 +16,8 @@ PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 ELASTIC_JOB: Final = "kueue.x-k8s.io/elastic-job"
 #: How an elastic job grows: `atomic` (the default), or `partial`.
 SCALE_UP_STRATEGY: Final = "kueue.x-k8s.io/elastic-job-scale-up-strategy"
+#: The strategy with which a job that grows may get a part of the additional pods.
+PARTIAL_SCALE_UP: Final = "partial"
 #: Whether an elastic job may be preempted down to its minimum number of pods.
 PARTIAL_PREEMPTION: Final = "kueue.x-k8s.io/partial-preemption"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"

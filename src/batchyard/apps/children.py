@@ -68,10 +68,6 @@ class ChildIndex:
         ]
         return list(dict.fromkeys(keys))
 
-    def parents_in(self, namespace: str) -> Iterable[meta.Key]:
-        """Return the keys of the controlling objects in a namespace."""
-        return self._selectors.get(namespace, {})
-
     def claim(
         self, parent: meta.Obj, reader: Reader, is_member: Callable[[meta.Obj], bool] = lambda _: True
     ) -> ChildClaim:
@@ -92,10 +88,10 @@ class ChildIndex:
             if selector is not None and selector.matches(obj["metadata"].get("labels") or {}) and is_member(obj):
                 children.append(obj)
             elif "deletionTimestamp" not in metadata:
-                writes.append(Update(release(obj, uid)))
+                writes.append(Update(meta.without_owner(obj, uid)))
         if selector is not None and "deletionTimestamp" not in metadata:
             orphans = filter(is_member, self._matching_orphans(namespace, selector, reader))
-            writes += [Update(adopt(obj, parent)) for obj in orphans]
+            writes += [Update(meta.with_controller(obj, parent)) for obj in orphans]
         return ChildClaim(children, writes)
 
     def _matching_orphans(self, namespace: str, selector: meta.Selector, reader: Reader) -> Iterator[meta.Obj]:
@@ -118,18 +114,6 @@ class ChildIndex:
         if owner is None or owner["kind"] != self._parent_info.kind or owner["apiVersion"] != "apps/v1":
             return None
         return meta.Key(self._parent_info.constant, child["metadata"].get("namespace", ""), owner["name"])
-
-
-def adopt(child: meta.Obj, parent: meta.Obj) -> meta.Obj:
-    """Return a copy of an orphan with `parent` as its controller."""
-    owners = [*(child["metadata"].get("ownerReferences") or ()), meta.controller_reference(parent)]
-    return meta.with_metadata(child, ownerReferences=owners)
-
-
-def release(child: meta.Obj, parent_uid: str) -> meta.Obj:
-    """Return a copy of an object without its owner reference to the owner with this uid."""
-    owners = [owner for owner in child["metadata"].get("ownerReferences") or () if owner["uid"] != parent_uid]
-    return meta.with_metadata(child, ownerReferences=owners or None)
 
 
 # New pods from the template of their controller.

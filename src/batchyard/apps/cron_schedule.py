@@ -10,23 +10,12 @@ from typing import Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from batchyard.api.times import format_time, to_datetime
-from batchyard.api.validation.apps import MONTH_NAMES, WEEKDAY_NAMES, check_schedule
+from batchyard.api.validation.apps import EVERY_PREFIX, MONTH_NAMES, WEEKDAY_NAMES, parse_schedule_fields
 from batchyard.base.instant import SECOND, Duration, Instant, parse_duration
 
-_DESCRIPTORS: Final = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-_EVERY_PREFIX: Final = "@every "
 #: A schedule without a time in this many years has none.
 _SEARCH_YEARS: Final = 5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_NAMES: Final[tuple[str, ...]] = ()
 
 
 class CronSchedule(Protocol):
@@ -108,20 +97,14 @@ def find_zone(name: str | None) -> tzinfo:
 @lru_cache(maxsize=1024)
 def parse_schedule(text: str, zone_name: str | None) -> CronSchedule:
     """Parse the schedule of a CronJob in a time zone; raise ScheduleError, or ValueError for an unknown zone."""
-    check_schedule(text)
-    if text.startswith(_EVERY_PREFIX):
-        period = parse_duration(text.removeprefix(_EVERY_PREFIX).removeprefix("+"))
+    fields = parse_schedule_fields(text)
+    if not fields:
+        period = parse_duration(text.removeprefix(EVERY_PREFIX).removeprefix("+"))
         return PeriodicSchedule(max(SECOND, period // SECOND * SECOND))
-    minute, hour, day, month, weekday = _DESCRIPTORS.get(text, text).split()
-    return FieldSchedule(
-        _parse_field(minute, 0, 59),
-        _parse_field(hour, 0, 23),
-        _parse_field(day, 1, 31),
-        _parse_field(month, 1, 12, MONTH_NAMES),
-        _parse_field(weekday, 0, 6, WEEKDAY_NAMES),
-        not (_has_star(day) or _has_star(weekday)),
-        find_zone(zone_name),
-    )
+    minute, hour, day, month, weekday = fields
+    has_both_days = not (day.has_star or weekday.has_star)
+    zone = find_zone(zone_name)
+    return FieldSchedule(minute.values, hour.values, day.values, month.values, weekday.values, has_both_days, zone)
 
 
 def format_local_time(at: Instant, zone_name: str | None) -> str:
@@ -136,29 +119,3 @@ def format_rfc1123(at: Instant) -> str:
     moment = to_datetime(at)
     weekday, month = WEEKDAY_NAMES[moment.isoweekday() % 7].title(), MONTH_NAMES[moment.month - 1].title()
     return f"{weekday}, {moment.day:02d} {month} {moment:%Y %H:%M:%S} +0000"
-
-
-def _parse_field(text: str, minimum: int, maximum: int, names: tuple[str, ...] = _NO_NAMES) -> frozenset[int]:
-    values: set[int] = set()
-    for part in text.split(","):
-        if not part:
-            continue
-        range_text, _, step_text = part.partition("/")
-        low_text, _, high_text = range_text.partition("-")
-        if low_text in {"*", "?"}:
-            low, high = minimum, maximum
-        else:
-            low = _parse_number(low_text, names, minimum)
-            high = _parse_number(high_text, names, minimum) if high_text else maximum if step_text else low
-        values.update(range(low, high + 1, int(step_text or 1)))
-    return frozenset(values)
-
-
-def _parse_number(text: str, names: tuple[str, ...], minimum: int) -> int:
-    return names.index(text.lower()) + minimum if text.lower() in names else int(text)
-
-
-def _has_star(text: str) -> bool:
-    """Return whether a field of days has a `*` or `?` without a step: then only the other field restricts the day."""
-    parts = [part.partition("/") for part in text.split(",")]
-    return any(range_text.partition("-")[0] in {"*", "?"} and int(step or 1) <= 1 for range_text, _, step in parts)

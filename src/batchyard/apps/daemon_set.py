@@ -129,7 +129,7 @@ class DaemonSetSync:
         self._now = now
         self._min_ready_seconds: int = daemon_set["spec"].get("minReadySeconds") or 0
         self._pods = pods
-        self._history = RevisionHistory(daemon_set, reader, copies_annotations=True)
+        self._history = RevisionHistory(daemon_set, reader)
         self._hash: str = self._history.update["metadata"]["labels"][REVISION_HASH]
         self._spec = daemon_pod_spec(daemon_set)
         rules = read_shape(self._spec, self._key.namespace, {}).rules
@@ -150,7 +150,7 @@ class DaemonSetSync:
         for pod in old_pods[:BURST_REPLICAS]:
             deletion_event = children.pod_event(self._key, "Delete", pod)
             self.outcome.add(Delete(meta.key_of(pod), uid=pod["metadata"]["uid"]), [deletion_event])
-        self._history.delete_old(hashes_of(self._pods), _revision_hash, counts_live=True)
+        self._history.delete_old(hashes_of(self._pods), revision_hash_of, counts_live=True)
         status = self._new_status()
         if status != self._set.get("status"):
             self.outcome.writes.append(UpdateStatus(meta.with_status(self._set, status)))
@@ -368,10 +368,6 @@ def target_node(pod: meta.Obj) -> str:
 
 def _by_age(pod: meta.Obj) -> tuple[bool, tuple[int, str]]:
     return not bound_node(pod), children.oldest_first(pod)
-
-
-def _revision_hash(revision: meta.Obj) -> str:
-    return meta.label(revision, REVISION_HASH) or ""
 
 
 def _rejection_event(key: meta.Key, write: Write, error: ApiError) -> EventRecord | None:

@@ -18,11 +18,8 @@ _NAME_PREFIX_LENGTH_MAX: Final = 223
 class RevisionHistory:
     """The ControllerRevisions of a StatefulSet or DaemonSet, the one of its current template, and the writes for it."""
 
-    def __init__(self, owner: meta.Obj, reader: Reader, *, copies_annotations: bool = False) -> None:
-        """Read the history, and find or create the revision of the current template.
-
-        `copies_annotations`: whether a new revision has the annotations of its owner.
-        """
+    def __init__(self, owner: meta.Obj, reader: Reader) -> None:
+        """Read the history, and find or create the revision of the current template."""
         self._owner = owner
         namespace, uid = owner["metadata"].get("namespace", ""), owner["metadata"]["uid"]
         self.collision_count: int = (owner.get("status") or {}).get("collisionCount") or 0
@@ -31,7 +28,7 @@ class RevisionHistory:
         self.revisions: Sequence[meta.Obj] = sorted(
             owned, key=lambda each: (each["revision"], children.oldest_first(each))
         )
-        self.update: meta.Obj = self._current_revision(reader, copies_annotations=copies_annotations)
+        self.update: meta.Obj = self._current_revision(reader)
 
     def find(self, name: str) -> meta.Obj | None:
         """Return the revision with a name; None if it does not exist."""
@@ -51,7 +48,7 @@ class RevisionHistory:
             for each in dead[: max(0, len(old if counts_live else dead) - limit)]:
                 self.writes.append(Delete(meta.key_of(each), uid=each["metadata"]["uid"]))
 
-    def _current_revision(self, reader: Reader, *, copies_annotations: bool) -> meta.Obj:
+    def _current_revision(self, reader: Reader) -> meta.Obj:
         data = template_data(self._owner)
         next_number = self.revisions[-1]["revision"] + 1 if self.revisions else 1
         equal_revisions = [each for each in self.revisions if each.get("data") == data]
@@ -62,7 +59,7 @@ class RevisionHistory:
             self.writes.append(Update(restored))
             return restored
         while True:
-            created = self._new_revision(data, next_number, copies_annotations=copies_annotations)
+            created = self._new_revision(data, next_number)
             existing = reader.get(meta.key_of(created))
             if existing is None:
                 self.writes.append(Create(created))
@@ -71,11 +68,11 @@ class RevisionHistory:
                 return existing
             self.collision_count += 1
 
-    def _new_revision(self, data: Mapping[str, Any], number: int, *, copies_annotations: bool) -> meta.Obj:
+    def _new_revision(self, data: Mapping[str, Any], number: int) -> meta.Obj:
         metadata = self._owner["metadata"]
         hash_text = children.template_hash(data, self.collision_count)
         labels = (self._owner["spec"]["template"].get("metadata") or {}).get("labels") or {}
-        annotations = metadata.get("annotations") if copies_annotations else None
+        annotations = metadata.get("annotations")
         revision_metadata = {
             "name": f"{metadata['name'][:_NAME_PREFIX_LENGTH_MAX]}-{hash_text}",
             "namespace": metadata.get("namespace", ""),
@@ -85,10 +82,6 @@ class RevisionHistory:
         }
         type_meta = {"apiVersion": "apps/v1", "kind": "ControllerRevision"}
         return {**type_meta, "metadata": revision_metadata, "data": data, "revision": number}
-
-
-def _by_number(revision: meta.Obj) -> tuple[int, tuple[int, str]]:
-    return revision["revision"], children.oldest_first(revision)
 
 
 def template_data(owner: meta.Obj) -> Mapping[str, Any]:
@@ -102,9 +95,9 @@ def template_of(revision: meta.Obj) -> Mapping[str, Any]:
     return {field: value for field, value in template.items() if field != "$patch"}
 
 
-def revision_hash_of(pod: meta.Obj) -> str:
-    """Return the label of a pod that identifies its revision; '' if it has none."""
-    return meta.label(pod, REVISION_HASH) or ""
+def revision_hash_of(obj: meta.Obj) -> str:
+    """Return the label of a pod or revision that identifies the revision; '' if it has none."""
+    return meta.label(obj, REVISION_HASH) or ""
 
 
 def hashes_of(pods: Iterable[meta.Obj]) -> set[str]:

@@ -79,7 +79,7 @@ class StatefulSetSync:
         self._min_ready_seconds: int = spec.get("minReadySeconds") or 0
         self._is_ordered = spec.get("podManagementPolicy", "OrderedReady") == "OrderedReady"
         self._start: int = (spec.get("ordinals") or {}).get("start") or 0
-        self._history = RevisionHistory(stateful_set, reader, copies_annotations=True)
+        self._history = RevisionHistory(stateful_set, reader)
         current_name = (stateful_set.get("status") or {}).get("currentRevision") or ""
         self._current = self._history.find(current_name) or self._history.update
         self._pods = pods

@@ -12,15 +12,16 @@ from typing import Final, NamedTuple
 from batchyard.api import meta, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.times import format_time, parse_time
-from batchyard.base.instant import SECOND, Duration, Instant
+from batchyard.base.instant import HOUR, MINUTE, Duration, Instant, exponential_backoff
 from batchyard.interfaces.client import Update, UpdateStatus
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.jobframework.workloads import minimum_parallelism
 from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
 from batchyard.scheduling.workload import evictions, lifecycle
 
-_BACKOFF_BASE: Final[Duration] = 60 * SECOND
-BACKOFF_MAX: Final[Duration] = 3600 * SECOND
-_OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
+_BACKOFF_BASE: Final = MINUTE
+_BACKOFF_MAX: Final = HOUR
+OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
 _ANNOTATIONS: Final = (well_known.FULL_PARALLELISM, well_known.PARTIALLY_PREEMPTED_AT, well_known.PARTIAL_PREEMPTIONS)
 
 
@@ -40,11 +41,6 @@ def allows_partial_preemption(job: Obj) -> bool:
     return meta.annotation(job, well_known.PARTIAL_PREEMPTION) == "true" and minimum_parallelism(job) is not None
 
 
-def minimum_parallelism(job: Obj) -> int | None:
-    """Return the smallest number of pods of a Job, from its annotation; None if it is missing or malformed."""
-    return meta.parse_integer(meta.annotation(job, well_known.MIN_PARALLELISM) or "")
-
-
 def is_shrinking(workload: Obj | None) -> bool:
     """Return whether a slice has to shrink, because it was preempted in part."""
     return workload is not None and meta.is_true(workload, PARTIALLY_PREEMPTED) and not lifecycle.is_evicted(workload)
@@ -52,7 +48,7 @@ def is_shrinking(workload: Obj | None) -> bool:
 
 def backoff_after(preemption_count: int) -> Duration:
     """Return how long a job keeps its minimum after this many partial preemptions, in microseconds."""
-    return int(min(_BACKOFF_BASE * 2 ** min(max(preemption_count, 1) - 1, 16), BACKOFF_MAX))
+    return exponential_backoff(_BACKOFF_BASE, _BACKOFF_MAX, max(preemption_count, 1))
 
 
 def next_step(job: Obj, reserved: Obj | None, waiting: Obj | None, now: Instant) -> ShrinkStep:
@@ -78,7 +74,7 @@ def next_step(job: Obj, reserved: Obj | None, waiting: Obj | None, now: Instant)
 
 def _shrink(job: Obj, reserved: Obj, waiting: Obj | None, now: Instant) -> ShrinkStep:
     if waiting is not None:
-        finished = lifecycle.finish(waiting, lifecycle.OUT_OF_SYNC, _OUT_OF_SYNC_MESSAGE, now)
+        finished = lifecycle.finish(waiting, lifecycle.OUT_OF_SYNC, OUT_OF_SYNC_MESSAGE, now)
         return ShrinkStep(ReconcileResult([UpdateStatus(finished)]))
     parallelism, minimum = job["spec"].get("parallelism", 1), minimum_parallelism(job)
     if minimum is not None and parallelism > minimum:

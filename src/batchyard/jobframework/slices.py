@@ -28,11 +28,10 @@ from batchyard.interfaces.controller import ReconcileResult
 from batchyard.jobframework import shrinking
 from batchyard.jobframework.workloads import GenericJob, PodSets, is_created_for, workload_name
 from batchyard.scheduling.decisions import DecisionRules
-from batchyard.scheduling.slices import PARTIAL_STRATEGY, SLICE_REPLACED
+from batchyard.scheduling.slices import SLICE_REPLACED
 from batchyard.scheduling.workload import lifecycle
 
 _REPLACED_MESSAGE: Final = "Replaced to accommodate a new workload slice"
-_OUT_OF_SYNC_MESSAGE: Final = "The workload slice is out of sync with its parent job"
 #: The annotations of admission checks that are copied to pods whose gate is removed.
 _CHECK_ANNOTATIONS: Final = (well_known.CONSUME_PROVISIONING_REQUEST, well_known.PROVISIONING_CLASS)
 
@@ -224,9 +223,8 @@ class ElasticJob(NamedTuple):
     @property
     def grows_in_part(self) -> bool:
         """Whether the job may get a part of the additional pods that it requests."""
-        return self.rules.partial_scale_up and meta.annotation(self.job, well_known.SCALE_UP_STRATEGY) == (
-            PARTIAL_STRATEGY
-        )
+        strategy = meta.annotation(self.job, well_known.SCALE_UP_STRATEGY)
+        return self.rules.partial_scale_up and strategy == well_known.PARTIAL_SCALE_UP
 
     @property
     def may_shrink(self) -> bool:
@@ -357,7 +355,7 @@ def _create_slice(
     """
     annotations: dict[str, str] = {}
     if elastic.grows_in_part:
-        annotations[well_known.SCALE_UP_STRATEGY] = PARTIAL_STRATEGY
+        annotations[well_known.SCALE_UP_STRATEGY] = well_known.PARTIAL_SCALE_UP
         requested = counts_of(pod_sets)
         granted = requested if replaced is None else granted_counts(replaced)
         growing = requested if replaced is None else [name for name, n in requested.items() if n > granted[name]]
@@ -444,7 +442,7 @@ def _finished_slices(slices: Sequence[Obj], surplus: Sequence[Obj], now: Instant
         if _name_key(workload) in replacements:
             yield lifecycle.finish(workload, SLICE_REPLACED, _REPLACED_MESSAGE, now)
         else:
-            yield lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, _OUT_OF_SYNC_MESSAGE, now)
+            yield lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, shrinking.OUT_OF_SYNC_MESSAGE, now)
 
 
 def _finalizer_writes(workloads: Sequence[Obj]) -> Iterator[Update]:

@@ -370,10 +370,8 @@ def prebuilt_key(job: meta.Obj) -> meta.Key | None:
 
 def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return the Workload with the job as its controlling owner, and with the job's uid as a label."""
-    metadata = workload["metadata"]
-    labels = {**(metadata.get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
-    owner_references = [*(metadata.get("ownerReferences") or ()), meta.controller_reference(job)]
-    return meta.with_metadata(workload, labels=labels, ownerReferences=owner_references)
+    labels = {**(workload["metadata"].get("labels") or {}), well_known.JOB_UID: job["metadata"].get("uid", "")}
+    return meta.with_controller(meta.with_metadata(workload, labels=labels), job)
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) -> dict[str, Any]:
@@ -532,6 +530,12 @@ class GenericJob(Protocol):
 
     def stop(self, job: meta.Obj, pod_set_infos: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
+
+
+def minimum_parallelism(job: meta.Obj) -> int | None:
+    """Return the smallest number of pods of a Job, from its annotation; None if it is missing or malformed."""
+    value = meta.annotation(job, well_known.MIN_PARALLELISM)
+    return None if value is None else meta.parse_integer(value)
 
 
 def find_true_condition(job: meta.Obj, *condition_types: str) -> Mapping[str, Any] | None:

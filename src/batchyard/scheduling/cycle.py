@@ -241,9 +241,9 @@ class Cycle:
         if assigner.replaced is not None:
             return slices.nominate_slice(workload, assigner.replaced, full_result, assign, is_partial=grows_in_part)
         may_shrink = workload.can_be_partially_admitted and self.policy.may_shrink(workload)
-        if not may_shrink or _fits_or_has_targets(full_result):
+        if not may_shrink or slices.fits_or_has_targets(full_result):
             return full_result
-        partial_result = flavor_assigner.search_pod_counts(workload.pod_sets, assign, _fits_or_has_targets)
+        partial_result = flavor_assigner.search_pod_counts(workload.pod_sets, assign, slices.fits_or_has_targets)
         return partial_result or full_result
 
     def _preemptor_for(self, workload: WorkloadView, queue: ClusterQueue) -> Preemptor:
@@ -407,11 +407,6 @@ def _assign_with_counts(
         usage = slices.requested_difference(assigner.workload, assignment.pod_sets, assigner.replaced.pod_sets)
         return assignment, preemptor.targets_for_usage(usage, assignment.preempting_frs)
     return assignment, preemptor.targets_for(assignment)
-
-
-def _fits_or_has_targets(assignment_with_targets: tuple[flavor_assigner.Assignment, list[PreemptionTarget]]) -> bool:
-    assignment, targets = assignment_with_targets
-    return assignment.mode is _MODE_FIT or bool(targets)
 
 
 class ClaimedVictims:

@@ -14,7 +14,7 @@ from batchyard.api.meta import annotation
 from batchyard.api.views.node import Requests
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, WorkloadView
-from batchyard.api.well_known import SCALE_UP_STRATEGY
+from batchyard.api.well_known import PARTIAL_SCALE_UP, SCALE_UP_STRATEGY
 from batchyard.scheduling.cluster_queue import (
     AdmittedWorkload,
     ClusterQueue,
@@ -26,8 +26,6 @@ from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.quota import NO_FIT, FlavorAssignmentMode, GranularMode, Usage, borrowing_height_of
 
 SLICE_REPLACED: Final = "WorkloadSliceReplaced"
-#: The strategy with which a job that grows may get a part of the additional pods.
-PARTIAL_STRATEGY: Final = "partial"
 #: The reason of the preemption target that stands for the replaced slice.
 _NO_REASON: Final = ""
 
@@ -177,10 +175,10 @@ def nominate_slice(
     the feature gate is on) gets the largest pod counts for which `assign` finds a nomination. They exceed those of the
     replaced slice in at least one pod set.
     """
-    if is_partial and not _fits_or_has_targets(nomination) and grows_in_part(workload):
+    if is_partial and not fits_or_has_targets(nomination) and grows_in_part(workload):
         baselines = _baselines(workload, replaced)
         found = search_ordered_counts(
-            [pod_set.count for pod_set in workload.pod_sets], baselines, assign, _fits_or_has_targets
+            [pod_set.count for pod_set in workload.pod_sets], baselines, assign, fits_or_has_targets
         )
         if found is not None and any(a.count > n for a, n in zip(found[0].pod_sets, baselines, strict=True)):
             nomination = found
@@ -189,7 +187,7 @@ def nominate_slice(
 
 def grows_in_part(workload: WorkloadView) -> bool:
     """Return whether a slice may get a part of its additional pods, because its job has the strategy `partial`."""
-    return workload.elastic and annotation(workload.obj, SCALE_UP_STRATEGY) == PARTIAL_STRATEGY
+    return workload.elastic and annotation(workload.obj, SCALE_UP_STRATEGY) == PARTIAL_SCALE_UP
 
 
 def _baselines(workload: WorkloadView, replaced: AdmittedWorkload) -> list[int]:
@@ -200,7 +198,8 @@ def _baselines(workload: WorkloadView, replaced: AdmittedWorkload) -> list[int]:
     ]
 
 
-def _fits_or_has_targets(nomination: tuple[AssignmentT, list[PreemptionTarget]]) -> bool:
+def fits_or_has_targets(nomination: tuple[AssignmentT, list[PreemptionTarget]]) -> bool:
+    """Return whether an assignment fits, or victims were found that make room for it."""
     return nomination[0].mode is FlavorAssignmentMode.FIT or bool(nomination[1])
 
 

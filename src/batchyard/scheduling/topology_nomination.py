@@ -153,8 +153,10 @@ class TopologyNominator:
             nomination = slices.nominate_slice(
                 workload, self.assigner.replaced, nomination, self._assign_with_counts, is_partial=self.grows_in_part
             )
-        elif not _fits_or_has_targets(nomination) and self.may_shrink and workload.can_be_partially_admitted:
-            partial_nomination = search_pod_counts(workload.pod_sets, self._assign_with_counts, _fits_or_has_targets)
+        elif not slices.fits_or_has_targets(nomination) and self.may_shrink and workload.can_be_partially_admitted:
+            partial_nomination = search_pod_counts(
+                workload.pod_sets, self._assign_with_counts, slices.fits_or_has_targets
+            )
             nomination = partial_nomination or nomination
         assignment, targets = nomination
         if assignment.mode is _PREEMPT:
@@ -248,11 +250,6 @@ class TopologyNominator:
                 found = assign_domains(snapshot.topology, requests, explains=False)
         if not isinstance(found, TopologyFailure):
             set_domains(assignment, found, self.workload)
-
-
-def _fits_or_has_targets(nomination: Nomination) -> bool:
-    assignment, targets = nomination
-    return assignment.mode is _FIT or bool(targets)
 
 
 def topology_requests(

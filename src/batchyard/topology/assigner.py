@@ -330,7 +330,7 @@ class _FlavorAssigner:
         if isinstance(placed, NoPlacement):
             if not self.explains:
                 return _UNEXPLAINED
-            return _FailureText(flavor, cache, key, counts, parameters, leaves).format(placed)
+            return _FailureText(flavor, search, cache, key, leaves).format(placed)
         return placed
 
     def _make_assignment(self, counts_by_domain: Sequence[tuple[int, int]]) -> TopologyAssignment:
@@ -504,15 +504,14 @@ def _workers_and_leader(
 @dataclass(slots=True)
 class _FailureText:
     flavor: FlavorTopology
+    search: DomainSearch
     cache: CountCache | ClassCountCache
     key: CountKey
-    counts: DomainCounts
-    parameters: PlacementParameters
     leaves: range | None
 
     def format(self, failure: NoPlacement) -> str:
         """Return Kueue's message about a failed search."""
-        parameters, tree = self.parameters, self.flavor.tree
+        parameters, tree = self.search.parameters, self.flavor.tree
         if failure.has_no_domains:
             return f"no topology domains at level: {tree.levels[failure.level]}"
         if parameters.layers:
@@ -526,18 +525,18 @@ class _FailureText:
         return text + self._exclusions_text()
 
     def _layers_text(self, level: int) -> str:
-        tree, slices = self.flavor.tree, self.counts.slices[level]
+        tree, parameters, counts = self.flavor.tree, self.search.parameters, self.search.counts
+        slices = counts.slices[level]
         best = max(tree.present_domains(level), key=lambda d: (slices[d], -d))
         texts = [f'topology "{self.flavor.topology}" doesn\'t allow to fit']
-        for layer in self.parameters.layers:
+        for layer in parameters.layers:
             layer_level = tree.levels.index(layer.topology)
             domains = range(best, best + 1)
             for each in range(level, layer_level):
                 domains = range(tree.first_child[each][domains.start], tree.first_child[each][domains.stop])
-            if isinstance(self.cache, ClassCountCache):
-                self.cache.fill(layer_level, domains)
-            fitting = sum(self.counts.pods[layer_level][domain] // layer.size for domain in domains)
-            texts.append(f"{fitting}/{self.parameters.pod_count // layer.size} slice(s) fit on level {layer.topology}")
+            self.search.fill(layer_level, domains)
+            fitting = sum(counts.pods[layer_level][domain] // layer.size for domain in domains)
+            texts.append(f"{fitting}/{parameters.pod_count // layer.size} slice(s) fit on level {layer.topology}")
         return "; ".join(texts)
 
     def _exclusions_text(self) -> str:

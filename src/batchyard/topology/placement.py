@@ -160,8 +160,7 @@ class DomainSearch:
         found = self._find_domains(self.parameters.level)
         if isinstance(found, NoPlacement):
             return found
-        level, domains = found
-        return self.descend(level, domains, is_balanced=False)
+        return self.descend(*found, is_balanced=False)
 
     def descend(self, level: int, domains: Sequence[int], *, is_balanced: bool) -> list[PlacedPods]:
         """Narrow down the chosen domains of a level to domains of the lowest level.
@@ -171,7 +170,7 @@ class DomainSearch:
         parameters, tree = self.parameters, self.tree
         count, leaders, size = parameters.pod_count, parameters.leader_count, parameters.slice_size
         lowest = len(tree.levels) - 1
-        self._fill(level, domains)
+        self.fill(level, domains)
         placed = self._assign(level, domains, count, leaders, size, by_slices=True)
         while level < min(lowest, parameters.slice_level) and not is_balanced:
             first_child = tree.first_child[level]
@@ -179,7 +178,7 @@ class DomainSearch:
                 child for each in placed for child in range(first_child[each.domain], first_child[each.domain + 1])
             ]
             level += 1
-            self._fill(level, below)
+            self.fill(level, below)
             placed = self._assign(level, self.ranked(level, below), count, leaders, size, by_slices=True)
         while level < lowest:
             placed = self._descend_by_parent(level, placed)
@@ -202,7 +201,7 @@ class DomainSearch:
         result: list[PlacedPods] = []
         for each in placed:
             children = range(first_child[each.domain], first_child[each.domain + 1])
-            self._fill(level + 1, children)
+            self.fill(level + 1, children)
             if size > 1:
                 for child in children:
                     slices[level + 1][child] = pods[child] // size
@@ -211,7 +210,8 @@ class DomainSearch:
             result += search._assign(level + 1, below, each.pods, each.leaders, size, by_slices=size > 1)
         return result
 
-    def _fill(self, level: int, domains: Sequence[int]) -> None:
+    def fill(self, level: int, domains: Sequence[int]) -> None:
+        """Count the domains of a level, if they are counted only on demand."""
         if self.cache is not None:
             self.cache.fill(level, domains)
 

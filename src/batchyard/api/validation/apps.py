@@ -4,7 +4,7 @@ Sources: Kubernetes's pkg/apis/apps/validation and pkg/apis/batch/validation (Cr
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -26,8 +26,17 @@ _INTEGER_DIGITS_MAX: Final = 19
 _INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]+")
 _DURATION_PART: Final = re.compile(r"([0-9]*)(\.?)([0-9]*)([^0-9.]*)")
 _UNIT_NANOS: Final = {"ns": 1.0, "us": 1e3, "\u00b5s": 1e3, "\u03bcs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
-_SCHEDULE_DESCRIPTORS: Final = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_EVERY_PREFIX: Final = "@every "
+_SCHEDULE_DESCRIPTORS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+#: The start of a schedule with a fixed period, in front of a duration.
+EVERY_PREFIX: Final = "@every "
 MONTH_NAMES: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 WEEKDAY_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
@@ -51,36 +60,51 @@ _SCHEDULE_FIELD_BOUNDS: Final = (
 )
 
 
-def check_schedule(text: str) -> None:
-    """Raise ScheduleError unless a text is five valid cron fields, or a descriptor such as `@daily` or `@every 90m`."""
+class ScheduleField(NamedTuple):
+    """The values that a field of a cron schedule allows."""
+
+    values: frozenset[int]
+    #: Whether the field contains a `*` or `?` without a step.
+    has_star: bool
+
+
+def parse_schedule_fields(text: str) -> Sequence[ScheduleField]:
+    """Parse five cron fields, or a descriptor such as `@daily`; return no fields for a period such as `@every 90m`.
+
+    Raises ScheduleError if the schedule is invalid.
+    """
     if not text:
         raise ScheduleError("empty spec string")
-    if text.startswith("@"):
-        _check_schedule_descriptor(text)
-        return
-    fields = text.split()
+    if text.startswith("@") and text not in _SCHEDULE_DESCRIPTORS:
+        _check_period(text)
+        return ()
+    fields = _SCHEDULE_DESCRIPTORS.get(text, text).split()
     if len(fields) != _SCHEDULE_FIELD_COUNT:
         joined_fields = " ".join(fields)
         raise ScheduleError(f"expected exactly {_SCHEDULE_FIELD_COUNT} fields, found {len(fields)}: [{joined_fields}]")
-    for field, bounds in zip(fields, _SCHEDULE_FIELD_BOUNDS, strict=True):
-        for expression in field.split(","):
-            if expression:
-                _check_field_range(expression, bounds)
+    return [_parse_field(field, bounds) for field, bounds in zip(fields, _SCHEDULE_FIELD_BOUNDS, strict=True)]
 
 
-def _check_schedule_descriptor(text: str) -> None:
-    if text in _SCHEDULE_DESCRIPTORS:
-        return
-    if not text.startswith(_EVERY_PREFIX):
+def _check_period(text: str) -> None:
+    if not text.startswith(EVERY_PREFIX):
         raise ScheduleError(f"unrecognized descriptor: {text}")
     try:
-        _check_duration(text.removeprefix(_EVERY_PREFIX))
+        _check_duration(text.removeprefix(EVERY_PREFIX))
     except ScheduleError as error:
         raise ScheduleError(f"failed to parse duration {text}: {error}") from error
 
 
-def _check_field_range(expression: str, bounds: _FieldBounds) -> None:
-    """Raise ScheduleError unless a part of a cron field is valid: `*`, `?`, `N` or `N-M`, and an optional step `/N`."""
+def _parse_field(text: str, bounds: _FieldBounds) -> ScheduleField:
+    values, has_star = set[int](), False
+    for expression in filter(None, text.split(",")):
+        field_range = _parse_field_range(expression, bounds)
+        values.update(field_range)
+        has_star = has_star or (expression[0] in "*?" and field_range.step == 1)
+    return ScheduleField(frozenset(values), has_star)
+
+
+def _parse_field_range(expression: str, bounds: _FieldBounds) -> range:
+    """Parse a part of a cron field: `*`, `?`, `N` or `N-M`, and an optional step `/N`."""
     range_text, *step_texts = expression.split("/")
     low_text, *high_texts = range_text.split("-")
     start, end = bounds.minimum, bounds.maximum
@@ -102,6 +126,7 @@ def _check_field_range(expression: str, bounds: _FieldBounds) -> None:
         raise ScheduleError(f"beginning of range ({start}) beyond end of range ({end}): {expression}")
     if not step:
         raise ScheduleError(f"step of range should be a positive number: {expression}")
+    return range(start, end + 1, step)
 
 
 def _parse_field_number(text: str, names: Mapping[str, int]) -> int:
@@ -332,7 +357,7 @@ def _schedule_errors(schedule: str) -> Iterator[FieldError]:
         return
     has_time_zone = "TZ" in schedule
     try:
-        check_schedule(_TIME_ZONE_PREFIX.sub("", schedule) if has_time_zone else schedule)
+        parse_schedule_fields(_TIME_ZONE_PREFIX.sub("", schedule) if has_time_zone else schedule)
     except ScheduleError as error:
         yield rules.invalid("spec.schedule", schedule, str(error), remedy)
     if has_time_zone:

@@ -319,7 +319,7 @@ def _spec_errors(workload: Mapping[str, Any]) -> Iterator[FieldError]:
 def _allows_min_count(workload: Mapping[str, Any]) -> bool:
     """Return whether a slice of an elastic job may have `minCount`: the job may grow or be preempted in part."""
     annotations = workload["metadata"].get("annotations") or {}
-    is_partial = annotations.get(well_known.SCALE_UP_STRATEGY) == "partial"
+    is_partial = annotations.get(well_known.SCALE_UP_STRATEGY) == well_known.PARTIAL_SCALE_UP
     return is_partial or annotations.get(well_known.PARTIAL_PREEMPTION) == "true"
 
 

@@ -403,9 +403,7 @@ def may_mismatch_owner(event: WatchEvent, owner_uid: str) -> bool:
 
 def release_pod_from_job(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
     """Return a copy of the pod without the Job as owner and without the Job finalizer."""
-    uid = job["metadata"]["uid"]
-    owner_references = [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["uid"] != uid]
-    return remove_tracking_finalizer(meta.with_metadata(pod, ownerReferences=owner_references or None))
+    return remove_tracking_finalizer(meta.without_owner(pod, job["metadata"]["uid"]))
 
 
 def _has_manual_selector(job: meta.Obj) -> bool:
@@ -422,8 +420,7 @@ def _candidate_job_names(pod: meta.Obj) -> Iterable[str]:
 
 
 def _adopt_pod(pod: meta.Obj, job: meta.Obj) -> meta.Obj:
-    owner_references = [*(pod["metadata"].get("ownerReferences") or ()), meta.controller_reference(job)]
-    return meta.with_finalizer(meta.with_metadata(pod, ownerReferences=owner_references), well_known.JOB_TRACKING)
+    return meta.with_finalizer(meta.with_controller(pod, job), well_known.JOB_TRACKING)
 
 
 class JobPodController:

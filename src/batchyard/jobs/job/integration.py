@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, is_elastic, parse_boolean, parse_integer, with_metadata, with_path
+from batchyard.api.meta import Obj, annotation, is_elastic, parse_boolean, with_metadata, with_path
 from batchyard.api.schema import semantic_equality
 from batchyard.api.views.node import parallel_pod_count
 from batchyard.base.primitives import LruCache
@@ -63,7 +63,7 @@ class JobIntegration:
             cached = spec, _pod_set_of(spec)
             self._pod_sets.put(id(spec), cached)
         pod_set = cached[1]
-        parallelism_min = _parallelism_min(job)
+        parallelism_min = workloads.minimum_parallelism(job)
         return [pod_set if parallelism_min is None else {**pod_set, "minCount": parallelism_min}]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
@@ -128,13 +128,8 @@ def _without_controller_labels(template: Mapping[str, Any]) -> Mapping[str, Any]
     return with_path(template, ("metadata", "labels"), user_labels or None)
 
 
-def _parallelism_min(job: Obj) -> int | None:
-    value = annotation(job, well_known.MIN_PARALLELISM)
-    return None if value is None else parse_integer(value)
-
-
 def _with_parallelism(job: Obj, count: int) -> Obj:
-    if _parallelism_min(job) is None or is_elastic(job) or job["spec"].get("parallelism", 1) == count:
+    if workloads.minimum_parallelism(job) is None or is_elastic(job) or job["spec"].get("parallelism", 1) == count:
         return job
     job = with_path(job, ("spec", "parallelism"), count)
     if parse_boolean(annotation(job, well_known.EQUAL_COMPLETIONS) or ""):

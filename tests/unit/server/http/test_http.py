@@ -27,10 +27,10 @@ from batchyard.server.http.dispatcher import RequestDispatcher
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import BODY_SIZE_MAX, RequestParser
 from batchyard.server.http.protocol import HttpProtocol
-from batchyard.server.platform.credentials import CertificateAuthority
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.store.journal import RevisionJournal
 from batchyard.store.memory import Store
+from tls_server import write_server_certificate
 from unit.apiserver.api import Api, config_map
 
 pytestmark = pytest.mark.slow
@@ -439,17 +439,13 @@ class GreetingProtocol(asyncio.Protocol):
 
 
 def tls_of(folder: Path) -> ssl.SSLContext:
-    signed = CertificateAuthority(folder, 0).issue_server_certificate(["127.0.0.1"])
-    (folder / "server.pem").write_bytes(signed.certificate + signed.key)
-    return server_tls_context(str(folder / "server.pem"), str(folder / "ca.crt"))
+    certificate_file = write_server_certificate(folder, "127.0.0.1")
+    return server_tls_context(str(certificate_file), str(folder / "ca.crt"))
 
 
 def test_stalled_tls_handshakes_leave_room_for_new_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batchyard.server.http.connections.HANDSHAKES_MAX", 10)
-    authority = CertificateAuthority(tmp_path, 0)
-    signed = authority.issue_server_certificate(["127.0.0.1"])
-    (tmp_path / "server.pem").write_bytes(signed.certificate + signed.key)
-    context = server_tls_context(str(tmp_path / "server.pem"), str(tmp_path / "ca.crt"))
+    context = tls_of(tmp_path)
 
     async def talk() -> None:
         listener = socket.create_server(("127.0.0.1", 0))

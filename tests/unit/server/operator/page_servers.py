@@ -1,9 +1,8 @@
 """The dashboard of an operator and its API server, both as HTTP servers on this machine."""
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
@@ -28,6 +27,7 @@ from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.dashboard import BearerActionTokens, DashboardHandlers, PageSource, StreamHub
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.user_requests import UserRequests
+from tls_server import listening
 from unit.apiserver.api import OWNER, Api, body_bytes
 from unit.apiserver.roles import GROUP, account, binding, group, role, rule
 
@@ -107,20 +107,6 @@ class HttpApi:
 
 async def _pass_on(_request: web.Request) -> None:
     return None
-
-
-@asynccontextmanager
-async def listening(routes: Any, tls: ssl.SSLContext | None = None) -> Any:
-    """Serve routes on a port of this machine; the value is the port."""
-    app = web.Application()
-    app.add_routes(routes)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
 
 
 class OperatorPage:

@@ -14,7 +14,8 @@ from batchyard.server.operator import aiohttp_transport, user_requests
 from batchyard.server.operator.aiohttp_transport import UserTransport
 from batchyard.server.operator.token_review import CACHE_LIFETIME
 from batchyard.server.operator.user_requests import REQUESTS_PER_FLOW_MAX, UserRequests
-from unit.server.operator.page_servers import listening, wait_until
+from tls_server import listening
+from unit.server.operator.page_servers import wait_until
 
 ANN = UserInfo("ann", ("team", "system:authenticated"), "uid-of-ann", (("scopes", ("a", "b")), ("node", ("n",))))
 BOB = UserInfo("bob", ("system:authenticated",))

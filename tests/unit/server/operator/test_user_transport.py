@@ -18,7 +18,8 @@ from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.operator import aiohttp_transport
 from batchyard.server.operator.aiohttp_transport import USER_RESPONSE_MAX, HttpTransport
 from batchyard.server.platform.credentials import CertificateAuthority
-from unit.server.operator.page_servers import listening, pause
+from tls_server import listening
+from unit.server.operator.page_servers import pause
 
 GET = HttpRequest("GET", "/version")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,8 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import CertificateAuthority
+from tls_server import listening, write_server_certificate
 
 GROUP_VERSION = "flowers.example.com/v1"
 ROSES = {"name": "roses", "singularName": "rose", "namespaced": True, "kind": "Rose", "verbs": ["get", "list", "watch"]}
@@ -27,13 +26,11 @@ class FlowerServer:
 
     def __init__(self, folder: Path, front_proxy_authority: Path) -> None:
         folder.mkdir()
-        authority = CertificateAuthority(folder, wall_clock())
-        certificate = authority.issue_server_certificate(["flowers.default.svc"])
-        (folder / "server.pem").write_bytes(certificate.certificate + certificate.key)
+        certificate_file = write_server_certificate(folder, "flowers.default.svc")
         #: The certificate of its authority as PEM.
-        self.authority = authority.certificate_file.read_bytes()
+        self.authority = (folder / "ca.crt").read_bytes()
         self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._tls.load_cert_chain(folder / "server.pem")
+        self._tls.load_cert_chain(certificate_file)
         self._tls.load_verify_locations(front_proxy_authority)
         self._tls.verify_mode = ssl.CERT_REQUIRED
         self.port = 0
@@ -43,17 +40,10 @@ class FlowerServer:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["FlowerServer"]:
         """Serve within the block, on a free port."""
-        application, path = web.Application(), f"/apis/{GROUP_VERSION}"
-        application.router.add_get(path, self._discover)
-        application.router.add_get(f"{path}/namespaces/default/roses", self._list)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls).start()
-        self.port = runner.addresses[0][1]
-        try:
+        path = f"/apis/{GROUP_VERSION}"
+        routes = [web.get(path, self._discover), web.get(f"{path}/namespaces/default/roses", self._list)]
+        async with listening(routes, self._tls) as self.port:
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _discover(self, _request: web.Request) -> web.Response:
         resource_list = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP_VERSION}

@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from batchyard.server.clocks.wall import wall_clock
-from batchyard.server.platform.credentials import CertificateAuthority
+from tls_server import listening, write_server_certificate
 from unit.apiserver.external_tokens.tokens import configuration, key_set
 
 
@@ -67,21 +66,13 @@ class IssuerServer:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["IssuerServer"]:
         """Serve within the block, on a free port."""
-        authority = CertificateAuthority(self.folder, wall_clock())
-        certificate = authority.issue_server_certificate(["127.0.0.1"])
-        (self.folder / "server.pem").write_bytes(certificate.certificate + certificate.key)
         tls_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls_context.load_cert_chain(self.folder / "server.pem")
-        application = web.Application()
-        application.router.add_get("/.well-known/openid-configuration", self._discover)
-        application.router.add_get("/keys", self._keys)
-        application.router.add_post("/review", self._review)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls_context)
-        await site.start()
-        self.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        tls_context.load_cert_chain(write_server_certificate(self.folder, "127.0.0.1"))
+        routes = [
+            web.get("/.well-known/openid-configuration", self._discover),
+            web.get("/keys", self._keys),
+            web.post("/review", self._review),
+        ]
+        async with listening(routes, tls_context) as port:
+            self.url = f"https://127.0.0.1:{port}"
             yield self
-        finally:
-            await runner.cleanup()
