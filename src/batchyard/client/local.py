@@ -433,9 +433,8 @@ class LocalClient:
 
     def submit_directly(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
         """Apply writes like `submit`, without the interceptor."""
-        assign_manager = self._assign_manager
         for write in writes:
-            result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
+            result = self.attempt_submitted(write)
             if result.error is not None:
                 break
         self.queue_result(on_result, result)
