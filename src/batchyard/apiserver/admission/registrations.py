@@ -21,7 +21,7 @@ from batchyard.apiserver.admission.attributes import (
     review_fields,
 )
 from batchyard.apiserver.request import StatusError
-from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.resources import ResourcePath, not_found_error
 from batchyard.interfaces.client import ObjectReader
 
 #: The kinds whose objects configure admission. Requests for them pass no webhook, so that a wrong configuration can be
@@ -239,8 +239,7 @@ class WebhookMatcher:
         name = path.name if is_namespace else path.namespace
         namespace = self._objects.get(Key(scheme.NAMESPACE, "", name))
         if namespace is None:
-            details = {"name": name, "kind": "namespaces"}
-            raise StatusError(404, "NotFound", f'namespaces "{name}" not found', details)
+            raise not_found_error(scheme.kind_info(scheme.NAMESPACE), name)
         return selector.matches(_labels_of(namespace))
 
     def _meets_conditions(self, webhook: Webhook, attributes: AdmissionAttributes, version: str) -> bool:

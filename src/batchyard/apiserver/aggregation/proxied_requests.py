@@ -20,7 +20,7 @@ from batchyard.apiserver.request import (
     UserInfo,
     bad_request,
 )
-from batchyard.apiserver.resources import EndpointHandlers
+from batchyard.apiserver.resources import EndpointHandlers, not_found_error
 from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.containers import Containers
 
@@ -113,24 +113,24 @@ class PortProxies:
 
     def _proxy_pod(self, request: ApiRequest, namespace: str, name: str) -> ProxyResponse:
         target = parse_target(name, "pod")
-        pod = self._objects.get(Key(scheme.POD, namespace, target.name))
-        if pod is None:
-            details = {"name": target.name, "kind": "pods"}
-            raise StatusError(404, "NotFound", f'pods "{target.name}" not found', details)
+        pod = self._get(scheme.POD, namespace, target.name)
         return self._forward(request, name, pod, _pod_port(pod, target.port))
 
     def _proxy_service(self, request: ApiRequest, namespace: str, name: str) -> ProxyResponse:
         target = parse_target(name, "service")
-        service = self._objects.get(Key(scheme.SERVICE, namespace, target.name))
-        if service is None:
-            details = {"name": target.name, "kind": "services"}
-            raise StatusError(404, "NotFound", f'services "{target.name}" not found', details)
+        service = self._get(scheme.SERVICE, namespace, target.name)
         service_port = _service_port(service, target, name)
         pods = self._ready_pods(service)
         if not pods:
             raise service_unavailable(f'no endpoints available for service "{target.name}"')
         target_port = service_port.get("targetPort") or service_port["port"]
         return self._forward(request, name, pods[0], _pod_port(pods[0], str(target_port)))
+
+    def _get(self, kind: str, namespace: str, name: str) -> Obj:
+        obj = self._objects.get(Key(kind, namespace, name))
+        if obj is None:
+            raise not_found_error(scheme.kind_info(kind), name)
+        return obj
 
     def _ready_pods(self, service: Obj) -> Sequence[Obj]:
         selector = (service.get("spec") or {}).get("selector") or {}
