@@ -4,13 +4,14 @@ Sources: Kubernetes's pkg/registry/core/pod/{rest/subresources.go,strategy.go}, 
 k8s.io/apimachinery, pkg/util/{net/http.go,proxy}; k8s.io/client-go, transport/round_trippers.go.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, is_true
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.pods import is_ready
 from batchyard.apiserver.request import (
     HEADER_SEPARATOR,
     ApiRequest,
@@ -21,6 +22,7 @@ from batchyard.apiserver.request import (
     bad_request,
 )
 from batchyard.apiserver.resources import EndpointHandlers, not_found_error
+from batchyard.apiserver.service_endpoints import container_ports, find_port, named_container_port, selected_pods
 from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.containers import Containers
 
@@ -120,22 +122,17 @@ class PortProxies:
         target = parse_target(name, "service")
         service = self._get(scheme.SERVICE, namespace, target.name)
         service_port = _service_port(service, target, name)
-        pods = self._ready_pods(service)
-        if not pods:
+        pod = next(filter(is_ready, selected_pods(self._objects, service)), None)
+        if pod is None:
             raise service_unavailable(f'no endpoints available for service "{target.name}"')
         target_port = service_port.get("targetPort") or service_port["port"]
-        return self._forward(request, name, pods[0], _pod_port(pods[0], str(target_port)))
+        return self._forward(request, name, pod, _pod_port(pod, str(target_port)))
 
     def _get(self, kind: str, namespace: str, name: str) -> Obj:
         obj = self._objects.get(Key(kind, namespace, name))
         if obj is None:
             raise not_found_error(scheme.kind_info(kind), name)
         return obj
-
-    def _ready_pods(self, service: Obj) -> Sequence[Obj]:
-        selector = (service.get("spec") or {}).get("selector") or {}
-        pods = self._objects.list(scheme.POD, service["metadata"]["namespace"]) if selector else ()
-        return [pod for pod in pods if is_true(pod, "Ready") and _has_labels(pod, selector)]
 
     def _forward(self, request: ApiRequest, name: str, pod: Obj, port: int) -> ProxyResponse:
         if "upgrade" in request.headers:
@@ -173,30 +170,20 @@ def _handlers(kind: str, handler: Callable[[ApiRequest, str, str], ProxyResponse
 
 def _pod_port(pod: Obj, text: str) -> int:
     """Return the port of a pod by number or name; for '' its first container port, else 80."""
-    containers: Sequence[Mapping[str, Any]] = pod["spec"].get("containers") or ()
-    ports = [port for container in containers for port in container.get("ports") or ()]
     if not text:
-        return int(ports[0]["containerPort"]) if ports else 80
+        return next((int(port["containerPort"]) for port in container_ports(pod)), 80)
     if text.isdecimal() and text.isascii() and len(text) <= 5 and 0 < int(text) <= 65535:
         return int(text)
-    for port in ports:
-        if port.get("name") == text:
-            return int(port["containerPort"])
-    raise service_unavailable(f'pod "{pod["metadata"]["name"]}" has no port named "{text}"')
+    port = named_container_port(pod, text)
+    if port is None:
+        raise service_unavailable(f'pod "{pod["metadata"]["name"]}" has no port named "{text}"')
+    return port
 
 
 def _service_port(service: Obj, target: ProxyTarget, text: str) -> Mapping[str, Any]:
-    """Return the port of a Service by number or name; '' is the name of a port without a name."""
-    ports = (service.get("spec") or {}).get("ports") or ()
-    is_number = target.port.isdecimal()
-    for port in ports:
-        if target.port == (str(port["port"]) if is_number else port.get("name") or ""):
-            return dict(port)
-    if is_number:
+    port = find_port(service, target.port)
+    if port is None and target.port.isdecimal():
         raise service_unavailable(f'no service port {target.port} found for service "{target.name}"')
-    raise service_unavailable(f'no endpoints available for service "{text}"')
-
-
-def _has_labels(pod: Obj, selector: Mapping[str, str]) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return all(labels.get(name) == value for name, value in selector.items())
+    if port is None:
+        raise service_unavailable(f'no endpoints available for service "{text}"')
+    return port

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from batchyard.apiserver.admission.pipeline import TimedReply
 from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookReply, WebhookRequest
-from batchyard.apiserver.admission.services import EndpointAddress
+from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import monotonic_seconds
 

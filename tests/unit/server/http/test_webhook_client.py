@@ -11,7 +11,7 @@ import pytest
 
 from batchyard.apiserver.admission.pipeline import TimedReply
 from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookRequest
-from batchyard.apiserver.admission.services import EndpointAddress
+from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, WebhookClient
 from hook_server import HookCertificates, HookServer
 
