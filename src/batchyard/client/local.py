@@ -559,3 +559,20 @@ class LocalClient:
         self._collector.collect()
         for done, result in write_results:
             done(result)
+
+
+def create_or_replace(
+    local_client: LocalClient, objects: Iterable[Obj], on_result: Callable[[client.WriteResult], None]
+) -> None:
+    """Create objects, or update those that differ, without the interceptor; `on_result` later gets each result.
+
+    An update keeps the metadata of the stored object, and the fields that the given object does not have.
+    """
+    for obj in objects:
+        stored_object = local_client.get(key_of(obj))
+        if stored_object is None:
+            local_client.submit_directly([client.Create(obj)], on_result)
+            continue
+        updated = {**stored_object, **obj, "metadata": stored_object["metadata"]}
+        if updated != stored_object:
+            local_client.submit_directly([client.Update(updated)], on_result)

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from batchyard.api.meta import Key, Obj, key_of, with_condition, with_status
+from batchyard.api.meta import Key, Obj, with_condition, with_status
 from batchyard.api.scheme import ENDPOINT_SLICE, ENDPOINTS, NAMESPACE, POD, SERVICE
 from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, ServerTls
 from batchyard.apiserver.api_services import API_SERVICE
 from batchyard.apiserver.request import Response, StreamingResponse
 from batchyard.apiserver.resources import Resources
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.local import LocalClient
-from batchyard.interfaces.client import Create, EventType, Update, UpdateStatus, WatchEvent, WriteResult
+from batchyard.client.local import LocalClient, create_or_replace
+from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent, WriteResult
 from batchyard.interfaces.containers import ByteStream, SessionClient
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.wall import wall_clock
@@ -217,14 +217,8 @@ class Aggregation:
     def _write_objects(self) -> None:
         authority_file = self._folder / CA_FILE
         authority_pem = authority_file.read_text("ascii") if authority_file.exists() else ""
-        for obj in front_proxy_objects(self._front_proxy, authority_pem):
-            stored_object = self._client.get(key_of(obj))
-            if stored_object is None:
-                self._client.submit([Create(obj)], _ignore_result)
-                continue
-            updated = {**stored_object, **obj, "metadata": stored_object["metadata"]}
-            if updated != stored_object:
-                self._client.submit([Update(updated)], _ignore_result)
+        objects = front_proxy_objects(self._front_proxy, authority_pem)
+        create_or_replace(self._client, objects, _ignore_result)
 
 
 def front_proxy_objects(front_proxy: FrontProxy, client_authority_pem: str) -> Iterator[Obj]:
