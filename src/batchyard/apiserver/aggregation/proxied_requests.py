@@ -14,6 +14,7 @@ from batchyard.api.meta import Key, Obj
 from batchyard.api.views.pods import is_ready
 from batchyard.apiserver.request import (
     HEADER_SEPARATOR,
+    HOP_BY_HOP_HEADERS,
     ApiRequest,
     ProxyResponse,
     Response,
@@ -30,12 +31,7 @@ PROXY_METHODS: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"
 _SCHEMES: Final = ("http", "https")
 #: The headers of a client that another server does not get: of the connection, and the client's credentials.
-_DROPPED_HEADERS: Final = frozenset(
-    {
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "content-length", "host", "expect", "authorization"),
-    }
-)
+_DROPPED_HEADERS: Final = HOP_BY_HOP_HEADERS | {"content-length", "host", "expect", "authorization"}
 _DROPPED_PREFIXES: Final = ("impersonate-", "x-remote-")
 #: Pages of pods run in an origin of their own: the origin of the API server is that of the dashboard.
 _SANDBOX_HEADERS: Final = (("content-security-policy", "sandbox allow-scripts allow-forms allow-popups"),)

@@ -1,7 +1,6 @@
 """One HTTP/1.1 exchange with another server on a byte stream: sends a request, and passes its response on.
 
-The byte stream leads to a port of a pod, or to the server of an aggregated API. Source of the headers that are not
-passed on: RFC 9110, section 7.6.1; Go's net/http/httputil, reverseproxy.go.
+The byte stream leads to a port of a pod, or to the server of an aggregated API.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 import httptools
 
-from batchyard.apiserver.request import ProxyResponse, Response, StreamingResponse
+from batchyard.apiserver.request import HOP_BY_HOP_HEADERS, ProxyResponse, Response, StreamingResponse
 from batchyard.interfaces.containers import ByteStream, SessionClient, SessionEnd
 
 #: Seconds within which the connection must be open, and the response must begin.
@@ -25,12 +24,7 @@ _WHOLE_BODY_MAX: Final = 256 * 1024
 #: The bytes of a response in memory above which the server is not read.
 _BUFFERED_MAX: Final = 512 * 1024
 _HEAD_BYTES_MAX: Final = 64 * 1024
-_DROPPED_HEADERS: Final = frozenset(
-    {
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "content-length", "content-type", "date"),
-    }
-)
+_DROPPED_HEADERS: Final = HOP_BY_HOP_HEADERS | {"content-length", "content-type", "date"}
 _BINARY: Final = "application/octet-stream"
 _KNOWN_CODES: Final = frozenset(status.value for status in HTTPStatus)
 
