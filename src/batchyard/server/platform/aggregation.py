@@ -6,7 +6,7 @@ Source: k8s.io/kube-aggregator, pkg/controllers/status/remote/remote_available_c
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,26 +48,21 @@ class FrontProxy:
         write_private(self._certificate_file, certificate.certificate + certificate.key)
         #: The certificate of the authority as PEM.
         self.authority_pem = authority.certificate_file.read_text("ascii")
-        self._contexts: dict[ServerTls, ssl.SSLContext] = {}
+        self._context = lru_cache(maxsize=64)(self._create_context)
 
     def connect(self, address: tuple[str, int], tls: ServerTls, client: SessionClient) -> ByteStream:
         """Connect to a host and port with TLS."""
         return TcpStream(address, (self._context(tls), tls.server_name), client)
 
-    def _context(self, tls: ServerTls) -> ssl.SSLContext:
-        context = self._contexts.get(tls)
-        if context is None:
-            if len(self._contexts) >= 100:
-                self._contexts.clear()
-            try:
-                context = ssl.create_default_context(cadata=tls.authority or None)
-            except (ssl.SSLError, ValueError):
-                context = ssl.create_default_context(cadata=None)  # the server is then not trusted
-            if tls.skips_verification:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            context.load_cert_chain(self._certificate_file)
-            self._contexts[tls] = context
+    def _create_context(self, tls: ServerTls) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cadata=tls.authority or None)
+        except (ssl.SSLError, ValueError):
+            context = ssl.create_default_context(cadata=None)  # the server is then not trusted
+        if tls.skips_verification:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        context.load_cert_chain(self._certificate_file)
         return context
 
 
