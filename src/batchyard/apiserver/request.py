@@ -104,6 +104,14 @@ JSON: Final = "application/json"
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 #: Joins the values of a repeated header; header values cannot contain it.
 HEADER_SEPARATOR: Final = "\n"
+#: The headers that apply to one connection, and so are not passed on. Sources: RFC 9110, section 7.6.1; Go's
+#: net/http/httputil, reverseproxy.go.
+HOP_BY_HOP_HEADERS: Final = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade"),
+    }
+)
 _FALSE_VALUES: Final = frozenset({"false", "0"})
 
 

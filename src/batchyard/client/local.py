@@ -433,9 +433,8 @@ class LocalClient:
 
     def submit_directly(self, writes: Iterable[client.Write], on_result: Callable[[client.WriteResult], None]) -> None:
         """Apply writes like `submit`, without the interceptor."""
-        assign_manager = self._assign_manager
         for write in writes:
-            result = self.attempt(write if assign_manager is None else assign_manager(write, self.get))
+            result = self.attempt_submitted(write)
             if result.error is not None:
                 break
         self.queue_result(on_result, result)
@@ -560,3 +559,20 @@ class LocalClient:
         self._collector.collect()
         for done, result in write_results:
             done(result)
+
+
+def create_or_replace(
+    local_client: LocalClient, objects: Iterable[Obj], on_result: Callable[[client.WriteResult], None]
+) -> None:
+    """Create objects, or update those that differ, without the interceptor; `on_result` later gets each result.
+
+    An update keeps the metadata of the stored object, and the fields that the given object does not have.
+    """
+    for obj in objects:
+        stored_object = local_client.get(key_of(obj))
+        if stored_object is None:
+            local_client.submit_directly([client.Create(obj)], on_result)
+            continue
+        updated = {**stored_object, **obj, "metadata": stored_object["metadata"]}
+        if updated != stored_object:
+            local_client.submit_directly([client.Update(updated)], on_result)

@@ -8,7 +8,7 @@ from batchyard.api.errors import Conflict
 from batchyard.api.meta import Key, Obj, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.base.instant import SECOND
-from batchyard.client.local import LocalClient
+from batchyard.client.local import LocalClient, create_or_replace
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, EventType, Propagation, Update, WatchEvent, Write, WriteResult
 from batchyard.store.memory import Store
@@ -240,3 +240,17 @@ def test_owner_has_no_dependents_in_other_namespaces() -> None:
     assert list(world.client.owned_by(top["metadata"]["uid"], "team")) == []
     world.write(Delete(key("top"), propagation=Propagation.FOREGROUND))
     assert world.client.get(key("top")) is None
+
+
+def test_own_objects_are_written_without_the_interceptor_if_they_differ() -> None:
+    local = ReportingClient()
+    local.client.set_write_interceptor(lambda _writes, _on_result: None)
+    results: list[WriteResult] = []
+    for value in ("1", "1", "2"):
+        create_or_replace(local.client, [{**thing("own"), "data": {"key": value}}], results.append)
+        local.kernel.run()
+    assert local.reported == ["ADDED own", "MODIFIED own"]
+    assert [result.error for result in results] == [None, None]
+    stored_object = local.client.get(Key("ConfigMap", "team", "own"))
+    assert stored_object is not None
+    assert stored_object["data"] == {"key": "2"}

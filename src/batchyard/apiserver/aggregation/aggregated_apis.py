@@ -6,7 +6,7 @@ pkg/apiserver/handler_proxy.go and pkg/controllers/status/remote; k8s.io/apiserv
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -18,13 +18,13 @@ from batchyard.apiserver.aggregation.proxied_requests import encode_request, ser
 from batchyard.apiserver.api_services import API_SERVICE
 from batchyard.apiserver.auth.authorization import RequestAttributes, verb_of_segments
 from batchyard.apiserver.request import MASTERS_GROUP, PLAIN_TEXT, ApiRequest, ProxyResponse, Response, UserInfo
+from batchyard.apiserver.service_endpoints import find_port, ready_addresses
 from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.containers import ByteStream, SessionClient
 
 #: Seconds within which a server must answer a request for discovery.
 DISCOVERY_TIMEOUT: Final = 5.0
 _AGGREGATOR: Final = UserInfo("system:kube-aggregator", (MASTERS_GROUP,))
-_SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 _UNAVAILABLE: Final = Response(503, "service unavailable\n", content_type=PLAIN_TEXT)
 #: Segments that another server may remove: it would then serve another path than the authorized one.
 _AMBIGUOUS_SEGMENTS: Final = ("", ".", "..")
@@ -124,10 +124,10 @@ class AggregatedApis:
             return Unavailable("ServiceNotFound", f"{where} is not present")
         if _is_external(service):
             return None
-        service_port = _find_port(service, port)
+        service_port = find_port(service, str(port))
         if service_port is None:
             return Unavailable("ServicePortError", f"{where} is not listening on port {port}")
-        if not any(True for _ in _addresses(self._objects, service, service_port)):
+        if not any(True for _ in ready_addresses(self._objects, service, service_port)):
             port_name = service_port.get("name") or ""
             message = f'endpointslices for {where} have no addresses with port name "{port_name}"'
             return Unavailable("MissingEndpoints", message)
@@ -152,8 +152,9 @@ class AggregatedApis:
             return None
         if _is_external(service):
             return str(service["spec"].get("externalName") or ""), port
-        service_port = _find_port(service, port)
-        return None if service_port is None else next(_addresses(self._objects, service, service_port), None)
+        service_port = find_port(service, str(port))
+        addresses = iter(()) if service_port is None else ready_addresses(self._objects, service, service_port)
+        return next(((address.host, address.port) for address in addresses), None)
 
 
 def aggregated_attributes(request: ApiRequest) -> RequestAttributes:
@@ -182,46 +183,6 @@ def _service_reference(reference: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _is_external(service: Obj) -> bool:
     return bool((service.get("spec") or {}).get("type") == "ExternalName")
-
-
-def _find_port(service: Obj, port: int) -> Mapping[str, Any] | None:
-    ports: Sequence[Mapping[str, Any]] = (service.get("spec") or {}).get("ports") or ()
-    return next((each for each in ports if each["port"] == port), None)
-
-
-def _addresses(objects: ObjectReader, service: Obj, service_port: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the addresses and ports behind a Service: of EndpointSlices, of Endpoints, and of the pods it selects."""
-    metadata, port_name = service["metadata"], service_port.get("name") or ""
-    name, namespace = metadata["name"], metadata["namespace"]
-    for endpoint_slice in objects.list(scheme.ENDPOINT_SLICE, namespace):
-        if (endpoint_slice["metadata"].get("labels") or {}).get(_SERVICE_NAME_LABEL) == name:
-            for endpoint in endpoint_slice.get("endpoints") or ():
-                if (endpoint.get("conditions") or {}).get("ready") is not False:
-                    yield from _with_ports(endpoint["addresses"][:1], endpoint_slice.get("ports"), port_name)
-    endpoints = objects.get(Key(scheme.ENDPOINTS, namespace, name))
-    for subset in (endpoints or {}).get("subsets") or ():
-        addresses = [address["ip"] for address in subset.get("addresses") or ()]
-        yield from _with_ports(addresses, subset.get("ports"), port_name)
-    selector: Mapping[str, str] = (service.get("spec") or {}).get("selector") or {}
-    for pod in objects.list(scheme.POD, namespace) if selector else ():
-        labels, address = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("podIP")
-        if address and is_true(pod, "Ready") and all(labels.get(key) == value for key, value in selector.items()):
-            target_port = service_port.get("targetPort") or service_port["port"]
-            yield from ((address, port) for port in _numbers(pod, target_port))
-
-
-def _numbers(pod: Obj, target_port: int | str) -> Iterator[int]:
-    if isinstance(target_port, int):
-        yield target_port
-        return
-    for container in pod["spec"]["containers"]:
-        yield from (port["containerPort"] for port in container.get("ports") or () if port.get("name") == target_port)
-
-
-def _with_ports(addresses: Sequence[str], ports: Any, port_name: str) -> Iterator[tuple[str, int]]:
-    for port in ports or ():
-        if (port.get("name") or "") == port_name and port.get("port"):
-            yield from ((address, port["port"]) for address in addresses)
 
 
 def _decode_authority(bundle: Any) -> str:

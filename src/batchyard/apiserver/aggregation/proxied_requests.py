@@ -4,15 +4,17 @@ Sources: Kubernetes's pkg/registry/core/pod/{rest/subresources.go,strategy.go}, 
 k8s.io/apimachinery, pkg/util/{net/http.go,proxy}; k8s.io/client-go, transport/round_trippers.go.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, is_true
+from batchyard.api.meta import Key, Obj
+from batchyard.api.views.pods import is_ready
 from batchyard.apiserver.request import (
     HEADER_SEPARATOR,
+    HOP_BY_HOP_HEADERS,
     ApiRequest,
     ProxyResponse,
     Response,
@@ -20,7 +22,8 @@ from batchyard.apiserver.request import (
     UserInfo,
     bad_request,
 )
-from batchyard.apiserver.resources import EndpointHandlers
+from batchyard.apiserver.resources import EndpointHandlers, not_found_error
+from batchyard.apiserver.service_endpoints import container_ports, find_port, named_container_port, selected_pods
 from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.containers import Containers
 
@@ -28,12 +31,7 @@ PROXY_METHODS: Final = ("POST", "DELETE", "GET", "PATCH", "PUT")
 _PATH_SAFE: Final = "/:@!$&'()*+,;=~-._"
 _SCHEMES: Final = ("http", "https")
 #: The headers of a client that another server does not get: of the connection, and the client's credentials.
-_DROPPED_HEADERS: Final = frozenset(
-    {
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "content-length", "host", "expect", "authorization"),
-    }
-)
+_DROPPED_HEADERS: Final = HOP_BY_HOP_HEADERS | {"content-length", "host", "expect", "authorization"}
 _DROPPED_PREFIXES: Final = ("impersonate-", "x-remote-")
 #: Pages of pods run in an origin of their own: the origin of the API server is that of the dashboard.
 _SANDBOX_HEADERS: Final = (("content-security-policy", "sandbox allow-scripts allow-forms allow-popups"),)
@@ -113,29 +111,24 @@ class PortProxies:
 
     def _proxy_pod(self, request: ApiRequest, namespace: str, name: str) -> ProxyResponse:
         target = parse_target(name, "pod")
-        pod = self._objects.get(Key(scheme.POD, namespace, target.name))
-        if pod is None:
-            details = {"name": target.name, "kind": "pods"}
-            raise StatusError(404, "NotFound", f'pods "{target.name}" not found', details)
+        pod = self._get(scheme.POD, namespace, target.name)
         return self._forward(request, name, pod, _pod_port(pod, target.port))
 
     def _proxy_service(self, request: ApiRequest, namespace: str, name: str) -> ProxyResponse:
         target = parse_target(name, "service")
-        service = self._objects.get(Key(scheme.SERVICE, namespace, target.name))
-        if service is None:
-            details = {"name": target.name, "kind": "services"}
-            raise StatusError(404, "NotFound", f'services "{target.name}" not found', details)
+        service = self._get(scheme.SERVICE, namespace, target.name)
         service_port = _service_port(service, target, name)
-        pods = self._ready_pods(service)
-        if not pods:
+        pod = next(filter(is_ready, selected_pods(self._objects, service)), None)
+        if pod is None:
             raise service_unavailable(f'no endpoints available for service "{target.name}"')
         target_port = service_port.get("targetPort") or service_port["port"]
-        return self._forward(request, name, pods[0], _pod_port(pods[0], str(target_port)))
+        return self._forward(request, name, pod, _pod_port(pod, str(target_port)))
 
-    def _ready_pods(self, service: Obj) -> Sequence[Obj]:
-        selector = (service.get("spec") or {}).get("selector") or {}
-        pods = self._objects.list(scheme.POD, service["metadata"]["namespace"]) if selector else ()
-        return [pod for pod in pods if is_true(pod, "Ready") and _has_labels(pod, selector)]
+    def _get(self, kind: str, namespace: str, name: str) -> Obj:
+        obj = self._objects.get(Key(kind, namespace, name))
+        if obj is None:
+            raise not_found_error(scheme.kind_info(kind), name)
+        return obj
 
     def _forward(self, request: ApiRequest, name: str, pod: Obj, port: int) -> ProxyResponse:
         if "upgrade" in request.headers:
@@ -173,30 +166,20 @@ def _handlers(kind: str, handler: Callable[[ApiRequest, str, str], ProxyResponse
 
 def _pod_port(pod: Obj, text: str) -> int:
     """Return the port of a pod by number or name; for '' its first container port, else 80."""
-    containers: Sequence[Mapping[str, Any]] = pod["spec"].get("containers") or ()
-    ports = [port for container in containers for port in container.get("ports") or ()]
     if not text:
-        return int(ports[0]["containerPort"]) if ports else 80
+        return next((int(port["containerPort"]) for port in container_ports(pod)), 80)
     if text.isdecimal() and text.isascii() and len(text) <= 5 and 0 < int(text) <= 65535:
         return int(text)
-    for port in ports:
-        if port.get("name") == text:
-            return int(port["containerPort"])
-    raise service_unavailable(f'pod "{pod["metadata"]["name"]}" has no port named "{text}"')
+    port = named_container_port(pod, text)
+    if port is None:
+        raise service_unavailable(f'pod "{pod["metadata"]["name"]}" has no port named "{text}"')
+    return port
 
 
 def _service_port(service: Obj, target: ProxyTarget, text: str) -> Mapping[str, Any]:
-    """Return the port of a Service by number or name; '' is the name of a port without a name."""
-    ports = (service.get("spec") or {}).get("ports") or ()
-    is_number = target.port.isdecimal()
-    for port in ports:
-        if target.port == (str(port["port"]) if is_number else port.get("name") or ""):
-            return dict(port)
-    if is_number:
+    port = find_port(service, target.port)
+    if port is None and target.port.isdecimal():
         raise service_unavailable(f'no service port {target.port} found for service "{target.name}"')
-    raise service_unavailable(f'no endpoints available for service "{text}"')
-
-
-def _has_labels(pod: Obj, selector: Mapping[str, str]) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return all(labels.get(name) == value for name, value in selector.items())
+    if port is None:
+        raise service_unavailable(f'no endpoints available for service "{text}"')
+    return port

@@ -345,8 +345,7 @@ class WriteHandler:
 
 def _check_namespace(objects: resources.ApiObjectStore, path: resources.ResourcePath) -> None:
     if path.namespace and objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
-        namespace_details = {"name": path.namespace, "kind": "namespaces"}
-        raise StatusError(404, "NotFound", f'namespaces "{path.namespace}" not found', namespace_details)
+        raise resources.not_found_error(scheme.kind_info(scheme.NAMESPACE), path.namespace)
 
 
 @contextmanager

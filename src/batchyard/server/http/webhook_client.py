@@ -16,9 +16,11 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
+import httptools
+
 from batchyard.apiserver.admission.pipeline import TimedReply
 from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookReply, WebhookRequest
-from batchyard.apiserver.admission.services import EndpointAddress
+from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import monotonic_seconds
 
@@ -211,21 +213,20 @@ class WebhookClient:
             raise _post_error(target, connection_error_text(error, target.server_name, address)) from error
 
     async def _exchange(self, connection: _Connection, key: tuple[Any, ...], message: bytes) -> bytes:
-        is_reusable = False
+        response = ResponseReader(connection.reader)
         try:
             connection.writer.write(message)
             await connection.writer.drain()
-            code, headers = await _read_head(connection.reader)
-            body = await _read_body(connection.reader, headers)
-            is_reusable = headers.get("connection", "").lower() != "close" and _has_length(headers)
+            await response.read()
         finally:
-            if is_reusable:
+            response.close()
+            if response.is_reusable:
                 self._keep_connection(key, connection)
             else:
                 connection.writer.transport.abort()
-        if not 200 <= code < 300:
-            raise _status_error(code, headers, body)
-        return body
+        if not 200 <= response.code < 300:
+            raise _status_error(response.code, response.headers, bytes(response.body))
+        return bytes(response.body)
 
 
 def target_of(client_config: Mapping[str, Any], timeout_seconds: float) -> _Target:
@@ -322,58 +323,82 @@ def _status_error(code: int, headers: Mapping[str, str], body: bytes) -> Webhook
     return WebhookCallError(text, code)
 
 
-async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    head = await reader.readuntil(b"\r\n\r\n")
-    status_line, *header_lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = status_line.partition(" ")
-    code_text = rest[:3]
-    if not version.startswith("HTTP/1.") or not code_text.isdecimal():
-        raise WebhookCallError(
+class ResponseReader:
+    """Reads one response: its status code, headers and body, and whether the connection can be used again."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._parser = httptools.HttpResponseParser(self)
+        self._head = bytearray()
+        #: 0 before the end of the headers.
+        self.code = 0
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+        self.is_reusable = False
+        self._is_complete = False
+
+    async def read(self) -> None:
+        """Read the response. Raises WebhookCallError if it is malformed or too long, and IncompleteReadError."""
+        while not self._is_complete:
+            data = await self._reader.read(_HEADER_SIZE_MAX - (0 if self.code else len(self._head)))
+            if data:
+                self._feed(data)
+            elif self.code and not {"content-length", "transfer-encoding"} & self.headers.keys():
+                return  # the response ends with the connection
+            else:
+                raise asyncio.IncompleteReadError(bytes(self.body), None)
+
+    def close(self) -> None:
+        """Drop the parser, which refers to this object: a reference cycle would keep the body in memory."""
+        del self._parser
+
+    def _feed(self, data: bytes) -> None:
+        if not self.code:
+            self._head += data
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.is_reusable = False
+            if not self._is_complete:
+                raise self._parser_error() from error
+        if not self.code and len(self._head) >= _HEADER_SIZE_MAX:
+            raise asyncio.LimitOverrunError("header too long", len(self._head))
+        if max(len(self.body), int(self.headers.get("content-length", 0))) > _RESPONSE_SIZE_MAX:
+            raise WebhookCallError(f"the response is longer than {_RESPONSE_SIZE_MAX} bytes")
+
+    def _parser_error(self) -> WebhookCallError:
+        if self.code:
+            return WebhookCallError("net/http: malformed chunked encoding")
+        status_line = self._head.partition(b"\r\n")[0].decode("latin-1")
+        return WebhookCallError(
             f'net/http: HTTP/1.x transport connection broken: malformed HTTP response "{status_line}"'
         )
-    headers: dict[str, str] = {"http-version": version}
-    for line in header_lines:
-        name, separator, value = line.partition(":")
-        if separator:
-            headers[name.strip().lower()] = value.strip()
-    return int(code_text), headers
 
+    # --- callbacks of the parser ---
 
-def _has_length(headers: Mapping[str, str]) -> bool:
-    return headers["http-version"] == "HTTP/1.1" and ("content-length" in headers or _is_chunked(headers))
+    def on_message_begin(self) -> None:
+        """Reject bytes after the response; informational responses may precede it."""
+        if self._is_complete:
+            raise ValueError("bytes after the response")
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header; trailers are not used."""
+        if not self.code:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
-def _is_chunked(headers: Mapping[str, str]) -> bool:
-    return "chunked" in headers.get("transfer-encoding", "").lower()
+    def on_headers_complete(self) -> None:
+        """Store the status code, unless the response is informational."""
+        code = self._parser.get_status_code()
+        if code < 200:
+            self.headers.clear()
+        else:
+            self.code = code
 
+    def on_body(self, body: bytes) -> None:
+        """Add a part of the body."""
+        self.body += body
 
-async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    if _is_chunked(headers):
-        return await _read_chunks(reader)
-    length_text = headers.get("content-length", "")
-    if length_text.isdecimal():
-        if int(length_text) > _RESPONSE_SIZE_MAX:
-            raise WebhookCallError(f"the response is longer than {_RESPONSE_SIZE_MAX} bytes")
-        return await reader.readexactly(int(length_text))
-    body = await reader.read(_RESPONSE_SIZE_MAX + 1)
-    while len(body) <= _RESPONSE_SIZE_MAX and (more := await reader.read(_RESPONSE_SIZE_MAX)):
-        body += more
-    return body
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    while True:
-        size_text = (await reader.readuntil(b"\r\n")).partition(b";")[0].strip()
-        try:
-            size = int(size_text, 16)
-        except ValueError as error:
-            raise WebhookCallError("net/http: malformed chunked encoding") from error
-        if size + len(body) > _RESPONSE_SIZE_MAX:
-            raise WebhookCallError(f"the response is longer than {_RESPONSE_SIZE_MAX} bytes")
-        if size == 0:
-            while (await reader.readuntil(b"\r\n")).strip():
-                pass  # trailers
-            return bytes(body)
-        body += await reader.readexactly(size)
-        await reader.readexactly(2)
+    def on_message_complete(self) -> None:
+        """Complete the response, unless it is informational."""
+        self._is_complete = bool(self.code)
+        self.is_reusable = self._is_complete and self._parser.should_keep_alive()

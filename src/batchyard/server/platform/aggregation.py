@@ -5,20 +5,20 @@ Source: k8s.io/kube-aggregator, pkg/controllers/status/remote/remote_available_c
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from batchyard.api.meta import Key, Obj, key_of, with_condition, with_status
+from batchyard.api.meta import Key, Obj, with_condition, with_status
 from batchyard.api.scheme import ENDPOINT_SLICE, ENDPOINTS, NAMESPACE, POD, SERVICE
 from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, ServerTls
 from batchyard.apiserver.api_services import API_SERVICE
 from batchyard.apiserver.request import Response, StreamingResponse
 from batchyard.apiserver.resources import Resources
 from batchyard.base.instant import SECOND, Instant
-from batchyard.client.local import LocalClient
-from batchyard.interfaces.client import Create, EventType, Update, UpdateStatus, WatchEvent, WriteResult
+from batchyard.client.local import LocalClient, create_or_replace
+from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent, WriteResult
 from batchyard.interfaces.containers import ByteStream, SessionClient
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.wall import wall_clock
@@ -48,26 +48,21 @@ class FrontProxy:
         write_private(self._certificate_file, certificate.certificate + certificate.key)
         #: The certificate of the authority as PEM.
         self.authority_pem = authority.certificate_file.read_text("ascii")
-        self._contexts: dict[ServerTls, ssl.SSLContext] = {}
+        self._context = lru_cache(maxsize=64)(self._create_context)
 
     def connect(self, address: tuple[str, int], tls: ServerTls, client: SessionClient) -> ByteStream:
         """Connect to a host and port with TLS."""
         return TcpStream(address, (self._context(tls), tls.server_name), client)
 
-    def _context(self, tls: ServerTls) -> ssl.SSLContext:
-        context = self._contexts.get(tls)
-        if context is None:
-            if len(self._contexts) >= 100:
-                self._contexts.clear()
-            try:
-                context = ssl.create_default_context(cadata=tls.authority or None)
-            except (ssl.SSLError, ValueError):
-                context = ssl.create_default_context(cadata=None)  # the server is then not trusted
-            if tls.skips_verification:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            context.load_cert_chain(self._certificate_file)
-            self._contexts[tls] = context
+    def _create_context(self, tls: ServerTls) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cadata=tls.authority or None)
+        except (ssl.SSLError, ValueError):
+            context = ssl.create_default_context(cadata=None)  # the server is then not trusted
+        if tls.skips_verification:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        context.load_cert_chain(self._certificate_file)
         return context
 
 
@@ -127,29 +122,24 @@ class AvailabilityChecks:
             self._write_condition(name, reason, message, is_available=False)
             return
         self._in_progress.add(name)
-        forward_request(probe, partial(self._process_response, name))
+        forward_request(probe, partial(self._process_response, name), streams=False)
 
     def _process_response(self, name: str, response: Response | StreamingResponse) -> None:
+        assert isinstance(response, Response), "the response is not streamed"
         self._in_progress.discard(name)
         api_service = self._client.get(Key(API_SERVICE, "", name))
-        whole = (
-            response if isinstance(response, Response) else _collected(response, partial(self._process_response, name))
-        )
-        if whole is None:  # a resource list of unknown length, of which a part has arrived
-            self._in_progress.add(name)
-            return
         if api_service is None:
             return
-        spec, is_success = api_service["spec"], 200 <= whole.code < 300
-        if self._apis.set_resource_list(api_service, whole.body if is_success else None):
+        spec, is_success = api_service["spec"], 200 <= response.code < 300
+        if self._apis.set_resource_list(api_service, response.body if is_success else None):
             self._write_condition(name, "Passed", "all checks passed", is_available=True)
             return
         reference = spec["service"]
         url = f"https://{reference.get('name', '')}.{reference.get('namespace', '')}.svc"
         url += f"/apis/{spec.get('group', '')}/{spec.get('version', '')}"
-        problem = "the response is no APIResourceList" if is_success else f"bad status from {url}: {whole.code}"
-        if isinstance(whole.body, dict):
-            problem = str(whole.body.get("message", problem)).removeprefix("error trying to reach service: ")
+        problem = "the response is no APIResourceList" if is_success else f"bad status from {url}: {response.code}"
+        if isinstance(response.body, dict):
+            problem = str(response.body.get("message", problem)).removeprefix("error trying to reach service: ")
         message = f"failing or missing response from {url}: {problem}"
         self._write_condition(name, "FailedDiscoveryCheck", message, is_available=False)
 
@@ -168,26 +158,6 @@ class AvailabilityChecks:
                 self._client.submit([UpdateStatus(updated)], _ignore_result)
 
         self._kernel.call_at(self._kernel.now(), write)
-
-
-def _collected(stream: Any, on_response: Callable[[Response], None]) -> Response | None:
-    """Return a streamed response as a whole if it is complete; else None, and call `on_response` later."""
-    parts: list[bytes] = []
-
-    def collect() -> None:
-        parts.extend(stream.take_buffered_data())
-        if sum(map(len, parts)) > 4 * 1024 * 1024:
-            stream.end()
-        elif stream.is_over:
-            stream.on_new_data = _do_nothing
-            on_response(stream.head._replace(body=b"".join(parts)))
-
-    parts.extend(stream.take_buffered_data())
-    if stream.is_over:
-        whole: Response = stream.head._replace(body=b"".join(parts))
-        return whole
-    stream.on_new_data = collect
-    return None
 
 
 class Aggregation:
@@ -217,14 +187,8 @@ class Aggregation:
     def _write_objects(self) -> None:
         authority_file = self._folder / CA_FILE
         authority_pem = authority_file.read_text("ascii") if authority_file.exists() else ""
-        for obj in front_proxy_objects(self._front_proxy, authority_pem):
-            stored_object = self._client.get(key_of(obj))
-            if stored_object is None:
-                self._client.submit([Create(obj)], _ignore_result)
-                continue
-            updated = {**stored_object, **obj, "metadata": stored_object["metadata"]}
-            if updated != stored_object:
-                self._client.submit([Update(updated)], _ignore_result)
+        objects = front_proxy_objects(self._front_proxy, authority_pem)
+        create_or_replace(self._client, objects, _ignore_result)
 
 
 def front_proxy_objects(front_proxy: FrontProxy, client_authority_pem: str) -> Iterator[Obj]:
@@ -251,7 +215,3 @@ def front_proxy_objects(front_proxy: FrontProxy, client_authority_pem: str) -> I
 
 def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result: after a conflict, the next check writes the condition."""
-
-
-def _do_nothing() -> None:
-    pass

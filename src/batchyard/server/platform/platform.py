@@ -42,7 +42,7 @@ from batchyard.apiserver.subresources.queueing import WhyHandler, decisions_reso
 from batchyard.apiserver.virtual_resources import events_resource
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.informer import CompositeClient
-from batchyard.client.local import LocalClient
+from batchyard.client.local import LocalClient, create_or_replace
 from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.cluster_pools import ClusterPoolsController
 from batchyard.cloud.simulated import simulated_cloud
@@ -505,16 +505,7 @@ class EmbeddedPlatform:
         service_objects = kubernetes_service_objects(
             address, port, is_https=is_secure, pod_network_ip=pod_network_address
         )
-        self._kernel.post(lambda: _create_or_replace(self._client, service_objects))
-
-
-def _create_or_replace(client: LocalClient, objects: Iterable[Obj]) -> None:
-    for obj in objects:
-        old_object = client.get(key_of(obj))
-        object_write = (
-            Create(obj) if old_object is None else Update({**old_object, **obj, "metadata": old_object["metadata"]})
-        )
-        client.submit_directly([object_write], _check_success)
+        self._kernel.post(partial(create_or_replace, self._client, service_objects, _check_success))
 
 
 def _create_missing(client: LocalClient, objects: Iterable[Obj]) -> None:

@@ -1,7 +1,6 @@
 """One HTTP/1.1 exchange with another server on a byte stream: sends a request, and passes its response on.
 
-The byte stream leads to a port of a pod, or to the server of an aggregated API. Source of the headers that are not
-passed on: RFC 9110, section 7.6.1; Go's net/http/httputil, reverseproxy.go.
+The byte stream leads to a port of a pod, or to the server of an aggregated API.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 import httptools
 
-from batchyard.apiserver.request import ProxyResponse, Response, StreamingResponse
+from batchyard.apiserver.request import HOP_BY_HOP_HEADERS, ProxyResponse, Response, StreamingResponse
 from batchyard.interfaces.containers import ByteStream, SessionClient, SessionEnd
 
 #: Seconds within which the connection must be open, and the response must begin.
@@ -22,15 +21,12 @@ CONNECT_TIMEOUT: Final = 10.0
 RESPONSE_TIMEOUT: Final = 60.0
 #: A response of at most so many bytes, with a known length, is sent as a whole.
 _WHOLE_BODY_MAX: Final = 256 * 1024
+#: The maximum bytes of a response that is not streamed.
+_COLLECTED_BODY_MAX: Final = 4 * 1024 * 1024
 #: The bytes of a response in memory above which the server is not read.
 _BUFFERED_MAX: Final = 512 * 1024
 _HEAD_BYTES_MAX: Final = 64 * 1024
-_DROPPED_HEADERS: Final = frozenset(
-    {
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "content-length", "content-type", "date"),
-    }
-)
+_DROPPED_HEADERS: Final = HOP_BY_HOP_HEADERS | {"content-length", "content-type", "date"}
 _BINARY: Final = "application/octet-stream"
 _KNOWN_CODES: Final = frozenset(status.value for status in HTTPStatus)
 
@@ -81,15 +77,23 @@ def _ignore_data() -> None:
     pass
 
 
-def forward_request(proxy_response: ProxyResponse, respond: Callable[[Response | StreamingResponse], None]) -> None:
-    """Send the request of a proxy response to its server; `respond` later gets the response of that server."""
-    HttpExchange(proxy_response, respond).start()
+def forward_request(
+    proxy_response: ProxyResponse, respond: Callable[[Response | StreamingResponse], None], *, streams: bool = True
+) -> None:
+    """Send the request of a proxy response to its server; `respond` later gets the response of that server.
+
+    Without `streams`, the response is a whole Response also if its length is unknown.
+    """
+    HttpExchange(proxy_response, respond, streams=streams).start()
 
 
 class HttpExchange:
     """A request to another server on its own connection, and the response of the server."""
 
-    def __init__(self, proxy_response: ProxyResponse, respond: Callable[[Response | StreamingResponse], None]) -> None:
+    def __init__(
+        self, proxy_response: ProxyResponse, respond: Callable[[Response | StreamingResponse], None], *, streams: bool
+    ) -> None:
+        self._streams = streams
         self._proxied = proxy_response
         self._respond: Callable[[Response | StreamingResponse], None] | None = respond
         self._parser = httptools.HttpResponseParser(self)
@@ -159,7 +163,7 @@ class HttpExchange:
         length = next((value for name, value in self._headers if name == "content-length"), "")
         if not has_body:
             self._complete()
-        elif not (length.isdecimal() and int(length) <= _WHOLE_BODY_MAX):
+        elif self._streams and not (length.isdecimal() and int(length) <= _WHOLE_BODY_MAX):
             self._begin_stream()
 
     def on_body(self, body: bytes) -> None:
@@ -169,6 +173,8 @@ class HttpExchange:
             return
         if self._stream is None:
             self._body += body
+            if len(self._body) > _COLLECTED_BODY_MAX:
+                self._fail("the response is too large")
         else:
             self._stream.add(bytes(body))
             if self._stream.buffered_size > _BUFFERED_MAX and self._bytes is not None:

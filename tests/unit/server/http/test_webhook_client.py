@@ -11,8 +11,8 @@ import pytest
 
 from batchyard.apiserver.admission.pipeline import TimedReply
 from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookRequest
-from batchyard.apiserver.admission.services import EndpointAddress
-from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, WebhookClient
+from batchyard.apiserver.service_endpoints import EndpointAddress
+from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, ResponseReader, WebhookClient
 from hook_server import HookCertificates, HookServer
 
 
@@ -142,3 +142,48 @@ def test_connections_are_reused_and_calls_in_flight_bounded(tmp_path: Path) -> N
         replies = call(*[config] * count, seconds=30)
         assert [reply.reply for reply in replies] == [b'{"a": 1}'] * count
         assert len(server.connections) <= CALLS_IN_FLIGHT_MAX
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+async def read_response(data: bytes) -> ResponseReader:
+    """The response that a server sends before it closes the connection."""
+    stream = asyncio.StreamReader()
+    stream.feed_data(data)
+    stream.feed_eof()
+    response = ResponseReader(stream)
+    await response.read()
+    return response
+
+
+@pytest.mark.parametrize(
+    ("data", "is_reusable"),
+    [
+        (OK + b"content-length: 2\r\n\r\nok", True),
+        (OK + b"content-length: 2\r\nConnection: Close\r\n\r\nok", False),
+        (OK + b"content-length: 2\r\n\r\nok" + OK + b"content-length: 3\r\n\r\nbad", False),
+        (OK + b"transfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\nx: y\r\n\r\n", True),
+        (OK + b"\r\nok", False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"content-length: 2\r\n\r\nok", True),
+    ],
+)
+def test_response_is_read_to_its_end(data: bytes, is_reusable: bool) -> None:
+    response = asyncio.run(read_response(data))
+    assert (response.code, bytes(response.body), response.is_reusable) == (200, b"ok", is_reusable)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        (b"", asyncio.IncompleteReadError, "0 bytes read"),
+        (OK + b"content-length: 5\r\n\r\nok", asyncio.IncompleteReadError, "2 bytes read"),
+        (OK + b"x: " + b"y" * 70_000, asyncio.LimitOverrunError, "header too long"),
+        (b"SSH-2.0\r\n", WebhookCallError, 'malformed HTTP response "SSH-2.0"'),
+        (OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n", WebhookCallError, "malformed chunked encoding"),
+        (OK + b"content-length: 8388609\r\n\r\n", WebhookCallError, "longer than 8388608 bytes"),
+    ],
+)
+def test_wrong_response_is_an_error(data: bytes, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        asyncio.run(read_response(data))

@@ -34,12 +34,12 @@ class ScriptedStream:
 class Exchange:
     """An exchange with a scripted server, and its responses."""
 
-    def __init__(self, method: str = "GET", **fields: Any) -> None:
+    def __init__(self, method: str = "GET", *, streams: bool = True, **fields: Any) -> None:
         self.streams: list[ScriptedStream] = []
         self.responses: list[Any] = []
         failure = lambda problem: Response(503, problem)  # noqa: E731 - one expression
         proxied = ProxyResponse(method, b"request", self._connect, failure, **fields)
-        forward_request(proxied, self.responses.append)
+        forward_request(proxied, self.responses.append, streams=streams)
 
     def _connect(self, client: SessionClient) -> ByteStream:
         self.streams.append(ScriptedStream(client))
@@ -82,6 +82,15 @@ async def _streamed() -> None:
     assert (stream.head.code, stream.take_buffered_data(), stream.is_over) == (200, [b"abc"], False)
     exchange.receive(b"2\r\nde\r\n0\r\n\r\n")
     assert (stream.take_buffered_data(), stream.is_over) == ([b"de"], True)
+
+
+async def _collected() -> None:
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    exchange = Exchange(streams=False)
+    assert exchange.receive(head, b"3\r\nabc\r\n") is None
+    assert exchange.receive(b"2\r\nde\r\n0\r\n\r\n").body == b"abcde"
+    too_large = Exchange(streams=False).receive(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * (4 * 1024 * 1024 + 1))
+    assert too_large == Response(503, "the response is too large")
 
 
 async def _backpressure() -> None:
@@ -137,6 +146,7 @@ async def _unreachable() -> None:
 
 test_response_of_known_length_is_whole = run(_whole)
 test_response_of_unknown_length_is_streamed = run(_streamed)
+test_response_is_collected_without_streams = run(_collected)
 test_server_is_not_read_while_the_client_does_not_read = run(_backpressure)
 test_connection_is_closed_when_the_client_leaves = run(_client_leaves)
 test_response_without_body_ends_with_its_headers = run(_without_body)
