@@ -177,7 +177,7 @@ def test_retention_policy_decides_the_owners_of_claims(
 
 @pytest.mark.parametrize(("management", "count"), [("OrderedReady", 1), ("Parallel", 500)])
 def test_one_reconcile_visits_few_of_a_billion_ordinals(management: str, count: int) -> None:
-    spec = {"replicas": 2**31 - 1, "podManagementPolicy": management, "serviceName": "web"}
+    spec: dict[str, Any] = {"replicas": 2**31 - 1, "podManagementPolicy": management, "serviceName": "web"}
     stateful_set = {**app("StatefulSet", **spec), "metadata": make.metadata("web")}
     sync = StatefulSetSync(stateful_set, (), AppsWorld().client, 0)
     sync.reconcile()

@@ -137,9 +137,10 @@ class PortProxies:
             raise bad_request("the scheme https is not supported by this proxy; use kubectl port-forward")
         if reason := self._containers.no_process_reason(pod):
             raise bad_request(reason)
-        before, marker, path = request.path.partition(f"/{name}/proxy")
+        prefix = "/".join(request.path.split("/")[:8])  # /api/v1/namespaces/NAMESPACE/pods/NAME/proxy
+        path = request.path.removeprefix(prefix)
         headers = (
-            ("X-Forwarded-Uri", quote(before + marker + path, safe=_PATH_SAFE)),
+            ("X-Forwarded-Uri", quote(request.path, safe=_PATH_SAFE)),
             ("X-Forwarded-Host", request.headers.get("host", "")),
             ("X-Forwarded-Proto", "https"),
             ("X-Forwarded-For", request.client_address),
