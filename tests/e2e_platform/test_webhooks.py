@@ -74,6 +74,7 @@ def webhook_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webho
         objects = [obj for obj in manifests(SETTINGS) if obj["kind"] in {"CustomResourceDefinition", *CONFIGURATIONS}]
         platform.kubectl("apply", "--server-side", "-f", "-", sent=yaml.safe_dump_all(objects))
         ports, figures = (free_port(), free_port()), free_port()
+        platform.kubectl("create", "-f", "-", sent=json.dumps(service(ports[0])))
         operators = [
             started.enter_context(
                 OperatorRun(kubeconfig, *OPTIONS, "--webhook-port", str(port), "--port", str(reported))
@@ -86,6 +87,13 @@ def webhook_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webho
 
 
 CONFIGURATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+def service(port: int) -> Any:
+    """The Service of the webhooks, which are served at a port of this machine."""
+    metadata = {"name": SETTINGS.webhook_service, "namespace": SETTINGS.namespace}
+    spec = {"ports": [{"name": "webhooks", "port": 443, "targetPort": port}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
 def free_port() -> int:
