@@ -261,6 +261,8 @@ async def _serve_requests(
     data_dir.write_state(options.folder, url, watchdog.pid)
     on_ready(url)
     await end_event.wait()
+    if platform.replication is not None:
+        await platform.replication.resign()
     for acceptor in acceptors:
         acceptor.close()
     dispatcher.end()
@@ -318,6 +320,12 @@ def _api_url(options: data_dir.PlatformOptions, port: int) -> str:
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def _named_url(options: data_dir.PlatformOptions, url: str) -> str:
+    """Return the URL with the name of the API, if it has one, and the same port."""
+    host = f"[{options.api_name}]" if ":" in options.api_name else options.api_name
+    return f"https://{host}:{url.rpartition(':')[2]}" if host else url
+
+
 def _create_tls_context(
     options: data_dir.PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
 ) -> ssl.SSLContext:
@@ -325,11 +333,11 @@ def _create_tls_context(
     certificate_authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((pod_listener[0], *_API_HOSTS) if pod_listener else ())
+    names |= dict.fromkeys([options.api_name] if options.api_name else ())
     certificate = certificate_authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
     ca_certificate = certificate_authority.certificate_file.read_bytes()
-    admin_kubeconfig = kubeconfig_text(
-        url, ca_certificate, ADMIN_USER, certificate_authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
-    )
+    admin_certificate = certificate_authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
+    admin_kubeconfig = kubeconfig_text(_named_url(options, url), ca_certificate, ADMIN_USER, admin_certificate)
     data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())
     return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))

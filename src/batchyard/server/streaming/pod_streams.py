@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.apiserver.request import ApiRequest, ExecResponse, UpgradeResponse
+from batchyard.apiserver.request import ApiRequest, ExecResponse, ReplicationResponse, UpgradeResponse
 from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
 from batchyard.interfaces.containers import ProcessSession, SessionEnd
 from batchyard.server.streaming import framing
@@ -262,6 +262,9 @@ def serve_upgraded(
 
     `on_lost` is called when the connection is lost or closed.
     """
+    if isinstance(response, ReplicationResponse):
+        connection.start_handler(_NotifyingHandler(response.create_handler(connection), on_lost), received_data)
+        return
     create_handler = _websocket_handler if response.upgrade.transport == WEBSOCKET else _spdy_handler
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 

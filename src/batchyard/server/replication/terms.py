@@ -1,0 +1,191 @@
+"""Terms of a platform and its standby: who may serve, which rows are common, and the claims in a witness folder.
+
+A term belongs to one node. Its history lists each term with the revision at which it begins. A node that has rows of a
+term up to a revision can follow another node if the other's next term begins at this revision or later.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+
+from batchyard.server.platform.data_dir import REPLICATION_FILE
+from batchyard.server.replication.protocol import SupersededError
+
+#: A file in the data directory that asks the running platform to serve without its partner.
+PROMOTION_FILE: Final = "promotion.request"
+_HISTORY_MAX: Final = 64
+_CLAIMS_KEPT: Final = 16
+_CLAIM_PREFIX: Final = "term-"
+
+
+class ReplicationState(NamedTuple):
+    """The state of a node that survives its restart."""
+
+    node: str
+    #: Each term with the revision at which it begins, in order; the last one is the current term.
+    history: Sequence[tuple[int, int]] = ()
+    #: Whether a standby may take over without a message, so that the node needs a lease to serve.
+    is_shared: bool = False
+
+    @property
+    def term(self) -> int:
+        """The current term; 0 before the first."""
+        return self.history[-1][0] if self.history else 0
+
+    def with_term(self, term: int, revision: int) -> "ReplicationState":
+        """Return the state with a new term that begins after a revision, without a standby."""
+        return self._replace(history=(*self.history[-_HISTORY_MAX:], (term, revision)), is_shared=False)
+
+
+def new_node() -> str:
+    """Return a random name of a node."""
+    return f"{x509.random_serial_number():x}"
+
+
+def read_state(folder: Path) -> ReplicationState:
+    """Return the state of a data directory; a new one if it has none. Raise SupersededError if the file is damaged."""
+    path = folder / REPLICATION_FILE
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+        history = tuple((int(term), int(revision)) for term, revision in fields["history"])
+        return ReplicationState(str(fields["node"]), history, bool(fields["isShared"]))
+    except FileNotFoundError:
+        return ReplicationState(new_node())
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        message = f"{path} is damaged, so the platform cannot know whether its standby has taken over"
+        raise SupersededError(f"{message}; follow the new primary with --follow, or remove the file") from error
+
+
+def write_state(folder: Path, state: ReplicationState) -> None:
+    """Write the state of a data directory, so that it survives a power loss."""
+    fields = {"node": state.node, "history": state.history, "isShared": state.is_shared}
+    _write_durably(folder / REPLICATION_FILE, json.dumps(fields).encode())
+
+
+def can_resume(history: Sequence[tuple[int, int]], revision: int, last_term: int, last_revision: int) -> bool:
+    """Return whether a node with rows of `last_term` up to `last_revision` has only rows that this history contains.
+
+    `revision` is the last revision of the history.
+    """
+    terms = [term for term, _ in history]
+    if last_term not in terms:
+        return False
+    next_index = terms.index(last_term) + 1
+    return last_revision <= (history[next_index][1] if next_index < len(history) else revision)
+
+
+def take_promotion_request(folder: Path) -> bool:
+    """Remove a request for promotion; return whether one existed."""
+    with suppress(FileNotFoundError):
+        (folder / PROMOTION_FILE).unlink()
+        return True
+    return False
+
+
+class TermClaim(NamedTuple):
+    """A claim in a witness folder: the term, the node that owns it, and the standby that may claim the next term."""
+
+    term: int
+    owner: str
+    standby: str = ""
+
+
+class WitnessFolder:
+    """A folder that both nodes share. One file for each term, created by exactly one node, decides who serves."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def latest(self) -> TermClaim | None:
+        """Return the claim of the highest term. Raise OSError if the folder cannot be read."""
+        terms = sorted(self._terms())
+        if not terms:
+            return None
+        try:
+            fields = json.loads(self._path(terms[-1]).read_text("utf-8"))
+            return TermClaim(terms[-1], str(fields["owner"]), str(fields["standby"]))
+        except (ValueError, LookupError, TypeError) as error:
+            raise OSError(0, "this file is damaged", str(self._path(terms[-1]))) from error
+
+    def claim(self, claim: TermClaim) -> bool:
+        """Claim a term; return False if another node or another request has claimed it or a higher one.
+
+        Raise OSError if the folder cannot be written.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(term >= claim.term for term in self._terms()):
+            return False
+        draft_path = self._folder / f".{claim.owner}.new"
+        _write_file(draft_path, json.dumps({"owner": claim.owner, "standby": claim.standby}).encode())
+        try:
+            os.link(draft_path, self._path(claim.term))  # fails if the file exists, also on a network file system
+        except FileExistsError:  # also if a network file system repeats a request that succeeded
+            return self.latest() == claim
+        finally:
+            draft_path.unlink(missing_ok=True)
+        _flush_folder(self._folder)
+        for term in sorted(self._terms())[:-_CLAIMS_KEPT]:
+            self._path(term).unlink(missing_ok=True)
+        return True
+
+    def _path(self, term: int) -> Path:
+        return self._folder / f"{_CLAIM_PREFIX}{term:012}"
+
+    def _terms(self) -> Iterator[int]:
+        with suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                number = path.name.removeprefix(_CLAIM_PREFIX)
+                if number != path.name and number.isdecimal():
+                    yield int(number)
+
+
+def begin_term(state: ReplicationState, witness: WitnessFolder | None, revision: int) -> ReplicationState:
+    """Return the state of a primary that starts. With a witness it claims the next term.
+
+    Without a witness, a node that shares the data with a standby continues to need its answers.
+    Raise SupersededError if another node has claimed a term, and OSError if the folder cannot be used.
+    """
+    if witness is None:
+        return state.with_term(state.term + 1, revision)._replace(is_shared=state.is_shared)
+    latest = witness.latest()
+    term = max(state.term, latest.term if latest is not None else 0) + 1
+    if latest is not None and latest.owner != state.node:
+        raise superseded_error(latest.term)
+    if not witness.claim(TermClaim(term, state.node)):
+        raise superseded_error(term)
+    return state.with_term(term, revision)
+
+
+def superseded_error(term: int) -> SupersededError:
+    """Return the error of a node that must not serve, because another node has claimed a term."""
+    remedy = "start this platform with --follow and the address of the other one"
+    return SupersededError(f"another platform has taken over in term {term}; {remedy}")
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    draft_path = path.with_name(f".{path.name}.new")
+    _write_file(draft_path, content)
+    draft_path.replace(path)
+    _flush_folder(path.parent)
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, content)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _flush_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
