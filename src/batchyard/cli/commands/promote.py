@@ -22,7 +22,7 @@ def promote_platform(folder: Path) -> None:
         output.fail(f"batchyard: {folder} contains no journal; set the data directory with --data-dir")
     try:
         commit_mark = CommitMark(folder / JOURNAL_FILE)  # locks the journal
-        terms.write_state(folder, terms.read_state(folder)._replace(is_shared=False))
+        terms.write_state(folder, terms.read_state(folder).alone())
         commit_mark.close()
     except (JournalError, SupersededError) as error:
         output.fail(f"batchyard: {error}")

@@ -199,15 +199,16 @@ class RequestDispatcher:
         The standby's request waits for no journal and no controller, because the platform cannot serve without it.
         """
         gate = self._commit.replication
-        if request.path == REPLICATION_PATH and not self._is_ending:
+        is_refused = gate is not None and gate.refusal() is not None
+        is_health_check = is_refused and request.path.startswith(_HEALTH_PATHS[:2])
+        if is_health_check or (request.path == REPLICATION_PATH and not self._is_ending):
             response = self._handle_request(request)
             assert not isinstance(response, api_request.DeferredResponse | api_request.ProxyResponse), "only for kinds"
             on_response(response)
             return True
-        if gate is None or gate.refusal() is None or request.path.startswith(_HEALTH_PATHS[:2]):
-            return False
-        on_response(encode_body(_NOT_SERVING.response()))
-        return True
+        if is_refused:
+            on_response(encode_body(_NOT_SERVING.response()))
+        return is_refused
 
     def end(self) -> None:
         """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""

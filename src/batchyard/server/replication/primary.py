@@ -24,7 +24,7 @@ from batchyard.interfaces.client import WatchEvent, WriteResult
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import boot_seconds
 from batchyard.server.platform.data_dir import JOURNAL_FILE, REPLICATION_PATH, PlatformOptions
-from batchyard.server.platform.group_commit import BackgroundThread, GroupCommit
+from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.replication import protocol, terms
 from batchyard.server.replication.protocol import StandbyLostError, StandbyMode
 from batchyard.server.replication.terms import TermClaim
@@ -71,7 +71,6 @@ class PrimaryReplication:
         state = terms.read_state(options.folder)
         self.state = terms.begin_term(state, self.witness, platform.store.revision)
         terms.write_state(options.folder, self.state)
-        self._witness_thread = BackgroundThread(loop)
         self._is_claiming = False
         #: The changes that the journal holds and the standby lacks.
         self._held_changes: deque[Sequence[WatchEvent]] = deque()
@@ -127,16 +126,24 @@ class PrimaryReplication:
             return protocol.PrimaryRefusal("set the same --witness on both platforms", is_temporary=False)
         if self._stopped_by is not None:
             return protocol.PrimaryRefusal("the platform has stopped to serve", is_temporary=True)
+        if self.state.is_shared and self.state.partner != hello.node:
+            message = "the primary shares its data with another standby; if that one is lost, promote the primary"
+            return protocol.PrimaryRefusal(message, is_temporary=True)
         old_session = self._standby
         if old_session is not None and old_session.node != hello.node and old_session.is_alive():
             return protocol.PrimaryRefusal("another standby is connected", is_temporary=True)
         if old_session is not None:
             old_session.close()
-        if hello.term > self.state.term and hello.identity == self.identity:
-            self.stop(terms.superseded_error(hello.term))
+        self.process_notice(protocol.TermNotice(hello.identity, hello.term))
+        if self._stopped_by is not None:
             return protocol.PrimaryRefusal("this platform is behind the standby", is_temporary=True)
         self._standby = session
         return None
+
+    def process_notice(self, notice: protocol.TermNotice) -> None:
+        """Stop if another platform has taken over the same data in a later term."""
+        if notice.identity == self.identity and notice.term > self.state.term:
+            self.stop(terms.superseded_error(notice.term))
 
     def process_ack(self, session: "StandbySession") -> None:
         """Publish the changes that the standby has, and extend the lease; share the data with a current standby."""
@@ -158,7 +165,7 @@ class PrimaryReplication:
             return
         self._standby = None
         if has_left or not self._needs_lease:
-            self._serve_alone(self.state._replace(is_shared=False))
+            self._serve_alone(self.state.alone())
 
     def hand_over(self) -> None:
         """Stop to serve, and let the connected standby take over once it has all changes."""
@@ -183,7 +190,6 @@ class PrimaryReplication:
     def close(self) -> None:
         """Stop the timer and close the connection of the standby."""
         self._timer.cancel()
-        self._witness_thread.end()
         if self._standby is not None:
             self._standby.close()
 
@@ -226,7 +232,8 @@ class PrimaryReplication:
         """Let the standby take over from now on, and serve only with its answers."""
         if self.witness is None:
             if self.mode is StandbyMode.SYNC:
-                self._set_state(self.state._replace(is_shared=True))
+                state = self.state.with_term(self.state.term + 1, self.commit.written_revision)
+                self._set_state(state._replace(is_shared=True, partner=session.node))
                 self._begin_lease(session)
         elif not self._is_claiming:
             claim = TermClaim(self.state.term + 1, self.state.node, session.node)
@@ -272,15 +279,16 @@ class PrimaryReplication:
             self.state = state
 
     def _run_on_witness(self, work: Callable[[], object], on_done: Callable[[object], None]) -> None:
-        def finish(result: object) -> None:
+        def finish(future: "asyncio.Future[object]") -> None:
             self._is_claiming = False
-            if isinstance(result, OSError):
-                _LOG.error("the witness folder cannot be used: %s", result)
-            if self._stopped_by is None:
-                on_done(result)
+            error = None if future.cancelled() else future.exception()
+            if isinstance(error, OSError):
+                _LOG.error("the witness folder cannot be used: %s", error)
+            elif self._stopped_by is None and not future.cancelled():
+                on_done(future.result())
 
         self._is_claiming = True
-        self._witness_thread.submit(work, finish)
+        self._loop.run_in_executor(None, work).add_done_callback(finish)
 
     def _is_disk_stuck(self, now: float) -> bool:
         """Return whether one transaction of the journal has been in progress for DISK_SECONDS."""
@@ -360,7 +368,8 @@ class StandbySession:
         """Send a beat, unless earlier data fills the connection's write buffer."""
         if self.node and self._is_writable:
             primary = self._primary
-            self.send(protocol.PrimaryBeat(now, primary.history, self.may_take_over, primary.commit.written_revision))
+            may_take_over, revision = self.may_take_over, primary.commit.written_revision
+            self.send(protocol.PrimaryBeat(now, primary.history, may_take_over, primary.state.is_shared, revision))
 
     def send_rows(self) -> None:
         """Send the rows of the journal that the standby lacks, soon."""
@@ -371,6 +380,9 @@ class StandbySession:
     def _process_message(self, message: protocol.StandbyMessage) -> None:
         if isinstance(message, protocol.StandbyHello):
             self._begin(message)
+        elif isinstance(message, protocol.TermNotice):
+            self._primary.process_notice(message)
+            self.close()
         elif not self.node:
             raise protocol.ReplicationError("the first message must be a hello")
         elif isinstance(message, protocol.StandbyAck):

@@ -80,6 +80,13 @@ class TakeoverRequest(msgspec.Struct, tag="takeover", array_like=True):
     """The standby asks the primary to stop and to hand over, because an administrator promotes the standby."""
 
 
+class TermNotice(msgspec.Struct, tag="term", array_like=True):
+    """The first message of a new primary to the old one, which must stop: its journal and its term."""
+
+    identity: bytes
+    term: int
+
+
 class PrimaryWelcome(msgspec.Struct, tag="welcome", array_like=True):
     """The answer to a StandbyHello: the node and history of the primary, and whether the standby's rows are valid."""
 
@@ -118,6 +125,8 @@ class PrimaryBeat(msgspec.Struct, tag="beat", array_like=True):
     sent_at: float
     history: list[tuple[int, int]]
     may_take_over: bool
+    #: Whether the primary serves only with answers of its standby, so that a standby with a right keeps it.
+    is_shared: bool
     revision: int
 
 
@@ -127,7 +136,7 @@ class PrimaryResignation(msgspec.Struct, tag="resign", array_like=True):
     revision: int
 
 
-StandbyMessage: TypeAlias = StandbyHello | StandbyAck | StandbyLeave | TakeoverRequest
+StandbyMessage: TypeAlias = StandbyHello | StandbyAck | StandbyLeave | TakeoverRequest | TermNotice
 PrimaryMessage: TypeAlias = PrimaryWelcome | PrimaryRefusal | SnapshotPart | RowBatch | PrimaryBeat | PrimaryResignation
 _encoder: Final = msgspec.msgpack.Encoder()
 standby_decoder: Final[msgspec.msgpack.Decoder[StandbyMessage]] = msgspec.msgpack.Decoder(StandbyMessage)

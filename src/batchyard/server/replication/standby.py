@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from batchyard.api.meta import Key, Obj
-from batchyard.base.instant import MILLISECOND
+from batchyard.base.instant import MILLISECOND, SECOND
 from batchyard.server.clocks.wall import boot_seconds, sleep_for, wall_clock
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.platform import data_dir
@@ -33,7 +33,13 @@ from batchyard.server.replication import protocol, terms
 from batchyard.server.replication.protocol import ReplicationError
 from batchyard.server.replication.terms import TermClaim
 from batchyard.store.journal import RevisionJournal, install_copy
-from batchyard.store.journal_file import JournalError, commit_mark_path, is_journal_open, row_checksum
+from batchyard.store.journal_file import (
+    JournalError,
+    commit_mark_path,
+    is_journal_open,
+    read_commit_record,
+    row_checksum,
+)
 
 _LOG: Final = logging.getLogger("batchyard")
 #: The files of the primary's data directory that the standby needs: the keys that sign certificates and tokens.
@@ -43,6 +49,8 @@ _RECEIVED_FILE: Final = "journal.db.received"
 #: Seconds for a connection attempt, and between two of them.
 _CONNECT_SECONDS: Final = 1.0
 _RETRY: Final = 250 * MILLISECOND
+#: How often a new primary tries to reach the old one.
+_NOTICE_INTERVAL: Final = 2 * SECOND
 #: Maximum messages that wait to be processed, and bytes of a response head.
 _WAITING_MESSAGES_MAX: Final = 64
 _HEAD_BYTES_MAX: Final = 16 * 1024
@@ -134,7 +142,8 @@ class StandbyFollower:
     def __init__(self, options: PlatformOptions) -> None:
         self._options, self._folder = options, options.folder
         self._primary_folder = None if "://" in options.follow else Path(options.follow)
-        self._state = terms.read_state(options.folder)._replace(node=terms.new_node(), is_shared=True)
+        self._state = terms.read_state(options.folder)
+        terms.write_state(options.folder, self._state._replace(is_shared=True))
         self._journal = StandbyJournal(options)
         self._witness = None if options.witness is None else terms.WitnessFolder(options.witness)
         #: The URL of the primary; '' before it is known.
@@ -152,6 +161,7 @@ class StandbyFollower:
         self.is_ending = False
         self._problem = ""
         #: The history of the connected primary, and whether the rows of the journal belong to it.
+        self._primary_node = ""
         self._primary_history: Sequence[tuple[int, int]] = ()
         self._is_synchronized = False
 
@@ -230,8 +240,11 @@ class StandbyFollower:
     def _process_welcome(self, welcome: protocol.PrimaryWelcome) -> None:
         self._primary_history = [(term, revision) for term, revision in welcome.history]
         term = self._primary_history[-1][0]
-        if term != self._right_term:
-            self._right_term = 0
+        if welcome.node == self._state.node:  # the data directory is a copy of that of the primary
+            self._state = self._state._replace(node=terms.new_node())
+            self._disconnect()
+            return
+        self._primary_node = welcome.node
         if self._witness is not None:
             latest = self._latest_claim()
             if latest is None or (latest.term, latest.owner) != (term, welcome.node):
@@ -251,11 +264,14 @@ class StandbyFollower:
             if self._is_synchronized:
                 self._set_history(history)
         term = history[-1][0]
-        if beat.may_take_over:
-            self._right_term, self._takeover_at = term, boot_seconds() + protocol.TAKEOVER_SECONDS
-            self._announce()
+        if beat.may_take_over or (beat.is_shared and self._right_term):
+            self._right_term = term
         elif self._right_term != term:
             self._right_term = 0
+        if beat.may_take_over:
+            self._announce()
+        # Each answered beat extends the lease of the primary, also one that does not repeat the right of this term.
+        self._takeover_at = max(self._takeover_at, boot_seconds() + protocol.TAKEOVER_SECONDS)
         if self._is_synchronized:
             self._send(protocol.StandbyAck(self._journal.revision, beat.sent_at))
             if beat.revision <= self._journal.revision:
@@ -263,8 +279,9 @@ class StandbyFollower:
 
     def _set_history(self, history: Sequence[tuple[int, int]]) -> None:
         self._is_synchronized = True
-        if tuple(history) != tuple(self._state.history):
-            self._state = self._state._replace(history=tuple(history))
+        state = self._state._replace(history=tuple(history), is_shared=True, partner=self._primary_node)
+        if state != self._state:
+            self._state = state
             terms.write_state(self._folder, self._state)
 
     def _announce(self) -> None:
@@ -299,7 +316,8 @@ class StandbyFollower:
     async def _take_over(self) -> bool:
         """Take over; return whether this succeeded. Without a right to take over, only after a promotion."""
         self._disconnect()
-        term = (self._right_term or self._state.term) + 1
+        # A primary that needs this standby is at most one term ahead of what this standby knows.
+        term = (self._right_term or self._state.term) + (2 if self._witness is None else 1)
         if self._witness is not None:
             latest = self._latest_claim()
             if self._is_promoted and latest is not None:
@@ -355,14 +373,7 @@ class StandbyFollower:
 
     async def _receive(self) -> None:
         self.url = self._find_url()
-        place = urlsplit(self.url)
-        context = await asyncio.get_running_loop().run_in_executor(None, _client_context, self._folder)
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(place.hostname, place.port or 443, ssl=context)
-            self._writer = writer
-            head = [f"GET {data_dir.REPLICATION_PATH} HTTP/1.1", f"Host: {place.netloc}", "Connection: Upgrade"]
-            writer.write("\r\n".join([*head, f"Upgrade: {protocol.UPGRADE_PROTOCOL}", "", ""]).encode())
-            await _check_response(reader)
+        reader, self._writer = await _open_connection(self.url, self._folder)
         self._last_beat = 0.0
         self._is_synchronized = False
         journal, has_witness = self._journal, self._witness is not None
@@ -402,6 +413,43 @@ class StandbyFollower:
         if problem != self._problem:
             self._problem = problem
             _LOG.warning("cannot follow %s: %s", self._options.follow, problem)
+
+
+async def _open_connection(url: str, folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the replication endpoint of a platform. Raises OSError, TimeoutError, EOFError or ReplicationError."""
+    place = urlsplit(url)
+    context = await asyncio.get_running_loop().run_in_executor(None, _client_context, folder)
+    async with asyncio.timeout(_CONNECT_SECONDS):
+        reader, writer = await asyncio.open_connection(place.hostname, place.port or 443, ssl=context)
+        try:
+            head = [f"GET {data_dir.REPLICATION_PATH} HTTP/1.1", f"Host: {place.netloc}", "Connection: Upgrade"]
+            writer.write("\r\n".join([*head, f"Upgrade: {protocol.UPGRADE_PROTOCOL}", "", ""]).encode())
+            await _check_response(reader)
+        except BaseException:
+            writer.close()
+            raise
+    return reader, writer
+
+
+async def _announce_term(options: PlatformOptions) -> None:
+    """Send the term of this primary to the platform that it followed, until that one has received it and stops."""
+    while True:
+        try:
+            reader, writer = await _open_connection(options.follow, options.folder)
+            notice = protocol.TermNotice(_journal_identity(options), terms.read_state(options.folder).term)
+            writer.write(protocol.encode_message(notice))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(1), _CONNECT_SECONDS)
+            writer.close()
+        except (OSError, TimeoutError, EOFError, ReplicationError):
+            await sleep_for(_NOTICE_INTERVAL)
+        else:
+            return
+
+
+def _journal_identity(options: PlatformOptions) -> bytes:
+    record = read_commit_record(options.folder / JOURNAL_FILE)
+    return b"" if record is None else record.identity
 
 
 async def _check_response(reader: asyncio.StreamReader) -> None:
@@ -495,10 +543,16 @@ async def serve_replicated(
         port = urlsplit(url).port or 0
         on_ready(url)
 
-    while True:
-        try:
-            await serve_platform(replace(options, port=port), cluster, speed, note_port, forecast_functions)
-        except protocol.StandbyLostError as error:
-            _LOG.warning("%s; the platform waits for the standby", error)
-        else:
-            return
+    loop = asyncio.get_running_loop()
+    notice = loop.create_task(_announce_term(options)) if "://" in options.follow else None
+    try:
+        while True:
+            try:
+                await serve_platform(replace(options, port=port), cluster, speed, note_port, forecast_functions)
+            except protocol.StandbyLostError as error:
+                _LOG.warning("%s; the platform waits for the standby", error)
+            else:
+                return
+    finally:
+        if notice is not None:
+            notice.cancel()

@@ -29,8 +29,10 @@ class ReplicationState(NamedTuple):
     node: str
     #: Each term with the revision at which it begins, in order; the last one is the current term.
     history: Sequence[tuple[int, int]] = ()
-    #: Whether a standby may take over without a message, so that the node needs a lease to serve.
+    #: Whether another node may take over without a message, so that this node needs its answers to serve.
     is_shared: bool = False
+    #: The other node; '' if the data is not shared.
+    partner: str = ""
 
     @property
     def term(self) -> int:
@@ -39,7 +41,11 @@ class ReplicationState(NamedTuple):
 
     def with_term(self, term: int, revision: int) -> "ReplicationState":
         """Return the state with a new term that begins after a revision, without a standby."""
-        return self._replace(history=(*self.history[-_HISTORY_MAX:], (term, revision)), is_shared=False)
+        return self._replace(history=(*self.history[-_HISTORY_MAX:], (term, revision))).alone()
+
+    def alone(self) -> "ReplicationState":
+        """Return the state of a node that serves without another one."""
+        return self._replace(is_shared=False, partner="")
 
 
 def new_node() -> str:
@@ -53,7 +59,7 @@ def read_state(folder: Path) -> ReplicationState:
     try:
         fields = json.loads(path.read_text("utf-8"))
         history = tuple((int(term), int(revision)) for term, revision in fields["history"])
-        return ReplicationState(str(fields["node"]), history, bool(fields["isShared"]))
+        return ReplicationState(str(fields["node"]), history, bool(fields["isShared"]), str(fields["partner"]))
     except FileNotFoundError:
         return ReplicationState(new_node())
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -63,7 +69,7 @@ def read_state(folder: Path) -> ReplicationState:
 
 def write_state(folder: Path, state: ReplicationState) -> None:
     """Write the state of a data directory, so that it survives a power loss."""
-    fields = {"node": state.node, "history": state.history, "isShared": state.is_shared}
+    fields = {"node": state.node, "history": state.history, "isShared": state.is_shared, "partner": state.partner}
     _write_durably(folder / REPLICATION_FILE, json.dumps(fields).encode())
 
 
@@ -147,11 +153,11 @@ class WitnessFolder:
 def begin_term(state: ReplicationState, witness: WitnessFolder | None, revision: int) -> ReplicationState:
     """Return the state of a primary that starts. With a witness it claims the next term.
 
-    Without a witness, a node that shares the data with a standby continues to need its answers.
+    Without a witness, a node that shares its data stays in its term, and begins the next one with the other node.
     Raise SupersededError if another node has claimed a term, and OSError if the folder cannot be used.
     """
     if witness is None:
-        return state.with_term(state.term + 1, revision)._replace(is_shared=state.is_shared)
+        return state if state.is_shared else state.with_term(state.term + 1, revision)
     latest = witness.latest()
     term = max(state.term, latest.term if latest is not None else 0) + 1
     if latest is not None and latest.owner != state.node:
