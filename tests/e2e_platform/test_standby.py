@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,13 @@ PATH = "/api/v1/namespaces/default/configmaps"
 
 def write(client: NodeClient, name: str) -> int:
     obj = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
-    return client.ask("POST", PATH, obj)[0]
+    with closing(client):
+        return client.ask("POST", PATH, obj)[0]
 
 
 def names(client: NodeClient) -> set[str]:
-    code, answer = client.ask("GET", PATH)
+    with closing(client):
+        code, answer = client.ask("GET", PATH)
     return {item["metadata"]["name"] for item in answer["items"]} if code == 200 else set()
 
 

@@ -6,7 +6,7 @@ import signal
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -72,11 +72,15 @@ class NodeClient:
             pass
         self.change_node()
 
-    def change_node(self) -> None:
-        """Close the connection, and use the other node from now on."""
+    def close(self) -> None:
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def change_node(self) -> None:
+        """Close the connection, and use the other node from now on."""
+        self.close()
         self._nodes = self._nodes[::-1]
         threading.Event().wait(0.05)
 
@@ -106,7 +110,10 @@ class ConcurrentHistory:
 
     def run(self) -> list[str]:
         """Run clients, a watch and the fault; return the violations."""
-        first = self._client()
+        with closing(self._client()) as first:
+            return self._run_with(first)
+
+    def _run_with(self, first: NodeClient) -> list[str]:
         _, answer = self._ask_until_answered(first, "GET", f"{_PATH}?{self._selector}")
         start = int(answer["metadata"]["resourceVersion"])
         clients = [threading.Thread(target=self._run_client, args=(number,)) for number in range(CLIENTS)]
@@ -149,7 +156,11 @@ class ConcurrentHistory:
             self._pair.wait_for_takeover()
 
     def _run_client(self, number: int) -> None:
-        draw, client = SeededRandom(self._seed, number), self._client()
+        with closing(self._client()) as client:
+            self._run_steps(client, number)
+
+    def _run_steps(self, client: NodeClient, number: int) -> None:
+        draw = SeededRandom(self._seed, number)
         known: dict[str, tuple[str, str]] = {}
         for step in range(OPERATIONS):
             key, value = f"{self.name}-{draw.below(KEYS)}", f"{number}.{step}"
@@ -214,14 +225,18 @@ class ConcurrentHistory:
 
     def _probe(self) -> None:
         """Read from both nodes in turn, also from one that is stopped or superseded."""
-        client, known = self._client(timeout=10), dict[str, tuple[str, str]]()
-        while not self._done.wait(0.1):
-            self._execute(client, known, ("get", f"{self.name}-0", "", "", ""))
-            client.change_node()
+        known: dict[str, tuple[str, str]] = {}
+        with closing(self._client(timeout=10)) as client:
+            while not self._done.wait(0.1):
+                self._execute(client, known, ("get", f"{self.name}-0", "", "", ""))
+                client.change_node()
 
     def _watch(self, revision: int) -> None:
         """Watch until the last object of the history; resume after each disconnect from the last revision."""
-        client = self._client(timeout=10)
+        with closing(self._client(timeout=10)) as client:
+            self._watch_with(client, revision)
+
+    def _watch_with(self, client: NodeClient, revision: int) -> None:
         for _ in range(500):
             for line in client.lines(f"{_PATH}?watch=1&{self._selector}&resourceVersion={revision}&timeoutSeconds=8"):
                 obj = line["object"]
@@ -275,4 +290,5 @@ def repair(pair: StandbyPair, fault: str) -> None:
 
 
 def _serves(node: PairNode, context: ssl.SSLContext) -> bool:
-    return NodeClient([node], context).ask("GET", _PATH)[0] == 200
+    with closing(NodeClient([node], context)) as client:
+        return client.ask("GET", _PATH)[0] == 200

@@ -288,13 +288,18 @@ _Controllers: TypeAlias = Annotated[
 ]
 
 
-def _check_standby_options(has_standby: bool, follow: str, witness: Path | None, *, is_insecure: bool) -> None:
-    if (has_standby or follow) and is_insecure:
+def _standby_fields(
+    standby: cli_options.StandbyChoice | None, follow: str, witness: Path | None, *, is_insecure: bool
+) -> dict[str, Any]:
+    """Return the fields of PlatformOptions that concern a standby. Raises BadParameter if they do not fit together."""
+    has_partner = standby is not None or bool(follow)
+    if has_partner and is_insecure:
         raise typer.BadParameter("a standby needs TLS and credentials: remove --insecure-loopback")
-    if witness is not None and not (has_standby or follow):
+    if witness is not None and not has_partner:
         raise typer.BadParameter("--witness requires --standby or --follow")
     if "://" in follow and not follow.startswith("https://"):
         raise typer.BadParameter(f"--follow {follow}: use a URL that begins with https://, or a folder")
+    return {"standby": "" if standby is None else standby.value, "follow": follow, "witness": witness}
 
 
 def up(
@@ -337,7 +342,6 @@ def up(
     """Run the platform, which you control with kubectl, on this machine until a termination signal arrives."""
     if insecure_loopback and listen is not None:
         raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
-    _check_standby_options(standby is not None, follow, witness, is_insecure=insecure_loopback)
     options = PlatformOptions(
         data_dir,
         port,
@@ -352,10 +356,8 @@ def up(
         kueue_version="" if kueue_version is None else kueue_version.value,
         authentication_config=authentication_config,
         token_webhook_config=authentication_token_webhook_config_file,
-        standby="" if standby is None else standby.value,
-        follow=follow,
-        witness=witness,
         api_name=api_name,
+        **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback),
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

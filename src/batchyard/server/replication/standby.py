@@ -332,7 +332,8 @@ class StandbyFollower:
                 self._right_term, self._is_promoted = 0, False
                 _LOG.warning("the primary serves alone in term %s; the standby follows it again", term)
                 return False
-        await self._kill_primary()
+        if self._primary_folder is not None:
+            await _kill_primary(self._primary_folder)
         self._state = self._state.with_term(term, self._journal.revision)
         terms.write_state(self._folder, self._state)
         _LOG.warning("takes over in term %s, at revision %s", term, self._journal.revision)
@@ -344,19 +345,6 @@ class StandbyFollower:
         except OSError as error:
             self._report(f"the witness folder cannot be used: {error}")
             return None
-
-    async def _kill_primary(self) -> None:
-        """Kill the primary's process if it runs on this machine, so that its port is free."""
-        process = None if self._primary_folder is None else data_dir.running_process_in(self._primary_folder)
-        if process is None or self._primary_folder is None:
-            return
-        for pid in (process.pid, process.guard):
-            if pid > 0:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-        deadline = boot_seconds() + _KILL_SECONDS
-        while is_journal_open(self._primary_folder / JOURNAL_FILE) and boot_seconds() < deadline:
-            await sleep_for(10 * MILLISECOND)
 
     # --- the connection ---
 
@@ -413,6 +401,20 @@ class StandbyFollower:
         if problem != self._problem:
             self._problem = problem
             _LOG.warning("cannot follow %s: %s", self._options.follow, problem)
+
+
+async def _kill_primary(folder: Path) -> None:
+    """Kill the primary's process if it runs on this machine, so that its port is free."""
+    process = data_dir.running_process_in(folder)
+    if process is None:
+        return
+    for pid in (process.pid, process.guard):
+        if pid > 0:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    deadline = boot_seconds() + _KILL_SECONDS
+    while is_journal_open(folder / JOURNAL_FILE) and boot_seconds() < deadline:
+        await sleep_for(10 * MILLISECOND)
 
 
 async def _open_connection(url: str, folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
