@@ -128,7 +128,7 @@ class AdmittedExplainer:
         check_states = checks_of(workload)
         checks = [nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in check_states]
         request_parts = [
-            nonempty_fields(kind=each["kind"], name=_name_of(each), told=_conditions_text(each))
+            nonempty_fields(kind=each["kind"], name=_name_of(each), conditions=_conditions_text(each))
             for each in self._provisioning_requests(workload)
         ]
         document_part = nonempty_fields(checks=checks, requests=request_parts)

@@ -113,7 +113,7 @@ def _fact_lines(document: Document) -> Iterator[str]:
         message = f": {check['message']}" if check.get("message") else ""
         yield from _labeled_lines("check", f"{check['name']} is {check['state']}{message}")
     for request in document.get("requests") or ():
-        yield from _labeled_lines("request", f"{request['name']}: {request['told']}")
+        yield from _labeled_lines("request", f"{request['name']}: {request['conditions']}")
     for label, text in (document.get("facts") or {}).items():
         yield from _labeled_lines(label, text)
 
