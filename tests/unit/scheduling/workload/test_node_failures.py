@@ -257,6 +257,15 @@ def test_pod_of_an_elastic_job_is_judged_by_the_current_slice() -> None:
     assert stage.get(scheme.POD, "p")["status"]["phase"] == "Failed"
 
 
+def test_late_pod_that_names_its_workload_as_a_slice_fails_on_a_node_that_was_replaced() -> None:
+    stage = stage_with_pod()
+    pod = stage.get(scheme.POD, "p")
+    late = with_metadata(pod, name="late", annotations={**POD_ANNOTATIONS, "kueue.x-k8s.io/workload-slice-name": "wl"})
+    stage.put(node("n3"), with_path(late, ("spec", "nodeSelector"), {HOSTNAME: "n3"}))
+    assert phase(stage) == "Pending"
+    assert stage.get(scheme.POD, "late")["status"]["phase"] == "Failed"
+
+
 def test_failures_during_a_restart_are_noticed() -> None:
     stage = stage_with_pod(nodeName="n2")
     stage.replace_controllers()
