@@ -115,7 +115,17 @@ def _list_and_map_errors(schema: values.Schema, path: str) -> Iterator[FieldErro
     elif map_keys:
         message = f"must be map if {values.MAP_KEYS} is non-empty"
         yield invalid(f"{path}.{values.LIST_TYPE}", list_type or "", message, "")
-    if (map_type := schema.get(values.MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
+    if (map_type := schema.get(values.MAP_TYPE)) is not None:
+        yield from _map_type_errors(map_type, schema_type, path)
+
+
+def _map_type_errors(map_type: Any, schema_type: str, path: str) -> Iterator[FieldError]:
+    message = f"must be object if {values.MAP_TYPE} is specified"
+    if not schema_type:
+        yield required(f"{path}.type", message, "")
+    elif schema_type != "object":
+        yield invalid(f"{path}.type", schema_type, message, "")
+    if map_type not in ("atomic", "granular"):
         yield unsupported(f"{path}.{values.MAP_TYPE}", map_type, ("atomic", "granular"))
 
 

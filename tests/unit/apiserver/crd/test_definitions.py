@@ -34,6 +34,10 @@ NOT_STRUCTURAL: list[tuple[Any, str]] = [
     ({**TEXT, "default": 3}, 'properties[at].default: Invalid value: "integer"'),
     ({"type": "object", "x-kubernetes-embedded-resource": True}, "properties[at].properties: Required value"),
     ({"type": "array", "items": TEXT, "x-kubernetes-list-type": "map"}, "x-kubernetes-list-map-keys: Required value"),
+    (
+        {"type": "array", "items": TEXT, "x-kubernetes-map-type": "atomic"},
+        'properties[at].type: Invalid value: "array": must be object if x-kubernetes-map-type is specified',
+    ),
     ({"type": "object", "additionalProperties": TEXT, "properties": {"a": TEXT}}, "are mutual exclusive"),
 ]
 
