@@ -407,7 +407,7 @@ class JobReconciler:
             return self._start_job(job_pass, workload)
         queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME) or ""
         if workload["spec"].get("queueName", "") != queue_name and not lifecycle.has_quota_reservation(workload):
-            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name))])
+            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name or None))])
         return ReconcileResult([], _admission_check_events(job_pass, workload))
 
     def _start_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:

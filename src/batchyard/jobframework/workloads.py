@@ -375,13 +375,10 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) -> dict[str, Any]:
-    """Return the spec of a job's Workload, with `active` true."""
-    spec: dict[str, Any] = {
-        "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
-        "podSets": list(pod_sets),
-        "priority": priority.value,
-        "active": True,
-    }
+    """Return the spec of a job's Workload, with `active` true; a job without a queue name sets no `queueName`."""
+    spec: dict[str, Any] = {"podSets": list(pod_sets), "priority": priority.value, "active": True}
+    if queue_name := meta.label(job, well_known.QUEUE_NAME):
+        spec = {"queueName": queue_name, **spec}
     if priority.class_ref is not None:
         spec["priorityClassRef"] = priority.class_ref
     seconds_max = execution_seconds_max(job)
