@@ -22,14 +22,14 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     """A part of a description; unknown fields are errors."""
 
 
-class ManagedByField(_Part, kw_only=True):
+class ManagedByField(_Part, frozen=True, kw_only=True):
     """The field that names the controller of a job, and the name of its usual controller."""
 
     path: str
     controller: str
 
 
-class TopologyIndexes(_Part, kw_only=True):
+class TopologyIndexes(_Part, frozen=True, kw_only=True):
     """The labels of pods that tell their index in the pod set, and in a subgroup; CEL for the number of subgroups."""
 
     pod_index_label: str | None = None
@@ -37,7 +37,7 @@ class TopologyIndexes(_Part, kw_only=True):
     sub_group_count: str | None = None
 
 
-class DescribedPodSet(_Part, kw_only=True):
+class DescribedPodSet(_Part, frozen=True, kw_only=True):
     """One pod set, or one for each item if `path` is that of a list. A job without a value at `path` lacks the pod set."""
 
     #: The name, or with `name_expression` CEL that computes it.
@@ -59,14 +59,14 @@ class DescribedPodSet(_Part, kw_only=True):
     topology: TopologyIndexes = TopologyIndexes()
 
 
-class Outcome(_Part, kw_only=True):
+class Outcome(_Part, frozen=True, kw_only=True):
     """CEL: when a job has ended in this way, and the message of its end."""
 
     when: str
     message: str = "''"
 
 
-class JobKindSpec(_Part, kw_only=True):
+class JobKindSpec(_Part, frozen=True, kw_only=True):
     """The description of one kind of job. Expressions without a comment tell whether a statement is true."""
 
     #: The name of the kind in `integrations.frameworks` of Kueue's Configuration.

@@ -31,7 +31,7 @@ class DescribedJobIntegration:
         """Compile the expressions. Raises InvalidJobKind with the field of the first expression that is invalid."""
         self.spec = spec
         self.kind = spec.group_kind
-        self._suspend_path = spec.suspend.split(".")
+        self.suspend_path: Sequence[str] = spec.suspend.split(".")
         environment = new_environment("job", "item")
         self._programs = {
             text: _compile_expression(environment, field, text)
@@ -40,7 +40,7 @@ class DescribedJobIntegration:
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether the field of the description's `suspend` is true."""
-        return _value_at(job, self._suspend_path) is True
+        return workloads.is_set(job, self.suspend_path)
 
     def is_active(self, job: Obj) -> bool:
         """Return whether the job has active pods."""
@@ -82,7 +82,7 @@ class DescribedJobIntegration:
             raise workloads.InvalidPodSetInfo(
                 f"invalid podset infos: expecting {len(places)} podset, got {len(injections)}"
             )
-        started_job: Obj = with_path(job, self._suspend_path, False)
+        started_job: Obj = with_path(job, self.suspend_path, False)
         for place, injection in zip(places, injections, strict=True):
             template = workloads.inject_pod_set_info(self._template_of(job, place), injection)
             started_job = _with_template(started_job, place, template)
@@ -95,7 +95,7 @@ class DescribedJobIntegration:
         """
         if self.is_suspended(job):
             return None
-        stopped_job: Obj = with_path(job, self._suspend_path, True)
+        stopped_job: Obj = with_path(job, self.suspend_path, True)
         places = self._places(job)
         if len(pod_set_infos) == len(places):
             for place, info in zip(places, pod_set_infos, strict=True):
