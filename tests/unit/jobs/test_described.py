@@ -120,8 +120,14 @@ def test_ray_job_with_cluster_selector_is_ignored() -> None:
 
 def description(**fields: Any) -> dict[str, Any]:
     spec = {
-        **{"framework": "example.com/train", "group": "example.com", "version": "v1", "kind": "Train"},
-        **{"resource": "trains", "suspend": "spec.paused", "active": "true", "ready": "true"},
+        "framework": "example.com/train",
+        "group": "example.com",
+        "version": "v1",
+        "kind": "Train",
+        "resource": "trains",
+        "suspend": "spec.paused",
+        "active": "true",
+        "ready": "true",
         "podSets": [{"name": "main", "path": "spec"}],
     }
     return {"metadata": {"name": "trains.example.com"}, "spec": {**spec, **fields}}

@@ -38,7 +38,7 @@ class TopologyIndexes(_Part, frozen=True, kw_only=True):
 
 
 class DescribedPodSet(_Part, frozen=True, kw_only=True):
-    """One pod set, or one for each item if `path` is that of a list. A job without a value at `path` lacks the pod set."""
+    """One pod set, or one for each item of a list at `path`. A job without a value at `path` lacks the pod set."""
 
     #: The name, or with `name_expression` CEL that computes it.
     name: str = ""
