@@ -14,7 +14,7 @@ from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_ser
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import Obj, is_elastic
+from batchyard.api.meta import Obj, group_kind, is_elastic
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
@@ -70,7 +70,7 @@ class AdmissionChain:
         quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
         checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
         checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
-        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), self._check_queue)
+        checks |= dict.fromkeys(self._managed_jobs.kinds, self._check_queue)
         if self._rules.rejects_unknown_on_flavors:
             checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
@@ -94,7 +94,20 @@ class AdmissionChain:
         return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
+        if self._managed_jobs.has_kind_of(obj):
+            return self._prepare_namespaced(self._prepare_described_job, obj, reader)
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
+
+    def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
+        from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+        integration = find_described_kind(group_kind(job))
+        if integration.is_ignored(job):
+            return job
+        queued_job = built_in.queue_job(job, reader.get, self._managed_jobs, integration.suspend_path)
+        if self._ready_timeout_max is not None:
+            check_ready_timeouts(queued_job, None, self._ready_timeout_max)
+        return queued_job
 
     def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:
         limit_ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))

@@ -10,6 +10,7 @@ from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
+from batchyard.api.meta import key_of
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -30,10 +31,10 @@ from batchyard.housekeeping.controllers import (
     ServiceAccounts,
     TtlAfterFinished,
 )
-from batchyard.interfaces.client import ObjectClient
+from batchyard.interfaces.client import EventType, ObjectClient, ObjectReader, WatchEvent
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
-from batchyard.jobframework.workloads import CopiedKeys
+from batchyard.jobframework.workloads import CopiedKeys, GenericJob
 from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
@@ -275,7 +276,24 @@ def _admission_controllers(
             else ()
         ),
         *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
+        *(
+            OnDemandController(kind, (kind,), partial(_create_described_reconciler, job_reconciler, kind, ports.client))
+            for kind in kueue.managed_jobs.kinds
+            if kind not in INTEGRATIONS
+        ),
     )
+
+
+def _create_described_reconciler(
+    create: Callable[[GenericJob], JobReconciler], kind: str, objects: ObjectReader
+) -> JobReconciler:
+    """Create the reconciler of a kind of jobs, which knows the Workloads that are older than its first job."""
+    from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    reconciler = create(find_described_kind(kind))
+    for workload in objects.list(scheme.WORKLOAD):
+        reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
+    return reconciler
 
 
 def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> Sequence[Controller]:

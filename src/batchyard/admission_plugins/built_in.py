@@ -246,7 +246,7 @@ def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: Obj
         return _EMPTY_REVIEW
     labels = _labels_of_namespace(new, objects.get)
     policy, errors = pod_security.namespace_policy(labels), pod_security.label_errors(labels)
-    template = _pod_template(new, _TEMPLATE_PATHS[kind])
+    template = _value_at(new, _TEMPLATE_PATHS[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not errors):
         return _EMPTY_REVIEW
     return _evaluate_modes(template, policy, labels, is_enforced=False)
@@ -331,7 +331,7 @@ def _container_images(pod: meta.Obj, field: str) -> list[tuple[str, str]]:
     return [(container["name"], container.get("image", "")) for container in pod["spec"].get(field) or ()]
 
 
-def _pod_template(obj: meta.Obj, path: Sequence[str]) -> Any:
+def _value_at(obj: meta.Obj, path: Sequence[str]) -> Any:
     value: Any = obj
     for step in path:
         value = (value or {}).get(step)
@@ -351,7 +351,6 @@ def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str,
 
 #: The name of the default LocalQueue and of the default WorkloadPriorityClass.
 _DEFAULT: Final = "default"
-_MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
 #: The number of owners above a job from which Kueue ends the search for a managed one with an error.
 _OWNER_CHAIN_LENGTH_MAX: Final = 10
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
@@ -376,14 +375,14 @@ class ManagedJobs:
     #: `manageJobsWithoutQueueName`: whether a job without a queue name is managed.
     without_queue_name: bool = False
     #: The kinds in `integrations.frameworks` that batchyard supports, as `Kind.group`.
-    kinds: tuple[str, ...] = meta.JOB_KINDS
+    kinds: tuple[str, ...] = tuple(scheme.JOB_FRAMEWORKS.values())
     #: `integrations.externalFrameworks`, as apiVersion and kind: other controllers manage these jobs in queues.
     external_kinds: tuple[tuple[str, str], ...] = ()
     #: The Namespaces in which the WorkloadPriorityClass `default` applies.
     class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
 
     def has_kind_of(self, job: meta.Obj) -> bool:
-        """Return whether the kind of a Job or JobSet is enabled."""
+        """Return whether the kind of a job is enabled."""
         return meta.group_kind(job) in self.kinds
 
     def names(self, job: meta.Obj) -> bool:
@@ -397,7 +396,7 @@ class ManagedJobs:
         return meta.owner_key(owner, "").kind in self.kinds
 
 
-#: Every Job and JobSet with a queue name is managed.
+#: Every job with a queue name is managed.
 ALL_QUEUED_JOBS: Final = ManagedJobs()
 
 
@@ -459,8 +458,13 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
     return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-def queue_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> meta.Obj:
-    """Return a new Job or JobSet with the default queue and priority class, suspended if Kueue manages it.
+def queue_job(
+    job: meta.Obj,
+    find_object: FindObject,
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+    suspend_path: Sequence[str] = ("spec", "suspend"),
+) -> meta.Obj:
+    """Return a new job with the default queue and priority class, suspended at `suspend_path` if Kueue manages it.
 
     The defaults apply if a LocalQueue or WorkloadPriorityClass `default` exists. In a Namespace that Kueue does not
     manage, only the default priority class applies, depending on `class_defaulting`. A job whose controller has an
@@ -474,7 +478,7 @@ def queue_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs 
         job = _with_default_labels(job, find_object, managed_jobs)
     if owner is not None and _has_managed_ancestor(job, find_object, managed_jobs):
         return job
-    return _suspend_managed_job(job, find_object, managed_jobs)
+    return _suspend_managed_job(job, find_object, managed_jobs, suspend_path)
 
 
 def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
@@ -497,19 +501,21 @@ def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: M
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> bool:
     ancestor_search = find_managed_ancestor(job, find_object, managed_jobs)
     if ancestor_search.problem:
-        webhook_name = _MUTATING_WEBHOOKS[job["kind"]]
+        webhook_name = f"m{job['kind'].lower()}.kb.io"
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {ancestor_search.problem}')
     return ancestor_search.managed_key is not None
 
 
-def _suspend_managed_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
-    if job["spec"].get("suspend") or not managed_jobs.names(job):
+def _suspend_managed_job(
+    job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs, suspend_path: Sequence[str]
+) -> meta.Obj:
+    if _value_at(job, suspend_path) or not managed_jobs.names(job):
         return job
     if not meta.label(job, well_known.QUEUE_NAME) and not is_managed_namespace(
         job["metadata"].get("namespace", ""), managed_jobs.namespaces, find_object
     ):
         return job
-    return meta.with_path(job, ("spec", "suspend"), True)
+    return meta.with_path(job, suspend_path, True)
 
 
 def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_object: FindObject) -> meta.Obj:
@@ -523,8 +529,9 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
 
 
-#: The name of the validating webhook for each kind of job.
-VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
+def validating_webhook(job: meta.Obj) -> str:
+    """Return the name of the validating webhook for the kind of a job."""
+    return f"v{job['kind'].lower()}.kb.io"
 
 
 def check_queue_removal(
@@ -539,7 +546,7 @@ def check_queue_removal(
         return
     if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
         path, reason = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
-        webhook_name = VALIDATING_WEBHOOKS[new["kind"]]
+        webhook_name = validating_webhook(new)
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {reason}')
 
 

@@ -60,6 +60,17 @@ INGRESS: Final = "Ingress.networking.k8s.io"
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
+#: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
+#: built-in kinds, then custom kinds.
+JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
+    "batch/job": JOB,
+    "jobset.x-k8s.io/jobset": JOB_SET,
+    **{
+        f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org"
+        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
+    },
+    **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
+}
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
 MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"

@@ -187,6 +187,8 @@ class JobReconciler:
         self._rules = rules
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
+        if integration.kind not in self.kinds:
+            self.kinds = (integration.kind, *self.kinds)
         #: If set, PodsReady is set on Workloads from the pods of their jobs.
         self._pods_ready = pods_ready
         #: Whether Workloads get the timeouts for ready pods from the annotation of their jobs.
@@ -438,7 +440,7 @@ class JobReconciler:
         stop_write = self._integration.stop(job_pass.job, original_infos)
         if stop_write is None:
             return None
-        is_first_write = job_pass.job["spec"].get("suspend") is not True
+        is_first_write = not workloads.is_set(job_pass.job, self._integration.suspend_path)
         return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
 
 
@@ -451,7 +453,7 @@ def _sync_child_job(
     if any(lifecycle.is_admitted(workload) for workload in ancestor_workloads):
         return ReconcileResult()
     event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
-    return ReconcileResult([Update(meta.with_path(job, ("spec", "suspend"), True))], [event])
+    return ReconcileResult([Update(meta.with_path(job, integration.suspend_path, True))], [event])
 
 
 def _set_pods_ready(

@@ -500,6 +500,8 @@ class GenericJob(Protocol):
     """Interface by which the job framework reads, starts and stops jobs of one kind."""
 
     kind: str
+    #: The path of the field that suspends a job.
+    suspend_path: Sequence[str]
 
     def is_suspended(self, job: meta.Obj) -> bool:
         """Return whether a job is suspended and its last stop is complete."""
@@ -527,6 +529,18 @@ class GenericJob(Protocol):
 
     def stop(self, job: meta.Obj, pod_set_infos: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
+
+
+#: The path of the field that suspends Jobs, JobSets and most other kinds of jobs.
+SUSPEND_PATH: Final = ("spec", "suspend")
+
+
+def is_set(job: meta.Obj, path: Sequence[str]) -> bool:
+    """Return whether the field of a job at a path is true."""
+    value: Any = job
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value is True
 
 
 def minimum_parallelism(job: meta.Obj) -> int | None:
