@@ -2,7 +2,8 @@
 
 Every write first reaches the page cache. A flush (fsync) of the file moves its writes to the platter. A power loss
 keeps the platter, and any part of the writes that were not flushed: each sector of each write may be kept or lost. The
-names of files are writes of their folder, which only a flush of the folder makes durable.
+names of files are writes of their folder, which only a flush of the folder makes durable. The file system writes them
+in order, and after an error it keeps them for the next flush or becomes read-only.
 
 A disk is honest if it reports each error and keeps what it confirmed. The effects in `DISHONEST` break that.
 """
@@ -27,7 +28,7 @@ EFFECTS: Final = {
     "write": ("EIO", "ENOSPC", "EROFS", "short", "lost", "misdirected", "torn"),
     "truncate": ("EIO", "EROFS", "lost"),
     "flush": ("EIO kept", "EIO clean", "EIO dropped", "EROFS", "ignored"),
-    "flush folder": ("EIO kept", "EIO dropped"),
+    "flush folder": ("EIO kept", "EROFS"),
     "rename": ("EIO", "ENOSPC", "EROFS"),
     "unlink": ("EIO", "EROFS"),
     ANY_CALL: ("kill", "power loss"),
@@ -224,8 +225,6 @@ class SimulatedDisk:
         effect = self._enter("flush folder")
         changes = [change for change in self._folder_changes if str(PurePath(change.new or change.old).parent) == folder]
         if effect:
-            if effect == "EIO dropped":
-                self._folder_changes = [change for change in self._folder_changes if change not in changes]
             raise OSError(errno.EIO, "Input/output error")
         for change in changes:
             self._folder_changes.remove(change)

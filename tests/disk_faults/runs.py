@@ -154,6 +154,9 @@ class AcknowledgedRevisions:
         for change in changes:
             self._run.acknowledge(change.revision)
 
+    def forget_changes(self, _revision: int) -> None:
+        """Hold no changes."""
+
     def end(self) -> None:
         """Do nothing."""
 
@@ -370,6 +373,8 @@ class StoreRun:
         if not self.disk.is_dishonest:
             raise BrokenRuleError(f"needless refusal: {message}")
         self._end_process()
+        self.disk.begin_step(())
+        self.disk.restart()
         try:
             contents = RevisionJournal(self._path, accept_loss=True).recover()
         except JournalError as error:

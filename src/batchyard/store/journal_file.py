@@ -244,7 +244,9 @@ class JournalContents(NamedTuple):
 def create_journal(path: Path) -> CompactionFloor:
     """Create an empty journal file with a new identity; return its compaction floor, at revision 0."""
     with convert_sqlite_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
+        (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if journal_mode != "wal":  # SQLite reports errors of this statement only in its result
+            raise sqlite3.OperationalError("cannot write a write-ahead log; check the disk and start again")
         connection.executescript(_CREATE_TABLES_SQL)
         connection.execute(f"PRAGMA application_id = {JOURNAL_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {JOURNAL_FORMAT}")
@@ -476,6 +478,8 @@ def damaged_journal_error(path: Path, problem: str, place: str = "") -> JournalE
 
     Without a `place`, it is derived from the page number in SQLite's message.
     """
+    if "offset" in problem:
+        return JournalError(f"{path} is damaged: {problem}; restore a backup")
     if not place:
         page = _PAGE_NUMBER.search(problem)
         place = f"page at offset {(int(page[1]) - 1) * _PAGE_BYTES}" if page else "at an unknown offset"

@@ -91,6 +91,9 @@ class DurableWatch(Protocol):
     def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         """Receive changes that are now durable in the journal."""
 
+    def forget_changes(self, revision: int) -> None:
+        """Stop to hold the changes up to a revision, which the history dropped because their objects are large."""
+
     def end(self) -> None:
         """End the watch, because no further changes follow."""
 
@@ -260,6 +263,8 @@ class GroupCommit:
             revision, transaction_size = self._transaction_sizes.popleft()
             self._history_size -= transaction_size
         self._store.forget_changes(revision)
+        for watch in list(self._watches):
+            watch.forget_changes(revision)
         self._compact_journal(revision)
 
     def _compact_journal(self, floor: int) -> None:

@@ -53,6 +53,10 @@ class RecordingWatch:
             raise KeyError("a defect")
         self.revisions += [change.revision for change in changes]
 
+    def forget_changes(self, revision: int) -> None:
+        """Record the revision."""
+        self.forgotten = revision
+
     def end(self) -> None:
         """Do nothing: there are no more events."""
 
