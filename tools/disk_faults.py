@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import msgspec
+
 from disk_faults.runs import draw_steps, play, shrink
 
 _PROGRESS_SECONDS = 10.0

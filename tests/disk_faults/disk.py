@@ -223,7 +223,9 @@ class SimulatedDisk:
     def flush_folder(self, folder: str) -> None:
         """Flush the names of a folder (fsync of its file descriptor)."""
         effect = self._enter("flush folder")
-        changes = [change for change in self._folder_changes if str(PurePath(change.new or change.old).parent) == folder]
+        changes = [
+            change for change in self._folder_changes if str(PurePath(change.new or change.old).parent) == folder
+        ]
         if effect:
             raise OSError(errno.EIO, "Input/output error")
         for change in changes:
@@ -296,7 +298,9 @@ class SimulatedDisk:
         if dirty.fate == "torn" and dirty.content is not None:
             dirty = DirtyWrite(dirty.offset, dirty.content[: self.random.below(len(dirty.content))])
         if dirty.fate == "misdirected" and dirty.content is not None:
-            file = self.random.one_of([other for _, other in sorted(self._platter_files.items()) if other.platter] or [file])
+            file = self.random.one_of(
+                [other for _, other in sorted(self._platter_files.items()) if other.platter] or [file]
+            )
             sectors = max(1, len(file.platter) // SECTOR_BYTES)
             dirty = DirtyWrite(self.random.below(sectors) * SECTOR_BYTES, dirty.content)
             _apply(file.platter, dirty)

@@ -48,7 +48,7 @@ class SimulatedPath(PosixPath):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         return os.stat_result((S_IFREG | 0o600, 0, 0, 1, 0, 0, len(self.disk.files[str(self)].cache), 0, 0, 0))
 
-    def unlink(self, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as in pathlib
+    def unlink(self, missing_ok: bool = False) -> None:
         """Remove the file."""
         if not missing_ok or str(self) in self.disk.files:
             self.disk.unlink(str(self))

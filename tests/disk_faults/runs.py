@@ -11,13 +11,13 @@ The rules that each run checks:
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.server.platform.group_commit import GroupCommit
-from batchyard.store.journal import REVISION_LEAP, RevisionJournal, SyncMode, back_up, restore_backup
 from batchyard.store import journal_file
+from batchyard.store.journal import REVISION_LEAP, RevisionJournal, SyncMode, back_up, restore_backup
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import RecoveredStore, Store
 from disk_faults.disk import ANY_CALL, CALLS, DISHONEST, EFFECTS, Fault, SimulatedDisk
@@ -37,6 +37,8 @@ _ACTIONS: Final = {
     "backup": 3,
     "setting": 2,
 }
+#: What names the place of the damage: an offset, a whole file, or the header of the file.
+_PLACES: Final = ("offset", "is missing", "without its journal", "is not a batchyard journal", "has journal format")
 _NAMES: Final = "abcdefgh"
 _STARTS_MAX: Final = 4
 #: Exceptions that a user would see as a traceback.
@@ -164,6 +166,8 @@ class AcknowledgedRevisions:
 class StoreRun:
     """A store on a simulated disk, its history, and the last acknowledged revision."""
 
+    sync: ClassVar[SyncMode] = SyncMode.FULL
+
     def __init__(self, seed: object) -> None:
         self.disk = SimulatedDisk(seed, "/data/journal.db-wal")
         self.acknowledged = 0
@@ -222,26 +226,23 @@ class StoreRun:
             return
         if self._journal is None and step.action != "start":
             self._restart()
-        match step.action:
-            case "start":
-                self._restart()
-            case "write" | "large write":
-                self._write(step)
-            case "compact":
-                self._compact(step.size)
-            case "stop":
-                self._stop()
-                self._restart()
-            case "checkpoint":
-                self._checkpoint()
-            case "evict":
-                self.disk.evict_clean_pages()
-            case "bit rot":
-                self.disk.flip_bit()
-            case "backup":
-                self._back_up(step.size)
-            case "setting":
-                self._record_setting(step.size)
+        if step.action == "start":
+            self._restart()
+        elif step.action == "evict":
+            self.disk.evict_clean_pages()
+        elif step.action == "bit rot":
+            self.disk.flip_bit()
+        else:
+            actions = {
+                "write": self._write,
+                "large write": self._write,
+                "compact": self._compact,
+                "checkpoint": self._checkpoint,
+                "stop": self._stop_and_start,
+                "backup": self._back_up,
+                "setting": self._record_setting,
+            }
+            actions[step.action](step)
         self._loop.run_timers()
         if self.disk.halted or self._journal is None or self._commit.failure is not None:
             if self._journal is not None and not self.disk.halted and step.size % 2:
@@ -264,13 +265,13 @@ class StoreRun:
                 self._loop.run()
         self._loop.run()
 
-    def _compact(self, size: int) -> None:
-        floor = self._commit.durable_revision - size % 4
+    def _compact(self, step: Step) -> None:
+        floor = self._commit.durable_revision - step.size % 4
         if floor > self._base[0]:
             self._commit._compact_journal(floor)
             self._loop.run()
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, _step: Step) -> None:
         """Move the log into the file, as SQLite does after 1000 pages."""
         assert self._journal is not None
         try:
@@ -278,23 +279,23 @@ class StoreRun:
         except sqlite3.Error:
             return
 
-    def _record_setting(self, size: int) -> None:
+    def _record_setting(self, step: Step) -> None:
         assert self._journal is not None
         try:
-            self._journal.record_setting("kueue-version", f"0.{17 + size % 4}", "0.19")
+            self._journal.record_setting("kueue-version", f"0.{17 + step.size % 4}", "0.19")
         except JournalError:
             self._stop()
 
-    def _back_up(self, size: int) -> None:
+    def _back_up(self, step: Step) -> None:
         """Back up, and restore the backup elsewhere: it holds what is acknowledged, exactly."""
-        backup = SimulatedPath(f"/backup/{size}-{self._number}.backup")
+        backup = SimulatedPath(f"/backup/{step.size}-{self._number}.backup")
         acknowledged = self.acknowledged
         try:
             revision = back_up(self._path, backup).store.revision
         except JournalError as error:
             self._check_message(str(error), is_damage=False)
             return
-        restored = SimulatedPath(f"/restored-{size}-{self._number}/journal.db")
+        restored = SimulatedPath(f"/restored-{step.size}-{self._number}/journal.db")
         try:
             restore_backup(backup, restored)
             journal = RevisionJournal(restored)
@@ -309,6 +310,10 @@ class StoreRun:
             raise BrokenRuleError(f"the backup ends at revision {revision}, but {acknowledged} was acknowledged")
         if contents.objects != self._objects_at(revision):
             raise BrokenRuleError(f"the restored objects differ from those of revision {revision}")
+
+    def _stop_and_start(self, _step: Step) -> None:
+        self._stop()
+        self._restart()
 
     def _stop(self) -> None:
         """End the program as on a signal: the remaining changes are written first."""
@@ -340,7 +345,7 @@ class StoreRun:
             before = sum(self.disk.effects.values())
             self._flushed_mark = self._read_mark() if self._lost_confirmed_writes else 0
             try:
-                journal = RevisionJournal(self._path, SyncMode.FULL)
+                journal = RevisionJournal(self._path, self.sync)
             except JournalError as error:
                 if self.disk.halted:
                     continue
@@ -431,7 +436,7 @@ class StoreRun:
             raise BrokenRuleError(f"the message names no file: {message}")
         if "; " not in message:
             raise BrokenRuleError(f"the message names no remedy: {message}")
-        if is_damage and not any(word in message for word in ("offset", "is missing", "without its journal")):
+        if is_damage and not any(words in message for words in _PLACES):
             raise BrokenRuleError(f"the message names no offset: {message}")
 
 

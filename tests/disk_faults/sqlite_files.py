@@ -4,6 +4,7 @@ It makes the same calls as SQLite's own one for Unix. In particular, the first f
 folder, and an error of that flush is ignored.
 """
 
+import _sqlite3
 import ctypes
 import errno
 import sqlite3
@@ -12,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, Final
 
-import _sqlite3
-
+from batchyard.base.primitives import collect_garbage
 from disk_faults.disk import SimulatedDisk, SimulatedFile
 
 _POINTER, _INT, _INT64, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
@@ -104,13 +104,12 @@ class SqliteFiles:
         self._disk = disk
         self._open: dict[int, OpenSqliteFile] = {}
         self._memory: dict[str, list[Any]] = {}
-        self._old_memory: list[list[Any]] = []  # connections of ended programs may still refer to it
         self._last_number = 0
 
     def forget_processes(self) -> None:
         """Release the locks and the shared memory of programs that have ended."""
         self._open.clear()
-        self._old_memory += self._memory.values()
+        _retired_memory.extend(self._memory.values())
         self._memory.clear()
 
     # --- the VFS; each returns a result code of SQLite ---
@@ -331,7 +330,7 @@ class SqliteFiles:
         """Unmap; the last connection drops the memory."""
         opened.maps_memory = False
         if not any(other.maps_memory for other in self._open.values() if other.path == opened.path):
-            self._memory.pop(opened.path, None)
+            _retired_memory.append(self._memory.pop(opened.path, []))
         return _OK
 
     def opened_file(self, number: int) -> OpenSqliteFile | None:
@@ -345,6 +344,9 @@ _library.sqlite3_libversion.restype = _TEXT
 _file_methods: Final = _FileMethods()
 _keep: Final[list[Any]] = []
 _current: Final[list[SqliteFiles]] = []
+#: Shared memory of ended programs, to which connections refer until they are collected as garbage.
+_retired_memory: Final[list[list[Any]]] = []
+_RETIRED_MAX: Final = 500
 
 
 def _file_method(name: str) -> Callable[..., int]:
@@ -404,3 +406,6 @@ def sqlite_on(files: SqliteFiles) -> Iterator[None]:
         _library.sqlite3_vfs_unregister(ctypes.byref(_vfs))
         _library.sqlite3_vfs_register(ctypes.c_void_p(usual), 1)
         _library.sqlite3_randomness(0, None)
+        if len(_retired_memory) > _RETIRED_MAX:
+            collect_garbage()
+            _retired_memory.clear()

@@ -16,7 +16,7 @@ one atomic transaction. Its durability depends on `SyncMode`:
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
@@ -201,13 +201,12 @@ class RevisionJournal:
         """
         with journal_file.convert_sqlite_errors(self._path):
             self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
-        with self._transaction():
+        with closing(self._connection), self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
             self._floor = journal_file.write_floor(
                 self._connection,
                 journal_file.floor_covering_all_rows(self._connection, identity, revision + REVISION_LEAP),
             )
-        self._connection.close()
         self._record_acknowledged(revision + REVISION_LEAP)
         return journal_file.read_journal(self._path)
 
@@ -220,20 +219,18 @@ class RevisionJournal:
                 timeout=journal_file.BUSY_TIMEOUT_SECONDS,
                 cached_statements=_STATEMENT_CACHE_SIZE,
             )
+        with ExitStack() as on_failure, journal_file.convert_sqlite_errors(self._path):
+            on_failure.callback(connection.close)
             connection.execute(f"PRAGMA synchronous = {'FULL' if sync is SyncMode.FULL else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             (last_revision,) = connection.execute("SELECT max(revision) FROM revisions").fetchone()
             connection.execute("COMMIT")
-        if (last_revision or 0) > revision:
-            connection.close()
-            raise journal_file.JournalError(
-                f"{self._path}: another process has the journal open; stop that process first"
-            )
-        try:
+            if (last_revision or 0) > revision:
+                raise journal_file.JournalError(
+                    f"{self._path}: another process has the journal open; stop that process first"
+                )
             self._make_durable(revision)
-        except (OSError, journal_file.JournalError):
-            connection.close()
-            raise
+            on_failure.pop_all()
         return connection
 
     def _make_durable(self, revision: int) -> None:

@@ -351,9 +351,9 @@ def _check_file(path: Path, connection: sqlite3.Connection) -> None:
     if check_result != "ok" or not path.stat().st_size:
         raise damaged_journal_error(path, str(check_result))
     if application_id != JOURNAL_APPLICATION_ID:
-        raise JournalError(f"{path} is not a batchyard journal (offset 68); choose another data directory")
+        raise JournalError(f"{path} is not a batchyard journal; choose another data directory")
     if version != JOURNAL_FORMAT:
-        problem = f"{path} has journal format {version}, but this version of batchyard reads format {JOURNAL_FORMAT} (offset 60)"
+        problem = f"{path} has journal format {version}, but this version of batchyard reads format {JOURNAL_FORMAT}"
         raise JournalError(f"{problem}; use the version that wrote it")
 
 
@@ -460,6 +460,8 @@ def convert_disk_errors(path: Path) -> Iterator[None]:
 
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
     """Return the JournalError for an SQLite error other than damage, with the remedy if one is known."""
+    if _sqlite_result_code(error) == sqlite3.SQLITE_ERROR:  # the statements are right, so the schema is damaged
+        return damaged_journal_error(path, str(error))
     problem, remedy = _PROBLEM_AND_REMEDY_BY_CODE.get(_sqlite_result_code(error), (str(error), ""))
     return JournalError(f"{path}: {problem}; {remedy}" if remedy else f"{path}: {problem}")
 
@@ -481,7 +483,7 @@ def damaged_journal_error(path: Path, problem: str, place: str = "") -> JournalE
     if "offset" in problem:
         return JournalError(f"{path} is damaged: {problem}; restore a backup")
     if not place:
-        page = _PAGE_NUMBER.search(problem)
+        page = _PAGE_NUMBER.search(problem.replace("not a database", "not a database: page 1"))
         place = f"page at offset {(int(page[1]) - 1) * _PAGE_BYTES}" if page else "at an unknown offset"
     return JournalError(f"{path} is damaged: {problem} ({place}); restore a backup")
 

@@ -46,6 +46,7 @@ class RecordingWatch:
 
     def __init__(self, *, is_defective: bool = False) -> None:
         self.is_defective = is_defective
+        self.forgotten = 0
         self.revisions: list[int] = []
 
     def process_changes(self, changes: Iterable[WatchEvent]) -> None:
