@@ -36,8 +36,8 @@ from batchyard.store.memory import ExpiredRevision
 # k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 
 
-#: Maximum number of buffered events, in addition to the initial ones.
-WATCH_BACKLOG_MAX: Final = 100_000
+#: Maximum number of buffered events, in addition to the initial ones: as many as the history holds.
+WATCH_BACKLOG_MAX: Final = 20_000
 _EXPIRED_EVENT: Final = (
     "ERROR",
     {
@@ -102,9 +102,20 @@ class WatchStream:
                     self._buffer_change(change)
         self._revision = last_revision
         if len(self._buffered) > self._initial_count + WATCH_BACKLOG_MAX:
-            self._buffered, self.is_over = [_EXPIRED_EVENT], True
+            self._expire()
         if self._buffered:
             self.on_new_data()
+
+    def forget_changes(self, revision: int) -> None:
+        """End the watch with an Expired error if it buffers a change up to a revision that the history dropped.
+
+        Watches whose clients do not read then hold no objects that nothing else holds.
+        """
+        if not self.is_over and len(self._buffered) > self._initial_count:
+            _, oldest_obj = self._buffered[self._initial_count]
+            if int(oldest_obj["metadata"]["resourceVersion"]) <= revision:
+                self._expire()
+                self.on_new_data()
 
     def end(self) -> None:
         """End the watch after the buffered events."""
@@ -132,6 +143,9 @@ class WatchStream:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         self._buffered.append(("BOOKMARK", self._render_bookmark(metadata)))
         self.on_new_data()
+
+    def _expire(self) -> None:
+        self._buffered, self._initial_count, self.is_over = [_EXPIRED_EVENT], 0, True
 
     def _buffer_change(self, change: WatchEvent) -> None:
         matched_before = change.old is not None and self._selection.accepts(change.old)
