@@ -98,7 +98,7 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
         return f"{self.kind}.{self.group}"
 
 
-class InvalidJobKind(ValueError):  # noqa: N818 - named like the reasons of Kubernetes
+class InvalidJobKind(Exception):  # noqa: N818 - named like the reasons of Kubernetes
     """Raised if a description of a kind of job is invalid."""
 
     def __init__(self, path: str, message: str) -> None:

@@ -173,7 +173,7 @@ def _compile_expression(environment: Any, field: str, text: str) -> Any:
     description.check_expression_length(field, text)
     try:
         return environment.compile(text)
-    except Exception as error:
+    except RuntimeError as error:  # the only exception of the library
         raise InvalidJobKind(field, f"invalid CEL expression: {error}") from error
 
 
