@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
+from batchyard.api.views.queued_pods import has_queued_pods, is_in_queue
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -30,7 +31,7 @@ from batchyard.housekeeping.controllers import (
     ServiceAccounts,
     TtlAfterFinished,
 )
-from batchyard.interfaces.client import ObjectClient
+from batchyard.interfaces.client import ObjectClient, WatchEvent
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import CopiedKeys
@@ -177,6 +178,7 @@ def _group_controllers(
     return (
         (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
+        (controller_groups.PODS, _pod_controllers(settings)),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, _app_controllers()),
@@ -201,6 +203,36 @@ def _group_controllers(
             ),
         ),
     )
+
+
+def _pod_controllers(settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller of pods in queues, whose modules are imported when the first such pod exists."""
+    if scheme.POD not in settings.kueue.managed_jobs.kinds:
+        return ()
+    first_kinds = (scheme.POD, scheme.WORKLOAD)
+    return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), _has_queued_pods),)
+
+
+def _has_queued_pods(event: WatchEvent) -> bool:
+    return is_in_queue(event.obj) if event.key.kind == scheme.POD else has_queued_pods(event.obj)
+
+
+def _create_pod_reconciler(settings: PlatformSettings) -> Controller:
+    from batchyard.jobs.pod.controller import PodReconciler  # noqa: PLC0415 - few simulations have pods in queues
+
+    return PodReconciler(**_job_options(settings), batch_period=settings.requeue_batch_period)
+
+
+def _job_options(settings: PlatformSettings) -> dict[str, Any]:
+    """Return the arguments that the reconcilers of all kinds of jobs have in common."""
+    kueue = settings.kueue
+    return {
+        "copied_keys": CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
+        "pods_ready": kueue.pods_ready,
+        "managed_jobs": kueue.managed_jobs,
+        "rules": kueue.policy.rules,
+        "retention": kueue.retention,
+    }
 
 
 def _app_controllers() -> Sequence[Controller]:
@@ -253,14 +285,7 @@ def _admission_controllers(
     )
     if settings.with_topology:
         index.snapshot.topology.enable(kueue.topology_gates)
-    job_reconciler = partial(
-        JobReconciler,
-        copied_keys=CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
-        pods_ready=pods_ready_settings,
-        managed_jobs=kueue.managed_jobs,
-        rules=kueue.policy.rules,
-        retention=kueue.retention,
-    )
+    job_reconciler = partial(JobReconciler, **_job_options(settings))
     after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read

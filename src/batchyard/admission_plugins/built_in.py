@@ -376,14 +376,14 @@ class ManagedJobs:
     #: `manageJobsWithoutQueueName`: whether a job without a queue name is managed.
     without_queue_name: bool = False
     #: The kinds in `integrations.frameworks` that batchyard supports, as `Kind.group`.
-    kinds: tuple[str, ...] = meta.JOB_KINDS
+    kinds: tuple[str, ...] = (*meta.JOB_KINDS, scheme.POD)
     #: `integrations.externalFrameworks`, as apiVersion and kind: other controllers manage these jobs in queues.
     external_kinds: tuple[tuple[str, str], ...] = ()
     #: The Namespaces in which the WorkloadPriorityClass `default` applies.
     class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
 
     def has_kind_of(self, job: meta.Obj) -> bool:
-        """Return whether the kind of a Job or JobSet is enabled."""
+        """Return whether the kind of a Job, JobSet or pod is enabled."""
         return meta.group_kind(job) in self.kinds
 
     def names(self, job: meta.Obj) -> bool:
@@ -391,10 +391,10 @@ class ManagedJobs:
         return self.without_queue_name or bool(meta.label(job, well_known.QUEUE_NAME))
 
     def has_kind_of_owner(self, owner: Mapping[str, Any]) -> bool:
-        """Return whether the kind in an owner reference is enabled, or managed by another controller."""
+        """Return whether the kind in an owner reference is enabled, or managed by another controller; not for pods."""
         if (owner["apiVersion"], owner["kind"]) in self.external_kinds:
             return True
-        return meta.owner_key(owner, "").kind in self.kinds
+        return owner["kind"] != "Pod" and meta.owner_key(owner, "").kind in self.kinds
 
 
 #: Every Job and JobSet with a queue name is managed.
@@ -471,13 +471,14 @@ def queue_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs 
         return job
     owner = meta.controller_of(job)
     if owner is None or not managed_jobs.has_kind_of_owner(owner):
-        job = _with_default_labels(job, find_object, managed_jobs)
+        job = with_default_labels(job, find_object, managed_jobs)
     if owner is not None and _has_managed_ancestor(job, find_object, managed_jobs):
         return job
     return _suspend_managed_job(job, find_object, managed_jobs)
 
 
-def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+def with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+    """Return a job with the default queue and the default priority class, if they exist and the job names none."""
     namespace = job["metadata"].get("namespace", "")
     queued_job = _set_default_label(
         job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object
@@ -524,7 +525,7 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
 
 
 #: The name of the validating webhook for each kind of job.
-VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
+VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io", "Pod": "vpod.kb.io"}
 
 
 def check_queue_removal(

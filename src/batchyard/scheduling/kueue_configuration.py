@@ -61,7 +61,11 @@ _DECISION_FIELDS: Final = (
 )
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
 #: The supported job frameworks, with their kinds.
-_SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
+_SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {
+    "batch/job": scheme.JOB,
+    "jobset.x-k8s.io/jobset": scheme.JOB_SET,
+    "pod": scheme.POD,
+}
 #: Labels of Workloads that only Kueue's controllers set. Source: nonInheritableLabels in jobframework/utils.go.
 _UNCOPIED_LABELS: Final = frozenset(
     {"kueue.x-k8s.io/concurrent-admission-parent", "kueue.x-k8s.io/job-uid", "kueue.x-k8s.io/multikueue-origin"}
