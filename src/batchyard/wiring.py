@@ -285,7 +285,7 @@ def _admission_controllers(
     )
     if settings.with_topology:
         index.snapshot.topology.enable(kueue.topology_gates)
-    job_reconciler = partial(JobReconciler, **_job_options(settings))
+    options = _job_options(settings)
     after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read
@@ -299,7 +299,7 @@ def _admission_controllers(
             if settings.with_topology
             else ()
         ),
-        *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
+        *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
     )
 
 

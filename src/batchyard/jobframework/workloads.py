@@ -519,7 +519,9 @@ class JobCompletion(NamedTuple):
 class GenericJob(Protocol):
     """Interface by which the job framework reads, starts and stops jobs of one kind."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """The kind of the jobs, as `Kind.group`."""
 
     def is_suspended(self, job: meta.Obj) -> bool:
         """Return whether a job is suspended and its last stop is complete."""

@@ -11,7 +11,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods, queued_pods
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import Write
 from batchyard.jobframework import workloads
 from batchyard.jobframework.workloads import JobCompletion, PodSetInfo
@@ -58,11 +58,11 @@ class PodJob(NamedTuple):
         """Whether this is a group that never finishes."""
         return bool(self.group) and queued_pods.is_serving(self.first)
 
-    def is_suspended(self, _job: Obj) -> bool:
+    def is_suspended(self, job: Obj) -> bool:
         """Return whether any pod waits for its admission or has ended."""
         return any(map(queued_pods.is_suspended_pod, self.pods))
 
-    def is_active(self, _job: Obj) -> bool:
+    def is_active(self, job: Obj) -> bool:
         """Return whether a pod of the group runs; a single pod is never active."""
         return bool(self.group) and any(self._holds_quota(pod) for pod in self.pods)
 
@@ -77,7 +77,7 @@ class PodJob(NamedTuple):
         stuck_time = _stuck_time(pod)
         return stuck_time is None or self.now <= stuck_time
 
-    def pods_ready(self, _job: Obj) -> bool:
+    def pods_ready(self, job: Obj) -> bool:
         """Return whether all pods are ready; a group must also be complete."""
         total = self.total_count if self.group else 1
         return total is not None and len(self.pods) >= total and all(map(self._is_ready, self.pods))
@@ -85,7 +85,7 @@ class PodJob(NamedTuple):
     def _is_ready(self, pod: Obj) -> bool:
         return meta.is_true(pod, pods.READY) or (self.counts_succeeded and pods.phase(pod) == pods.SUCCEEDED)
 
-    def completion(self, _job: Obj) -> JobCompletion | None:
+    def completion(self, job: Obj) -> JobCompletion | None:
         """Return how the pod ended, or that the group ended: all pods succeeded, or none is left to retry."""
         if not self.group:
             return _pod_completion(self.first) if pods.is_terminal(self.first) else None
@@ -100,7 +100,7 @@ class PodJob(NamedTuple):
         """Return a pod, which is its own template."""
         return (job,)
 
-    def pod_sets(self, _job: Obj) -> list[dict[str, Any]]:
+    def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the Workload: one for a single pod, and one for each role of a group."""
         if not self.group:
             return [_pod_set(self.first, POD_SET, 1)]
@@ -110,7 +110,7 @@ class PodJob(NamedTuple):
             return [] if runnable is None else [_pod_set(runnable, queued_pods.role_of(runnable), total)]
         return role_pod_sets(self.pods)
 
-    def reclaimable_pods(self, _job: Obj) -> list[dict[str, Any]]:
+    def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return how many pods of each role of a group have succeeded; none of a group that serves."""
         if not self.group or self.is_serving:
             return []
@@ -121,14 +121,14 @@ class PodJob(NamedTuple):
                 counts[role] = counts.get(role, 0) + 1
         return [{"name": role, "count": count} for role, count in counts.items()]
 
-    def started_job(self, _job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
+    def started_job(self, job: Obj, injections: Sequence[PodSetInfo]) -> Obj:
         """Return the single pod without its gates, with the fields of its assignment."""
         if len(injections) != 1:
             message = f"expecting 1 pod set got {len(injections)}"
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: {message}")
         return ungated_pod(self.first, injections[0])
 
-    def stop(self, _job: Obj, _infos: Sequence[PodSetInfo]) -> Write | None:
+    def stop(self, job: Obj, pod_set_infos: Sequence[PodSetInfo]) -> Write | None:
         """Return None: pods are deleted, not suspended."""
         return None
 
@@ -143,7 +143,8 @@ def _stuck_time(pod: Obj) -> Instant | None:
     deletion_time, grace_seconds = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
     if deletion_time is None or grace_seconds is None or pods.phase(pod) != pods.RUNNING:
         return None
-    return parse_time(deletion_time) + grace_seconds * SECOND
+    grace_period: Duration = grace_seconds * SECOND
+    return parse_time(deletion_time) + grace_period
 
 
 def is_runnable_or_succeeded(pod: Obj) -> bool:

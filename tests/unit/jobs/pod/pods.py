@@ -54,7 +54,7 @@ class PodStage(Stage):
         """Admit the only Workload, with these counts for its pod sets or else their own."""
         workload = self.only_workload()
         counts = counts or {each["name"]: each["count"] for each in workload["spec"]["podSets"]}
-        self.put(lifecycle.reserve_quota(workload, make.admission(**counts), self.kernel.now(), admitted=True))
+        self.put(lifecycle.reserve_quota(workload, make.admission("cq", **counts), self.kernel.now(), admitted=True))
 
     def evict(self, reason: str = "Preempted", message: str = "Preempted to accommodate a workload") -> None:
         """Evict the only Workload."""

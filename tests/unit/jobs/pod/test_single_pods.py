@@ -137,7 +137,8 @@ def test_pod_without_admission_is_deleted_if_it_loses_its_gate() -> None:
 
 
 def condition_state_reason(obj: Obj) -> str:
-    return next(each["reason"] for each in obj["status"]["conditions"] if each["type"] == "TerminationTarget")
+    conditions = obj["status"]["conditions"]
+    return str(next(each["reason"] for each in conditions if each["type"] == "TerminationTarget"))
 
 
 @pytest.mark.parametrize(("phase", "reason"), [("Succeeded", "Succeeded"), ("Failed", "Failed")])
