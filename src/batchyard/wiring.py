@@ -206,8 +206,12 @@ def _group_controllers(
 
 
 def _pod_controllers(settings: PlatformSettings) -> Sequence[Controller]:
-    """Return the controller of pods in queues, whose modules are imported when the first such pod exists."""
-    if scheme.POD not in settings.kueue.managed_jobs.kinds:
+    """Return the controller of pods in queues, whose modules are imported when the first such pod exists.
+
+    It runs only together with the controllers that admit Workloads.
+    """
+    is_enabled = scheme.POD in settings.kueue.managed_jobs.kinds
+    if not is_enabled or controller_groups.ADMISSION not in settings.controllers:
         return ()
     first_kinds = (scheme.POD, scheme.WORKLOAD)
     return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), _has_queued_pods),)

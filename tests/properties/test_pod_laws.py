@@ -59,14 +59,7 @@ def pod_group(rng: RandomChoices, number: int) -> list[dict[str, Any]]:
     labels = {well_known.POD_GROUP_NAME: name, well_known.QUEUE_NAME: f"lq{rng.draw_integer(0, 1)}"}
     cpus = [1, rng.draw_integer(1, 2)]
     return [
-        pod(
-            rng,
-            f"{name}-{i}",
-            at + rng.draw_integer(0, 200),
-            rng.choose(cpus),
-            labels=labels,
-            annotations=annotations,
-        )
+        pod(rng, f"{name}-{i}", at + rng.draw_integer(0, 200), rng.choose(cpus), labels=labels, annotations=annotations)
         for i in range(created)
     ]
 

@@ -255,7 +255,7 @@ class PodReconciler(JobReconciler):
                 continue
             reason_and_message = (reason, message)
             marked = pods.with_condition(pod, group.TERMINATION_TARGET, True, reason_and_message, job_pass.now)
-            outcome.add(UpdateStatus(meta.with_metadata(marked, resourceVersion=None)), ())
+            outcome.add(UpdateStatus(marked), ())
             deletion = Delete(meta.key_of(pod), uid=pod["metadata"].get("uid"))
             outcome.add(deletion, [_pod_event(pod, "Stopped", message)])
         if not outcome.writes and is_deletion and job.group:

@@ -48,9 +48,7 @@ class PodGroupsStartWhole(Invariant):
         owners = [
             client.get(Key(scheme.POD, namespace, owner["name"])) for owner in workload["metadata"]["ownerReferences"]
         ]
-        return [
-            pod for pod in owners if pod is not None and not pods.is_terminating(pod) and not pods.is_terminal(pod)
-        ]
+        return [pod for pod in owners if pod is not None and not pods.is_terminating(pod) and not pods.is_terminal(pod)]
 
 
 class PodFinalizersEnd(Invariant):
