@@ -19,7 +19,7 @@ _KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
 _COUNT_PATH: Final = f"metadata.annotations[{well_known.POD_GROUP_COUNT}]"
 #: The size of slices is not limited, because a group may have any number of pods.
 _INT32_MAX: Final = 2**31 - 1
-_RECREATE_REMEDY: Final = "delete the pod and create it anew"
+_RECREATE_REMEDY: Final = "delete the pod and create it again"
 
 
 def pod_errors(pod: Obj) -> Iterator[FieldError]:
