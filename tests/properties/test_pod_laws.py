@@ -49,13 +49,12 @@ def pod_group(rng: RandomChoices, number: int) -> list[dict[str, Any]]:
     size, name, at = rng.draw_integer(1, 4), f"g{number}", rng.draw_integer(0, UNTIL // 2)
     created = max(1, size + rng.draw_integer(-1, 2))
     annotations = {well_known.POD_GROUP_COUNT: str(size)}
-    for key, value in (
-        (well_known.POD_GROUP_FAST_ADMISSION, "true"),
-        (well_known.RETRIABLE_IN_GROUP, "false"),
-        (well_known.POD_GROUP_SERVING, "true"),
-    ):
-        if rng.draw_bool(20):
-            annotations[key] = value
+    switches = {
+        well_known.POD_GROUP_FAST_ADMISSION: "true",
+        well_known.RETRIABLE_IN_GROUP: "false",
+        well_known.POD_GROUP_SERVING: "true",
+    }
+    annotations |= {key: value for key, value in switches.items() if rng.draw_bool(20)}
     labels = {well_known.POD_GROUP_NAME: name, well_known.QUEUE_NAME: f"lq{rng.draw_integer(0, 1)}"}
     cpus = [1, rng.draw_integer(1, 2)]
     return [

@@ -60,9 +60,7 @@ RECLAIMABLE_PODS_MANAGER: Final = "kueue-reclaimable-pods"
 PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
 POD_MANAGER: Final = "kueue-pod-controller"
 #: The field managers above, which both Kueue and this client use.
-SHARED_MANAGERS: Final = frozenset(
-    {ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER, POD_MANAGER}
-)
+SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER, POD_MANAGER})
 #: The managers of conditions that are applied alone.
 _MANAGER_BY_CONDITION: Final = {"PodsReady": PODS_READY_MANAGER, "WaitingForReplacementPods": POD_MANAGER}
 _RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"

@@ -35,6 +35,7 @@ from batchyard.scheduling.workload.retention import RetentionPolicy, job_deletio
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
 
+_NO_MATCH_MESSAGE: Final = "No matching Workload; restoring pod templates according to existent Workload"
 _PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
@@ -210,9 +211,8 @@ class JobReconciler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
-        if event.key.kind == scheme.POD:
-            return self._relations.observe_pod(event)
-        return self._relations.observe(event)
+        observe = self._relations.observe_pod if event.key.kind == scheme.POD else self._relations.observe
+        return observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the writes of the first action that a job or its Workloads need now, such as creating the Workload."""
@@ -222,9 +222,8 @@ class JobReconciler:
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
                 return _release_orphans(job_workloads)
             if job is not None and self._rules.is_current:
-                return self._release_deleted(
-                    JobPass(key, job, self._integration, [], False, reader, now), job_workloads
-                )
+                job_pass = JobPass(key, job, self._integration, [], False, reader, now)
+                return self._release_deleted(job_pass, job_workloads)
             return delete_workloads(job_workloads)
         if not built_in.is_managed_namespace(key.namespace, self._managed_jobs.namespaces, reader.get):
             return ReconcileResult()
@@ -304,8 +303,7 @@ class JobReconciler:
         if job_pass.suspended or job_pass.integration.completion(job_pass.job) is not None:
             return None
         if len(old_workloads) == 1:
-            message = "No matching Workload; restoring pod templates according to existent Workload"
-            return self._stop_job(job_pass, old_workloads[0], message)
+            return self._stop_job(job_pass, old_workloads[0], _NO_MATCH_MESSAGE)
         return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
     def _replace_unmatched(self, job_pass: JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
@@ -397,30 +395,23 @@ class JobReconciler:
 
         Return None if the Workload is not evicted.
         """
-        if not lifecycle.is_evicted(workload):
+        condition = meta.find_condition(workload, lifecycle.EVICTED)
+        if condition is None or condition["status"] != "True":
             return None
-        evicted_condition = meta.find_condition(workload, lifecycle.EVICTED)
-        assert evicted_condition is not None
-        stop_result = self._stop_job(job_pass, workload, evicted_condition["message"])
+        stop_result = self._stop_job(job_pass, workload, condition["message"])
         if stop_result is not None:
             return stop_result
         if not lifecycle.has_quota_reservation(workload) or job_pass.integration.is_active(job_pass.job):
             return _delete_after_deactivation(job_pass, workload, self._after_deactivated)
-        may_requeue = job_pass.integration.kind != scheme.POD or not self._rules.keeps_pod_assignments
-        may_requeue = may_requeue or meta.controller_of(workload) is None
-        released_workload = evictions.release_after_eviction(workload, job_pass.now, may_requeue=may_requeue)
-        return ReconcileResult([UpdateStatus(released_workload)])
+        return _release_quota(job_pass, workload, self._rules)
 
     def _start_or_stop_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult:
         is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
             # The pods of a waiting slice have scheduling gates, so the job need not stop.
             is_kept = is_admitted or (self._elastic_jobs and meta.is_elastic(job_pass.job))
-            return (
-                ReconcileResult()
-                if is_kept
-                else self._stop_job(job_pass, workload, "Not admitted by cluster queue") or ReconcileResult()
-            )
+            stop_result = None if is_kept else self._stop_job(job_pass, workload, "Not admitted by cluster queue")
+            return stop_result or ReconcileResult()
         if is_admitted:
             return self._start_job(job_pass, workload)
         queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME) or ""
@@ -429,12 +420,8 @@ class JobReconciler:
         return ReconcileResult([], _admission_check_events(job_pass, workload))
 
     def _start_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult:
-        def find_flavor(name: str) -> meta.Obj | None:
-            return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
-
         try:
-            gates_pods = self._rules.gates_topology_pods
-            injections = admitted_injections(workload, find_flavor, gates_topology_pods=gates_pods)
+            injections = _injections_of(job_pass, workload, self._rules)
             if injections is None:
                 self._relations.record_missing_flavor(job_pass.key)
                 return ReconcileResult()
@@ -461,6 +448,21 @@ class JobReconciler:
             return None
         is_first_write = job_pass.job["spec"].get("suspend") is not True
         return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
+
+
+def _injections_of(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) -> list[PodSetInfo] | None:
+    def find_flavor(name: str) -> meta.Obj | None:
+        return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
+
+    return admitted_injections(workload, find_flavor, gates_topology_pods=rules.gates_topology_pods)
+
+
+def _release_quota(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) -> ReconcileResult:
+    """Return the write that releases the quota of an evicted Workload; that of a single pod is not queued again."""
+    is_single_pod = job_pass.integration.kind == scheme.POD and meta.controller_of(workload) is not None
+    may_requeue = not (is_single_pod and rules.keeps_pod_assignments)
+    released_workload = evictions.release_after_eviction(workload, job_pass.now, may_requeue=may_requeue)
+    return ReconcileResult([UpdateStatus(released_workload)])
 
 
 def _sync_child_job(

@@ -166,7 +166,7 @@ class PodReconciler(JobReconciler):
             return delete_workloads(owned_workloads)
         if queued_pods.group_name(pod) or not (queued_pods.is_in_queue(pod) or owned_workloads):
             return ReconcileResult()
-        job_pass = self._pass_of(key, [pod], "", reader, now)
+        job_pass = _new_pass([pod], "", reader, now, self._rules)
         if pods.is_terminating(pod):
             return self._release_terminating(job_pass, owned_workloads)
         if not self._is_managed(pod, reader):
@@ -193,11 +193,6 @@ class PodReconciler(JobReconciler):
             and self._managed_jobs.names(pod)
             and built_in.find_managed_ancestor(pod, reader.get, self._managed_jobs).managed_key is None
         )
-
-    def _pass_of(self, key: Key, members: Sequence[Obj], name: str, reader: Reader, now: Instant) -> JobPass:
-        job = PodJob(members, name, now, self._rules.is_current, self._rules.releases_pods_fast)
-        first_key = meta.key_of(job.first)
-        return JobPass(first_key, job.first, job, job.pod_sets(job.first), job.is_suspended(job.first), reader, now)
 
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
         templates = [pod_set["template"] for pod_set in job_pass.pod_sets]
@@ -273,7 +268,7 @@ class PodReconciler(JobReconciler):
         if not members:
             is_own = workload is not None and queued_pods.is_group_workload(workload)
             return release_workload_finalizer(workload) if workload is not None and is_own else ReconcileResult()
-        job_pass = self._pass_of(key, members, key.name, reader, now)
+        job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not self._is_managed(job_pass.job, reader):
             return ReconcileResult()
         if workloads.prebuilt_key(job_pass.job) is not None:
@@ -327,10 +322,7 @@ class PodReconciler(JobReconciler):
             stop_result = self._stop_job(job_pass, workload, message)
             if stop_result is not None:
                 return stop_result
-        return delete_unmatched(job_pass, [workload]) or self._sync_deleted_group(job_pass, workload)
-
-    def _sync_deleted_group(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
-        return self._sync_job(job_pass, workload) if pods.is_terminating(workload) else ReconcileResult()
+        return delete_unmatched(job_pass, [workload]) or self._sync_job(job_pass, workload)
 
     def _manage_prebuilt_group(self, job_pass: JobPass, workload: Obj | None) -> ReconcileResult:
         job = _job_of(job_pass)
@@ -374,32 +366,44 @@ class PodReconciler(JobReconciler):
     def _write_group(self, job_pass: JobPass, unmatched: Obj | None) -> ReconcileResult:
         job = _job_of(job_pass)
         pod_sets = job.pod_sets(job_pass.job)
-        values = [
-            group.shared_values(job.pods, field, keys)
-            for field, keys in (("labels", self._copied_keys.labels), ("annotations", self._copied_keys.annotations))
-        ]
-        problem = ""
-        if len(pod_sets) > group.ROLES_MAX:
-            problem = f"pod group can't include more than {group.ROLES_MAX} roles"
-        elif None in values:
-            field_text = "label" if values[0] is None else "annotation"
-            problem = f"constructing workload: pods have different {field_text} values"
+        keys = self._copied_keys
+        labels = group.shared_values(job.pods, "labels", keys.labels)
+        annotations = group.shared_values(job.pods, "annotations", keys.annotations)
+        problem = _compose_problem(pod_sets, labels, annotations)
         if problem or not pod_sets:
             return ReconcileResult([], [job_pass.event("ErrWorkloadCompose", problem, kind="Warning")] * bool(problem))
         if unmatched is not None:
-            return self._update_group(job_pass._replace(pod_sets=pod_sets), unmatched)
-        labels, annotations = values
+            job_pass = job_pass._replace(pod_sets=pod_sets)
+            return _update_group(job_pass, unmatched, self._priority_of(job_pass))
         complete = partial(_with_group_metadata, job=job, labels=labels or {}, annotations=annotations or {})
         return self._write_new_workload(job_pass._replace(pod_sets=pod_sets), pod_sets, complete)
 
-    def _update_group(self, job_pass: JobPass, unmatched: Obj) -> ReconcileResult:
-        priority = self._priority_of(job_pass)
-        if isinstance(priority, adjustments.MissingPriorityClass):
-            return report_missing_class(job_pass, priority)
-        spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
-        spec["active"] = lifecycle.is_active(unmatched)
-        message = f"Updated not matching Workload for suspended job: {meta.key_of(unmatched)}"
-        return ReconcileResult([Update({**unmatched, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
+
+def _new_pass(members: Sequence[Obj], name: str, reader: Reader, now: Instant, rules: DecisionRules) -> JobPass:
+    job = PodJob(members, name, now, rules.is_current, rules.releases_pods_fast)
+    first_key = meta.key_of(job.first)
+    return JobPass(first_key, job.first, job, job.pod_sets(job.first), job.is_suspended(job.first), reader, now)
+
+
+def _compose_problem(
+    pod_sets: Sequence[Mapping[str, Any]], labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None
+) -> str:
+    if len(pod_sets) > group.ROLES_MAX:
+        return f"pod group can't include more than {group.ROLES_MAX} roles"
+    if labels is None or annotations is None:
+        return f"constructing workload: pods have different {'label' if labels is None else 'annotation'} values"
+    return ""
+
+
+def _update_group(
+    job_pass: JobPass, unmatched: Obj, priority: adjustments.WorkloadPriority | adjustments.MissingPriorityClass
+) -> ReconcileResult:
+    if isinstance(priority, adjustments.MissingPriorityClass):
+        return report_missing_class(job_pass, priority)
+    spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
+    spec["active"] = lifecycle.is_active(unmatched)
+    message = f"Updated not matching Workload for suspended job: {meta.key_of(unmatched)}"
+    return ReconcileResult([Update({**unmatched, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
 
 
 def _job_of(job_pass: JobPass) -> PodJob:

@@ -26,7 +26,7 @@ def pod(name: str = "pod", cpu: str = "1", *, queue: str | None = "lq", **fields
 
 def queued(name: str = "pod", cpu: str = "1", **fields: Any) -> Obj:
     """A pod as the webhook completes it."""
-    return queue_pod(pod(name, cpu, **fields), lambda key: None, ALL_QUEUED_JOBS)
+    return queue_pod(pod(name, cpu, **fields), lambda _: None, ALL_QUEUED_JOBS)
 
 
 def member(name: str, count: int = 2, cpu: str = "1", **fields: Any) -> Obj:
