@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import re
 import time
+from functools import partial
 from typing import Any, Final
 
 import uvloop
@@ -111,12 +112,16 @@ async def _pause(seconds: float) -> None:
     await done
 
 
+def _return_watch(watch: WatchConnection) -> WatchConnection:
+    return watch
+
+
 async def _open_watches(platform: BenchmarkPlatform, count: int, *, is_slow: bool) -> list[WatchConnection]:
     host, _, port = platform.client.host.rpartition(":")
     watches = []
     for number in range(count):
         watch = WatchConnection(platform.client.host, is_slow=is_slow, is_sample=number == 0)
-        await asyncio.get_running_loop().create_connection(lambda made=watch: made, host, int(port))
+        await asyncio.get_running_loop().create_connection(partial(_return_watch, watch), host, int(port))
         watches.append(watch)
     return watches
 

@@ -23,6 +23,7 @@ from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
+from batchyard.jobs.pod.admission import queue_pod
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
@@ -38,6 +39,7 @@ class AdmissionChain:
         self._with_nodes = with_nodes
         self._with_api = with_api
         self._managed_jobs = kueue.managed_jobs
+        self._gates_topology = with_nodes and kueue.is_topology_aware
         self._ready_timeout_max = kueue.timeout_on_workload_max
         self._quotas = QuotaAdmission()
 
@@ -68,9 +70,9 @@ class AdmissionChain:
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
         quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
-        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
+        checks: dict[str, UpdateCheck] = dict.fromkeys(self._managed_jobs.kinds, self._check_queue)
         checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
-        checks |= dict.fromkeys(self._managed_jobs.kinds, self._check_queue)
+        checks[scheme.POD] = self._check_pod
         if self._rules.rejects_unknown_on_flavors:
             checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
@@ -80,6 +82,8 @@ class AdmissionChain:
 
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
         built_in.check_pod_change(new, old, reader.get)
+        if new["metadata"].get("labels") != old["metadata"].get("labels"):
+            built_in.check_queue_removal(new, old, reader.get, self._managed_jobs)
         self._quotas.check_update(new, old, reader)
 
     def _check_queue(self, new: Obj, old: Obj, reader: Reader) -> None:
@@ -122,6 +126,7 @@ class AdmissionChain:
         new_pod = (
             with_queued_request_nodes(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
         )
+        new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:

@@ -8,6 +8,7 @@ from batchyard.api import scheme
 ADMISSION: Final = "admission"
 PROVISIONING: Final = "provisioning"
 JOBSET: Final = "jobset"
+PODS: Final = "pods"
 HOTSWAP: Final = "hotswap"
 JOBS: Final = "jobs"
 APPS: Final = "apps"
@@ -24,11 +25,11 @@ COSTS: Final = "costs"
 
 #: All groups; docs/how-to/operator.md describes them.
 GROUPS: Final = (
-    *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, APPS, PLACEMENT, NODES, AUTOSCALER),
+    *(ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP, JOBS, APPS, PLACEMENT, NODES, AUTOSCALER),
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
 #: The groups that an operator runs by default: Kubernetes has no such controllers.
-KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
+KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP)
 #: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines, nor
 #: those of which a Kubernetes cluster always has its own.
 REMOTE_GROUPS: Final = tuple(
@@ -48,6 +49,10 @@ _KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
     PROVISIONING: (
         *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *_CAPACITY_KINDS,
+    ),
+    PODS: (
+        *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS),
+        *(scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.POD),
     ),
     JOBSET: (scheme.JOB_SET, scheme.JOB, scheme.SERVICE, scheme.POD, scheme.NODE),
     HOTSWAP: (scheme.NODE, scheme.POD),
@@ -100,6 +105,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         scheme.PROVISIONING_REQUEST: (*_CREATE_DELETE, FINALIZERS),
         scheme.POD_TEMPLATE: (CREATE, PATCH, DELETE),
     },
+    PODS: {scheme.POD: (PATCH, STATUS, DELETE, FINALIZERS), scheme.WORKLOAD: _ALL_VERBS},
     JOBSET: {
         scheme.JOB_SET: (STATUS, DELETE, FINALIZERS),
         scheme.JOB: _ALL_VERBS,
@@ -130,7 +136,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 }
 
 #: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect both.
-UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET)
+UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET)
 
 
 def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """Creates all controllers and connects them to the client, clock and other ports of a live platform or a simulation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
@@ -11,6 +11,7 @@ from batchyard.accounting.controller import ChangeHistory, CostController, no_hi
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.meta import key_of
+from batchyard.api.views.queued_pods import has_queued_pods, is_in_queue
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -34,7 +35,7 @@ from batchyard.housekeeping.controllers import (
 from batchyard.interfaces.client import EventType, ObjectClient, ObjectReader, WatchEvent
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
-from batchyard.jobframework.workloads import CopiedKeys, GenericJob
+from batchyard.jobframework.workloads import CopiedKeys
 from batchyard.jobs.job.controller import JobPodController
 from batchyard.jobs.jobset.controller import JobSetController
 from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementController
@@ -178,6 +179,7 @@ def _group_controllers(
     return (
         (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
+        (controller_groups.PODS, _pod_controllers(settings)),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, _app_controllers()),
@@ -202,6 +204,40 @@ def _group_controllers(
             ),
         ),
     )
+
+
+def _pod_controllers(settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller of pods in queues, whose modules are imported when the first such pod exists.
+
+    It runs only together with the controllers that admit Workloads.
+    """
+    is_enabled = scheme.POD in settings.kueue.managed_jobs.kinds
+    if not is_enabled or controller_groups.ADMISSION not in settings.controllers:
+        return ()
+    first_kinds = (scheme.POD, scheme.WORKLOAD)
+    return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), _has_queued_pods),)
+
+
+def _has_queued_pods(event: WatchEvent) -> bool:
+    return is_in_queue(event.obj) if event.key.kind == scheme.POD else has_queued_pods(event.obj)
+
+
+def _create_pod_reconciler(settings: PlatformSettings) -> Controller:
+    from batchyard.jobs.pod.controller import PodReconciler  # noqa: PLC0415 - few simulations have pods in queues
+
+    return PodReconciler(**_job_options(settings), batch_period=settings.requeue_batch_period)
+
+
+def _job_options(settings: PlatformSettings) -> dict[str, Any]:
+    """Return the arguments that the reconcilers of all kinds of jobs have in common."""
+    kueue = settings.kueue
+    return {
+        "copied_keys": CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
+        "pods_ready": kueue.pods_ready,
+        "managed_jobs": kueue.managed_jobs,
+        "rules": kueue.policy.rules,
+        "retention": kueue.retention,
+    }
 
 
 def _app_controllers() -> Sequence[Controller]:
@@ -254,14 +290,7 @@ def _admission_controllers(
     )
     if settings.with_topology:
         index.snapshot.topology.enable(kueue.topology_gates)
-    job_reconciler = partial(
-        JobReconciler,
-        copied_keys=CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
-        pods_ready=pods_ready_settings,
-        managed_jobs=kueue.managed_jobs,
-        rules=kueue.policy.rules,
-        retention=kueue.retention,
-    )
+    options = _job_options(settings)
     after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read
@@ -275,22 +304,20 @@ def _admission_controllers(
             if settings.with_topology
             else ()
         ),
-        *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
+        *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
         *(
-            OnDemandController(kind, (kind,), partial(_create_described_reconciler, job_reconciler, kind, ports.client))
+            OnDemandController(kind, (kind,), partial(_create_described_reconciler, options, kind, ports.client))
             for kind in kueue.managed_jobs.kinds
-            if kind not in INTEGRATIONS
+            if kind not in INTEGRATIONS and kind != scheme.POD
         ),
     )
 
 
-def _create_described_reconciler(
-    create: Callable[[GenericJob], JobReconciler], kind: str, objects: ObjectReader
-) -> JobReconciler:
+def _create_described_reconciler(options: Mapping[str, Any], kind: str, objects: ObjectReader) -> JobReconciler:
     """Create the reconciler of a kind of jobs, which knows the Workloads that are older than its first job."""
     from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    reconciler = create(find_described_kind(kind))
+    reconciler = JobReconciler(find_described_kind(kind), **options)
     for workload in objects.list(scheme.WORKLOAD):
         reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
     return reconciler

@@ -5,6 +5,7 @@ sqlite_files.py, the others here.
 """
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -134,7 +135,7 @@ class PythonFiles:
         file = self._file(fd)
         if any(other is file for held, other in self._locks.items() if held != fd):
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        if operation & journal_file.fcntl.LOCK_EX:
+        if operation & fcntl.LOCK_EX:
             self._locks[fd] = file
 
     def mkstemp(self, prefix: str, suffix: str, dir: Any) -> tuple[int, str]:  # noqa: A002 - as in tempfile
@@ -161,7 +162,7 @@ def store_on(disk: SimulatedDisk) -> Iterator[tuple[PythonFiles, SqliteFiles]]:
     python_files, sqlite_files = PythonFiles(disk), SqliteFiles(disk)
     SimulatedPath.disk = disk
     simulated_os = python_files.module()
-    locks = SimpleNamespace(**{**vars(journal_file.fcntl), "flock": python_files.flock})
+    locks = SimpleNamespace(**{**vars(fcntl), "flock": python_files.flock})
     with ExitStack() as stack:
         stack.enter_context(sqlite_on(sqlite_files))
         for module, name, value in (

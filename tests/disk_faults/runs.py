@@ -88,7 +88,7 @@ def draw_steps(seed: object, *, honest: bool = False) -> list[Step]:
 
 
 def _draw_faults(random: SeededRandom, percent: int, *, may_lie: bool) -> tuple[Fault, ...]:
-    faults = []
+    faults: list[Fault] = []
     while len(faults) < 3 and random.happens(percent):
         if random.happens(30):
             faults.append(Fault(ANY_CALL, random.below(1 << random.below(8)), random.one_of(EFFECTS[ANY_CALL])))
@@ -192,7 +192,12 @@ class StoreRun:
         """Take all steps; return what happened."""
         violation = outcome = ""
         with store_on(self.disk) as (python_files, sqlite_files):
-            self._forget_processes = lambda: (python_files.forget_processes(), sqlite_files.forget_processes())  # type: ignore[func-returns-value]
+
+            def forget_processes() -> None:
+                python_files.forget_processes()
+                sqlite_files.forget_processes()
+
+            self._forget_processes = forget_processes
             try:
                 for step in [*steps, Step("power loss", 0)]:
                     self.disk.begin_step(step.faults)
@@ -299,13 +304,13 @@ class StoreRun:
         try:
             restore_backup(backup, restored)
             journal = RevisionJournal(restored)
+            contents = journal.recover()
+            if self.disk.halted:
+                return
+            journal.close()
         except JournalError as error:
             self._check_message(str(error), is_damage=False)
             return
-        contents = journal.recover()
-        if self.disk.halted:
-            return
-        journal.close()
         if revision < acknowledged or contents.revision != revision + REVISION_LEAP:
             raise BrokenRuleError(f"the backup ends at revision {revision}, but {acknowledged} was acknowledged")
         if contents.objects != self._objects_at(revision):

@@ -376,9 +376,9 @@ def _make_vfs() -> _Vfs:
         setattr(_file_methods, name, ctypes.cast(function, _POINTER))
     _file_methods.version = 2
     vfs = _Vfs(version=2, file_size=ctypes.sizeof(_SqliteFile), path_max=512, name=b"simulated-disk")
-    for name, types in _VFS_CALLS:
-        if types:
-            function = ctypes.CFUNCTYPE(_INT, *types)(_vfs_call(name))
+    for name, parameter_types in _VFS_CALLS:
+        if parameter_types:
+            function = ctypes.CFUNCTYPE(_INT, *parameter_types)(_vfs_call(name))
             _keep.append(function)
             setattr(vfs, name, ctypes.cast(function, _POINTER))
     return vfs

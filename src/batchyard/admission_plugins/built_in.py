@@ -390,10 +390,10 @@ class ManagedJobs:
         return self.without_queue_name or bool(meta.label(job, well_known.QUEUE_NAME))
 
     def has_kind_of_owner(self, owner: Mapping[str, Any]) -> bool:
-        """Return whether the kind in an owner reference is enabled, or managed by another controller."""
+        """Return whether the kind in an owner reference is enabled, or managed by another controller; not for pods."""
         if (owner["apiVersion"], owner["kind"]) in self.external_kinds:
             return True
-        return meta.owner_key(owner, "").kind in self.kinds
+        return owner["kind"] != "Pod" and meta.owner_key(owner, "").kind in self.kinds
 
 
 #: Every job with a queue name is managed.
@@ -475,13 +475,14 @@ def queue_job(
         return job
     owner = meta.controller_of(job)
     if owner is None or not managed_jobs.has_kind_of_owner(owner):
-        job = _with_default_labels(job, find_object, managed_jobs)
+        job = with_default_labels(job, find_object, managed_jobs)
     if owner is not None and _has_managed_ancestor(job, find_object, managed_jobs):
         return job
     return _suspend_managed_job(job, find_object, managed_jobs, suspend_path)
 
 
-def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+def with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+    """Return a job with the default queue and the default priority class, if they exist and the job names none."""
     namespace = job["metadata"].get("namespace", "")
     queued_job = _set_default_label(
         job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object

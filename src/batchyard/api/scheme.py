@@ -65,6 +65,7 @@ MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k
 JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     "batch/job": JOB,
     "jobset.x-k8s.io/jobset": JOB_SET,
+    "pod": POD,
     **{
         f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org"
         for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")

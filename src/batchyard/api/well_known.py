@@ -38,8 +38,26 @@ REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
-# On ProvisioningRequests that Kueue created, and on the PodTemplates of these.
+# On pods in queues as label and finalizer; on ProvisioningRequests that Kueue created and their PodTemplates as label.
 MANAGED: Final = "kueue.x-k8s.io/managed"
+
+# On pods in queues, and on groups of them.
+#: The scheduling gate of a pod that waits for its admission.
+ADMISSION_GATE: Final = "kueue.x-k8s.io/admission"
+#: On pods that another controller queues, with its name as value: such a pod has the gate, but not the finalizer.
+SUSPENDING_PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"
+#: The name of a group, as annotation or label.
+POD_GROUP_NAME: Final = "kueue.x-k8s.io/pod-group-name"
+POD_GROUP_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+POD_GROUP_FAST_ADMISSION: Final = "kueue.x-k8s.io/pod-group-fast-admission"
+POD_GROUP_SERVING: Final = "kueue.x-k8s.io/pod-group-serving"
+#: The index of a pod in its group, and the name of another label with this index.
+POD_GROUP_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
+POD_GROUP_INDEX_LABEL: Final = "kueue.x-k8s.io/pod-group-pod-index-label"
+RETRIABLE_IN_GROUP: Final = "kueue.x-k8s.io/retriable-in-group"
+ROLE_HASH: Final = "kueue.x-k8s.io/role-hash"
+#: On the Workload of a group of pods.
+IS_GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
 
 # On pods.
 WORKLOAD: Final = "kueue.x-k8s.io/workload"

@@ -7,6 +7,7 @@ from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, is_true, label
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import is_terminal
+from batchyard.api.views.queued_pods import has_queued_pods, is_in_queue
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
@@ -380,6 +381,13 @@ class WorkloadLookup(NamedTuple):
 def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     """Return the Workload of a Job, a JobSet or a pod, or the reason why the object has none."""
     job = outermost_job_of(obj, reader)
+    if job is None and obj["kind"] == "Pod" and is_in_queue(obj):
+        # These modules are imported here, because few platforms have pods in queues.
+        from batchyard.explain import queued_pods  # noqa: PLC0415
+
+        workload = queued_pods.workload_of_pod(obj, reader)
+        reason = queued_pods.missing_workload_reason(obj, reader) if workload is None else ""
+        return WorkloadLookup(workload, obj, reason)
     if job is None:
         kind = obj["kind"].lower()
         reason = f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
@@ -440,8 +448,13 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner."""
+    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner.
+
+    The pods of a group, and a single pod in a queue, own their Workload themselves.
+    """
     owner = controller_of(workload)
+    if has_queued_pods(workload):
+        return _owning_pods(workload, reader)
     if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()
     jobs, namespace = [owner["uid"]], workload["metadata"].get("namespace", "")
@@ -450,3 +463,17 @@ def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
     owned_objects = [obj for uid in jobs for obj in reader.owned_by(uid, namespace)]
     pods = [obj for obj in owned_objects if obj["kind"] == "Pod" and not is_terminal(obj)]
     return sorted(pods, key=lambda pod: pod["metadata"]["name"])
+
+
+def _owning_pods(workload: Obj, reader: Reader) -> Sequence[Obj]:
+    namespace = workload["metadata"].get("namespace", "")
+    owners = [owner for owner in workload["metadata"].get("ownerReferences") or () if owner["kind"] == "Pod"]
+    pods = [(owner, reader.get(Key(scheme.POD, namespace, owner["name"]))) for owner in owners]
+    return sorted(
+        (
+            pod
+            for owner, pod in pods
+            if pod is not None and pod["metadata"].get("uid") == owner["uid"] and not is_terminal(pod)
+        ),
+        key=lambda pod: pod["metadata"]["name"],
+    )

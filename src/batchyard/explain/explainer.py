@@ -7,6 +7,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, key_of
 from batchyard.api.times import format_second, parse_time
 from batchyard.api.views.pods import is_terminal, phase
+from batchyard.api.views.queued_pods import is_group_workload
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import MINUTE, Instant, format_age
@@ -308,6 +309,15 @@ class Explainer:
         return pod_parts
 
     def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+        part = self._explain_decision(workload, now, user)
+        if not is_group_workload(workload) or lifecycle.is_finished(workload):
+            return part
+        from batchyard.explain.queued_pods import replacement_text  # noqa: PLC0415 - few platforms have groups of pods
+
+        lacking_text = replacement_text(workload, document.pods_of(workload, self._reader))
+        return {**part, "summary": f"{lacking_text}; {part['summary']}"} if lacking_text else part
+
+    def _explain_decision(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if lifecycle.is_finished(workload):
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):

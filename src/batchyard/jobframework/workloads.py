@@ -18,7 +18,8 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
-from batchyard.interfaces.client import EventType, WatchEvent, Write
+from batchyard.interfaces.client import Delete, EventType, Update, WatchEvent, Write
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.adjustments import WorkloadPriority
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
@@ -443,6 +444,22 @@ def is_pending_report(event: WatchEvent) -> bool:
     return bool({**old_status, **report} == {**status, **report})
 
 
+def delete_workloads(workloads: Sequence[meta.Obj]) -> ReconcileResult:
+    """Return the writes that release the finalizers of Workloads and delete those that are not being deleted."""
+    deletion_result = ReconcileResult()
+    for workload in workloads:
+        deletion_result.writes += release_workload_finalizer(workload).writes
+        if "deletionTimestamp" not in workload["metadata"]:
+            deletion_result.writes.append(Delete(meta.key_of(workload)))
+    return deletion_result
+
+
+def release_workload_finalizer(workload: meta.Obj) -> ReconcileResult:
+    """Return the write that removes the finalizer of a Workload; no write if it has none."""
+    new_workload = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
+    return ReconcileResult() if new_workload is workload else ReconcileResult([Update(new_workload)])
+
+
 def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj:
     """Return the Workload with an annotation of its job, or without it; the same object if already equal."""
     value = meta.annotation(job, name) or ""
@@ -499,9 +516,13 @@ class JobCompletion(NamedTuple):
 class GenericJob(Protocol):
     """Interface by which the job framework reads, starts and stops jobs of one kind."""
 
-    kind: str
-    #: The path of the field that suspends a job.
-    suspend_path: Sequence[str]
+    @property
+    def suspend_path(self) -> Sequence[str]:
+        """The path of the field that suspends a job."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the jobs, as `Kind.group`."""
 
     def is_suspended(self, job: meta.Obj) -> bool:
         """Return whether a job is suspended and its last stop is complete."""

@@ -67,6 +67,10 @@ class DecisionRules:
     gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
     finishes_orphans: bool = True
+    #: Gate FastQuotaReleaseInPodIntegration: the terminating pods of an evicted group hold no quota.
+    releases_pods_fast: bool = False
+    #: Gate SkipReassignmentForPodOwnedWorkloads: the Workload of a single pod is not queued again after an eviction.
+    keeps_pod_assignments: bool = True
     #: The feature gates of these rules that the Configuration sets, sorted by name.
     set_gates: tuple[tuple[str, bool], ...] = ()
 
@@ -97,6 +101,8 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     ANCHOR_AT_QUOTA_RESERVATION: "anchors_usage_at_reservation",
     "WorkloadPriorityClassDefaulting": "defaults_priority_class",
     "FinishOrphanedWorkloads": "finishes_orphans",
+    "FastQuotaReleaseInPodIntegration": "releases_pods_fast",
+    "SkipReassignmentForPodOwnedWorkloads": "keeps_pod_assignments",
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
     PARTIAL_SCALE_UP_GATE: "partial_scale_up",

@@ -207,7 +207,12 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         *("SchedulerLibraryIntegration", "TASAssignmentsEncodingByHostnamePrefix", "TASCacheNodeMatchResults"),
         *("TASCacheTopologyTree", "TASCachingRemainingResources"),
     ),
-    **_without_effect("plain pods are not supported", "SkipReassignmentForPodOwnedWorkloads"),
+    **_obeyed(
+        "disabled, the Workload of a single pod is queued again after a preemption",
+        "SkipReassignmentForPodOwnedWorkloads",
+    ),
+    **_obeyed("enabled, the terminating pods of a group hold no quota", "FastQuotaReleaseInPodIntegration"),
+    **_refused("groups of pods never adopt the Workload of another job", "PodIntegrationValidateGroupOwner"),
     **_without_effect(
         "MultiKueue is not supported",
         *("MultiKueueAdaptersForCustomJobs", "MultiKueueClusterProfile"),
@@ -217,9 +222,8 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     ),
     **_without_effect(
         "the kind of job is not supported",
-        *("DeferRayServiceFinalizationForRedisCleanup", "FastQuotaReleaseInPodIntegration", "LWSImmutableGroupSize"),
-        *("PodIntegrationValidateGroupOwner", "SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates"),
-        "WaitForPodsReadyMaxNotReady",
+        *("DeferRayServiceFinalizationForRedisCleanup", "LWSImmutableGroupSize"),
+        *("SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates", "WaitForPodsReadyMaxNotReady"),
     ),
 }
 

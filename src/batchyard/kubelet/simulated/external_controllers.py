@@ -21,6 +21,7 @@ import msgspec
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.times import parse_time
+from batchyard.api.views.queued_pods import is_bare_workload
 from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME
@@ -108,7 +109,7 @@ def plan_errors(obj: meta.Obj, field_path: str, name: str, text: str) -> Iterato
     Only Workloads without owner may have them, and no templates.
     """
     is_own_annotation = field_path.startswith("metadata.")
-    if meta.group_kind(obj) != scheme.WORKLOAD or meta.controller_of(obj) is not None or not is_own_annotation:
+    if meta.group_kind(obj) != scheme.WORKLOAD or not is_bare_workload(obj) or not is_own_annotation:
         remedy = "move it to the metadata of a Workload without owner, or remove it"
         yield FieldError(field_path, "the annotation applies only to Workloads without owner", remedy)
         return
