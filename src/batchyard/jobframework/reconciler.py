@@ -227,7 +227,8 @@ class JobReconciler:
         if job_ancestry.problem or not self._managed_jobs.names(job):
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
-        job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
+        pod_sets = workloads.allowed_pod_sets(self._integration.pod_sets(job), allows_layers=self._rules.allows_layers)
+        job_pass = _JobPass(key, job, pod_sets, is_suspended, reader, now)
         return self._manage_workloads(job_pass)
 
     def _release_deleted(self, job_pass: _JobPass, workloads: Sequence[meta.Obj]) -> ReconcileResult:
