@@ -267,7 +267,11 @@ class Scheduler:
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         if self._has_cycle_gates:
             cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, self._refill)
-        decisions = cycle.run(self._blocked.first_heads(heads), failed)
+        if failed:
+            from batchyard.scheduling.second_pass import SecondPass  # noqa: PLC0415 - few clusters need it
+
+            cycle.second_pass = SecondPass(cycle, failed)
+        decisions = cycle.run(self._blocked.first_heads(heads))
         self._observer.end_decisions()
         if cycle.second_pass is not None:
             pass_of_heads = failed, self._second_pass

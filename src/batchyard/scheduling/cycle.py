@@ -12,7 +12,7 @@ pkg/scheduler/scheduler.go.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
@@ -26,6 +26,7 @@ from batchyard.scheduling.decisions import (
     Head,
     InadmissibleReason,
     Preempt,
+    SecondPassOutcome,
     StayPending,
 )
 from batchyard.scheduling.fair_sharing.fair_order import EntryT, OrderableEntry, fair_order
@@ -34,9 +35,6 @@ from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStr
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot, make_holder
 from batchyard.topology.state import TopologyUsage
-
-if TYPE_CHECKING:
-    from batchyard.scheduling.second_pass import SecondPass
 
 # The order in which a cycle decides about Workloads: earlier ones take quota before later ones.
 #
@@ -134,6 +132,23 @@ class NominatedEntry:
         self.assignment, self.targets = cycle.assign_flavors(self.workload, self.queue, None, nominated_flavors)
 
 
+class WorkloadsWithQuota(Protocol):
+    """Interface of the Workloads with quota that take part in a cycle: topology domains are searched for them."""
+
+    @property
+    def outcomes(self) -> Sequence[SecondPassOutcome]:
+        """The decisions about these Workloads, after the cycle."""
+
+    def nominate(self, pending_entries: Sequence[NominatedEntry]) -> Sequence[NominatedEntry]:
+        """Return the entries of the Workloads with quota, given those of the pending Workloads."""
+
+    def classical_order(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
+        """Yield all entries of the cycle in the order without fair sharing."""
+
+    def take_decisions(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Take the decisions about the Workloads with quota; return the others."""
+
+
 @dataclass(slots=True)
 class Cycle:
     """One scheduling cycle: decides, on a snapshot, about the first pending Workload of each ClusterQueue."""
@@ -150,13 +165,12 @@ class Cycle:
     #: With the rule `prioritizes_preemptors`, the keys of the heads that wait for their victims to stop.
     preemptors: frozenset[str] = frozenset()
     #: The Workloads with quota that take part to get topology domains; None without such Workloads.
-    second_pass: "SecondPass | None" = None
+    second_pass: WorkloadsWithQuota | None = None
 
-    def run(self, heads: Sequence[Head], with_quota: Sequence[Head] = ()) -> list[Decision]:
+    def run(self, heads: Sequence[Head]) -> list[Decision]:
         """Return a decision for each head (first pending Workload of a ClusterQueue).
 
-        Heads that cannot be nominated come first, then the others in scheduling order. `second_pass` gets the decisions
-        about the Workloads `with_quota`, whose topology domains are delayed, or contain a failed node.
+        Heads that cannot be nominated come first, then the others in scheduling order.
         """
         self.snapshot.rebuild_if_changed()
         self.snapshot.preemption.protection_ends = {}
@@ -170,11 +184,8 @@ class Cycle:
                 entries.append(self.nominate_head(head))
             else:
                 decisions.append(pending_decision)
-        if with_quota:
-            from batchyard.scheduling.second_pass import SecondPass  # noqa: PLC0415
-
-            self.second_pass = SecondPass(self)
-            entries = [*self.second_pass.nominate(with_quota, entries), *entries]
+        if self.second_pass is not None:
+            entries = [*self.second_pass.nominate(entries), *entries]
         with self.snapshot.what_if():
             claimed_victims = ClaimedVictims(self.snapshot, is_strict=self.policy.rules.partial_preemption)
             decided = self.decide_entries(entries, claimed_victims)

@@ -66,23 +66,19 @@ class SecondPassEntry(NominatedEntry):
 class SecondPass:
     """The Workloads with quota that take part in one cycle, and the decisions about them."""
 
-    def __init__(self, cycle: Cycle) -> None:
+    def __init__(self, cycle: Cycle, heads: Sequence[Head]) -> None:
         self._cycle = cycle
+        self._heads = heads
         self._entries: dict[str, SecondPassEntry] = {}
         self.outcomes: list[SecondPassOutcome] = []
 
-    @property
-    def decisions(self) -> list[Decision]:
-        """The decisions about the Workloads with quota."""
-        return [outcome.decision for outcome in self.outcomes]
-
-    def nominate(self, heads: Sequence[Head], pending_entries: Sequence[NominatedEntry]) -> list[SecondPassEntry]:
+    def nominate(self, pending_entries: Sequence[NominatedEntry]) -> list[SecondPassEntry]:
         """Return the entries of the Workloads with quota, whose decisions the cycle has to find.
 
         As in Kueue, fair sharing considers one Workload per ClusterQueue, a pending one first. The others wait.
         """
         cycle, nominated = self._cycle, {}
-        for head in heads:
+        for head in self._heads:
             obstacle = cycle.nomination_obstacle(head)
             if obstacle is None:
                 nominated[head.workload.key] = self._nominate_head(head)

@@ -15,6 +15,7 @@ from batchyard.api.well_known import HOSTNAME
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Admit, Decision, Head, Preempt, SecondPassOutcome
+from batchyard.scheduling.second_pass import SecondPass
 from batchyard.sim.event_log import Event, Preempted, QuotaReserved, Reassigned
 from batchyard.topology.state import usage_of
 from racks import bench_of, hold, hosts_of, pods, rack_nodes, rack_queues, rack_workload, tas_queue, template
@@ -59,9 +60,9 @@ def cycle_of(
 ) -> tuple[list[SecondPassOutcome], list[Decision]]:
     """The decisions of one cycle about Workloads with quota, and about pending ones."""
     cycle = Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
-    decisions = cycle.run([Head(workload_view(obj), obj["spec"]["queueName"]) for obj in pending], heads)
-    assert cycle.second_pass is not None
-    return cycle.second_pass.outcomes, decisions
+    second_pass = cycle.second_pass = SecondPass(cycle, heads)
+    decisions = cycle.run([Head(workload_view(obj), obj["spec"]["queueName"]) for obj in pending])
+    return second_pass.outcomes, decisions
 
 
 def describe(decision: Decision) -> str:
