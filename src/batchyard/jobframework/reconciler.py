@@ -228,8 +228,7 @@ class JobReconciler:
             return ReconcileResult()
         is_suspended = self._integration.is_suspended(job)
         pod_sets = workloads.allowed_pod_sets(self._integration.pod_sets(job), allows_layers=self._rules.allows_layers)
-        job_pass = _JobPass(key, job, pod_sets, is_suspended, reader, now)
-        return self._manage_workloads(job_pass)
+        return self._manage_workloads(_JobPass(key, job, pod_sets, is_suspended, reader, now))
 
     def _release_deleted(self, job_pass: _JobPass, workloads: Sequence[meta.Obj]) -> ReconcileResult:
         """Stop a job that is being deleted if a Workload of it is too, then release it; its other Workloads stay."""
