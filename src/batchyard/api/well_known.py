@@ -266,6 +266,10 @@ TAS_FIXED_DELAY: Final = "TASReplaceNodeDueToNotReadyOverFixedTime"
 TAS_RECOMPUTATION: Final = "TASRecomputeAssignmentWithinSchedulingCycle"
 TAS_TAINTED_NODES: Final = "TASReplaceNodeOnNodeTaints"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
+TAS_MULTIPLE_LAYERS: Final = "TASMultiLayerTopology"
+TAS_SLICE_SIZE_VALIDATION: Final = "TASValidateWorkloadSliceSize"
+#: The feature gates that decide which errors the validation of objects reports.
+VALIDATION_GATES: Final = (TAS_MULTIPLE_LAYERS, TAS_SLICE_SIZE_VALIDATION)
 TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
 ELASTIC_TOPOLOGY_GATE: Final = "ElasticJobsViaWorkloadSlicesWithTAS"
 TOPOLOGY_GATES: Final = (

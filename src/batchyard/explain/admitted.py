@@ -35,7 +35,7 @@ from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.topology_nomination import nominate_replacement
+from batchyard.scheduling.second_pass import find_obstacle
 from batchyard.scheduling.workload.lifecycle import READY, awaits_topology, checks_of, retry_at
 from batchyard.topology.ungater import has_topology_gate
 
@@ -153,7 +153,7 @@ class AdmittedExplainer:
         queue = snapshot.queues.get(view.cluster_queue)
         if queue is None or not awaits_topology(workload["status"]):
             return {}
-        reason = nominate_replacement(view, queue, snapshot).reason
+        reason = find_obstacle(view, queue, snapshot)
         if not reason:
             return {"summary": "it has quota, and gets its topology domains next"}
         flavors = [flavor for held in view.admitted_pod_sets for flavor in held.flavors.values()]

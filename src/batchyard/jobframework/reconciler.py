@@ -238,7 +238,8 @@ class JobReconciler:
             return ReconcileResult()
         integration = self._integration
         suspended = integration.is_suspended(job)
-        return self._manage_workloads(JobPass(key, job, integration, integration.pod_sets(job), suspended, reader, now))
+        pod_sets = workloads.allowed_pod_sets(integration.pod_sets(job), allows_layers=self._rules.allows_layers)
+        return self._manage_workloads(JobPass(key, job, integration, pod_sets, suspended, reader, now))
 
     def _release_deleted(self, job_pass: JobPass, workloads: Sequence[meta.Obj]) -> ReconcileResult:
         """Stop a job that is being deleted if a Workload of it is too, then release it; its other Workloads stay."""

@@ -270,10 +270,27 @@ def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
 # this code ignores them.
 
 
+#: The field of a topology request that contains the layers of slices.
+_LAYERS: Final = "podsetSliceRequiredTopologyConstraints"
+
+
 def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, Any]:
     """Return a pod set's `topologyRequest` from the annotations of its pod template, with `indices` as extra fields."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return {**_placement_request(annotations), **_slice_request(annotations), **indices, **_group_request(annotations)}
+
+
+def allowed_pod_sets(pod_sets: list[dict[str, Any]], *, allows_layers: bool) -> list[dict[str, Any]]:
+    """Return pod sets, without layers of slices if the feature gate TASMultiLayerTopology is disabled."""
+    if allows_layers:
+        return pod_sets
+    return [_without_layers(each) if _LAYERS in (each.get("topologyRequest") or {}) else each for each in pod_sets]
+
+
+def _without_layers(pod_set: dict[str, Any]) -> dict[str, Any]:
+    annotations = (pod_set["template"].get("metadata") or {}).get("annotations") or {}
+    request = {name: value for name, value in pod_set["topologyRequest"].items() if name != _LAYERS}
+    return {**pod_set, "topologyRequest": {**request, **_single_slice_request(annotations)}}
 
 
 def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
@@ -290,8 +307,11 @@ def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
 def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     slice_layers = (parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
     if 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
-        constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
-        return {"podsetSliceRequiredTopologyConstraints": constraints}
+        return {_LAYERS: [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]}
+    return _single_slice_request(annotations)
+
+
+def _single_slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     slice_size = meta.parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
     if SLICE_TOPOLOGY in annotations and slice_size is not None:
         return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": slice_size}

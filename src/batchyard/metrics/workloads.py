@@ -419,7 +419,10 @@ class CycleMetrics:
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Count a completed scheduling cycle and its decisions, and record the durations of deciding and writing."""
         ended_at = self._clock()
-        result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
+        outcomes = () if cycle.second_pass is None else cycle.second_pass.outcomes
+        decisions = [*(outcome.decision for outcome in outcomes), *decisions]
+        is_success = any(isinstance(d, Admit) for d in decisions) or any(outcome.evicts for outcome in outcomes)
+        result = "success" if is_success else "inadmissible"
         self._group.add("kueue_admission_attempts_total", (result,))
         self._group.observe("kueue_admission_attempt_duration_seconds", (result,), ended_at - self._started_at)
         self._own_group.add("batchyard_cycle_phase_seconds_total", ("decide",), self._decided_at - self._started_at)

@@ -13,7 +13,10 @@ from batchyard.api.well_known import (
     ELASTIC_JOBS_GATE,
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
+    TAS_MULTIPLE_LAYERS,
+    TAS_SLICE_SIZE_VALIDATION,
     TOPOLOGY_AWARE_SCHEDULING,
+    VALIDATION_GATES,
 )
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
@@ -71,6 +74,10 @@ class DecisionRules:
     releases_pods_fast: bool = False
     #: Gate SkipReassignmentForPodOwnedWorkloads: the Workload of a single pod is not queued again after an eviction.
     keeps_pod_assignments: bool = True
+    #: Gate TASMultiLayerTopology: jobs may have layers of slices.
+    allows_layers: bool = True
+    #: Gate TASValidateWorkloadSliceSize: Workloads with invalid slice sizes are rejected.
+    checks_slice_sizes: bool = True
     #: The feature gates of these rules that the Configuration sets, sorted by name.
     set_gates: tuple[tuple[str, bool], ...] = ()
 
@@ -80,6 +87,11 @@ class DecisionRules:
         if not self.defaults_priority_class:
             return PriorityClassDefaulting.NONE
         return PriorityClassDefaulting.MANAGED if self.is_current else PriorityClassDefaulting.ALL
+
+    @property
+    def disabled_validation_gates(self) -> frozenset[str]:
+        """The disabled feature gates that the validation of objects obeys."""
+        return frozenset([name for name in VALIDATION_GATES if not getattr(self, RULE_BY_GATE[name])])
 
     @property
     def has_cycle_gates(self) -> bool:
@@ -107,6 +119,8 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     ELASTIC_JOBS_GATE: "elastic_jobs",
     PARTIAL_SCALE_UP_GATE: "partial_scale_up",
     PARTIAL_PREEMPTION_GATE: "partial_preemption",
+    TAS_MULTIPLE_LAYERS: "allows_layers",
+    TAS_SLICE_SIZE_VALIDATION: "checks_slice_sizes",
 }
 #: The gates that are enabled by default since Kueue 0.20.
 _ENABLED_IN_0_20: Final = (
@@ -190,3 +204,11 @@ class StayPending(NamedTuple):
 
 
 Decision: TypeAlias = Admit | Preempt | StayPending
+
+
+class SecondPassOutcome(NamedTuple):
+    """The decision about a Workload in the second pass."""
+
+    decision: Decision
+    #: Whether the Workload is evicted because there is no replacement for its failed node.
+    evicts: bool = False

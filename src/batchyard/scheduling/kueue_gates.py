@@ -22,11 +22,13 @@ from batchyard.api.well_known import (
     TAS_FAIL_FAST,
     TAS_FAILED_NODE_REPLACEMENT,
     TAS_FIXED_DELAY,
+    TAS_MULTIPLE_LAYERS,
     TAS_OVERLAPPING_FLAVORS,
     TAS_POD_TERMINATION,
     TAS_PREFERRED_AFFINITY,
     TAS_PROFILE_MIXED,
     TAS_RECOMPUTATION,
+    TAS_SLICE_SIZE_VALIDATION,
     TAS_TAINTED_NODES,
     TOPOLOGY_AWARE_SCHEDULING,
     UNSCHEDULED_TIMEOUT,
@@ -143,6 +145,8 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         TAS_POD_TERMINATION,
     ),
     **_obeyed("enabled, a Job that is scaled keeps the topology domains of its pods", ELASTIC_TOPOLOGY_GATE),
+    **_obeyed("disabled, jobs with layers of slices are rejected; Workloads may still have them", TAS_MULTIPLE_LAYERS),
+    **_obeyed("disabled, slice sizes and slice levels in Workloads are not validated", TAS_SLICE_SIZE_VALIDATION),
     **_obeyed("disabled, Workloads without an owner are released, but not finished", "FinishOrphanedWorkloads"),
     **_obeyed(
         "enabled, terminating pods on unreachable nodes are deleted by force if they have the annotation"
@@ -197,10 +201,6 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "ResourceClaims are not charged (`resources.deviceClassMappings` is refused)",
         *("KueueDRAIntegrationExtendedResource", "KueueDRAIntegrationPartitionableDevices"),
         *("KueueDRAIntegrationConsumableCapacity", "KueueDRARejectWorkloadsWhenDRADisabled"),
-    ),
-    **_refused(
-        "topology-aware scheduling always follows the rule of this gate",
-        *("TASMultiLayerTopology", "TASValidateWorkloadSliceSize"),
     ),
     **_without_effect(
         "it decides nothing; it concerns how Kueue computes or stores topology assignments",

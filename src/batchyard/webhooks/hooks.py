@@ -307,10 +307,14 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, m
 
 def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: DecisionRules) -> Iterator[FieldError]:
     kind = group_kind(new)
+    disabled_gates = rules.disabled_validation_gates
     if subresource:
-        yield from validation.validate_status(new, old) if old is not None else ()
+        yield from validation.validate_status(new, old, disabled_gates) if old is not None else ()
         return
-    errors = validation.validate(new) if old is None else validation.validate_update(new, old)
+    if old is None:
+        errors = validation.validate(new, disabled_gates)
+    else:
+        errors = validation.validate_update(new, old, disabled_gates)
     if old is not None and kind == scheme.CLUSTER_QUEUE and rules.rejects_unknown_on_flavors:
         errors = list(dict.fromkeys([*errors, *on_flavors_errors(new)]))  # without duplicates
     # The API server validates names itself; a name that is still to be generated is empty.

@@ -533,11 +533,24 @@ def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]
         yield rules.forbidden(path, message, "suspend the Job first")
 
 
+_TEMPLATE_ANNOTATIONS_PATH: Final = "spec.template.metadata.annotations"
+
+
 def _topology_errors(job: Obj) -> Iterator[FieldError]:
-    spec = job.get("spec") or {}
-    annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
+    annotations = _template_annotations(job)
     if annotations:
-        path = "spec.template.metadata.annotations"
+        pod_count = parallel_pod_count(job.get("spec") or {})
         yield from topology.topology_request_errors(
-            annotations, path, parallel_pod_count(spec), is_elastic_job=is_elastic(job)
+            annotations, _TEMPLATE_ANNOTATIONS_PATH, pod_count, is_elastic_job=is_elastic(job)
         )
+
+
+def _template_annotations(job: Obj) -> Mapping[str, str]:
+    template = (job.get("spec") or {}).get("template") or {}
+    return (template.get("metadata") or {}).get("annotations") or {}
+
+
+def disabled_layers_errors(job: Obj) -> Iterator[FieldError]:
+    """Report layers of slices in a Job, for the feature gate TASMultiLayerTopology disabled."""
+    errors = topology.disabled_layers_errors(_template_annotations(job), _TEMPLATE_ANNOTATIONS_PATH)
+    return rules.attribute_to_webhook(_JOB_WEBHOOK_NAME, errors)

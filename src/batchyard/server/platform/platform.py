@@ -68,7 +68,7 @@ from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.health import LEASE_NAMESPACE
-from batchyard.scheduling.kueue_configuration import platform_kueue_settings
+from batchyard.scheduling.kueue_configuration import KueueSettings, platform_kueue_settings
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import MachineClock
@@ -273,7 +273,7 @@ class EmbeddedPlatform:
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
-        base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
+        base_resources = _resources(kueue)
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
         admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
@@ -518,6 +518,12 @@ def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExpor
     from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loading the HTTP client takes 0.1 s
 
     return SpanExport(url, loop)
+
+
+def _resources(kueue: KueueSettings) -> list[Resource]:
+    """Return the resources that are served without CustomResourceDefinitions."""
+    built_ins = built_in_resources(kueue.policy.rules.disabled_validation_gates)
+    return [events_resource(), *built_ins, definition_resource(), api_service_resource()]
 
 
 def _root_certificate(authority: CertificateAuthority | None, *, is_mounted: bool) -> str:
