@@ -11,6 +11,7 @@ from batchyard.api.well_known import (
     ANCHOR_AT_QUOTA_RESERVATION,
     CONFIGURABLE_PREEMPTIONS,
     ELASTIC_JOBS_GATE,
+    FLAVOR_CHANGE_GATE,
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
     TOPOLOGY_AWARE_SCHEDULING,
@@ -63,6 +64,8 @@ class DecisionRules:
     partial_scale_up: bool = False
     #: Gate PartialPreemption: elastic jobs that allow it are preempted down to their minimum number of pods.
     partial_preemption: bool = False
+    #: Gate ElasticJobsViaWorkloadSlicesFlavorChangeFromZero: a pod set without pods may get another flavor.
+    changes_unused_flavors: bool = False
     #: Gate TopologyAwareScheduling: pods with a topology assignment wait with a scheduling gate for their domain.
     gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
@@ -100,6 +103,7 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
     PARTIAL_SCALE_UP_GATE: "partial_scale_up",
+    FLAVOR_CHANGE_GATE: "changes_unused_flavors",
     PARTIAL_PREEMPTION_GATE: "partial_preemption",
 }
 #: The gates that are enabled by default since Kueue 0.20.
@@ -107,6 +111,7 @@ _ENABLED_IN_0_20: Final = (
     "SchedulingEquivalenceHashingIgnorePodSetName",
     "RejectUpdatesToCQWithInvalidOnFlavors",
     ANCHOR_AT_QUOTA_RESERVATION,
+    FLAVOR_CHANGE_GATE,
 )
 
 
