@@ -126,9 +126,7 @@ def eligible(cohort: Cohort, holder: Holder) -> bool:
     if holder.queue != "q0":
         return cohort.reclaim == "Any" or (cohort.reclaim == "LowerPriority" and is_lower)
     is_newer_equal = holder.priority == cohort.priority and cohort.created < holder.created
-    return cohort.within != "Never" and (
-        is_lower or (is_newer_equal and cohort.within == "LowerOrNewerEqualPriority")
-    )
+    return cohort.within != "Never" and (is_lower or (is_newer_equal and cohort.within == "LowerOrNewerEqualPriority"))
 
 
 def order(holder: Holder) -> tuple[bool, int, int, str]:

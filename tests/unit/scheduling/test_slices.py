@@ -176,7 +176,9 @@ def ordered_counts(
         tried.append(counts)
         return counts
 
-    fits = lambda counts: all(n <= free for n, free in zip(counts, room, strict=True))  # noqa: E731
+    def fits(counts: Sequence[int]) -> bool:
+        return all(n <= free for n, free in zip(counts, room, strict=True))
+
     return search_ordered_counts(targets, baselines, assign, fits), tried
 
 
