@@ -245,3 +245,16 @@ def linear_counts(targets: list[int], baselines: list[int], fits: Callable[[Sequ
             while counts[i] < targets[i] and fits([n + (j == i) for j, n in enumerate(counts)]):
                 counts[i] += 1
     return counts
+
+
+def test_preemption_targets_of_a_slice_that_grows_in_part_are_sized_by_its_assigned_count() -> None:
+    """With the 8 pods that it requests, no preemption would free enough."""
+    bench = bench_with(queue("cq", 6, preemption=preemption("LowerPriority")))
+    bench.policy = SchedulingPolicy(rules=replace(DEFAULT_RULES, partial_scale_up=True))
+    bench.hold("low", 3, priority=-1)
+    growing = slice_of("new", 8, replaces="old")
+    annotations = {**growing["metadata"]["annotations"], well_known.SCALE_UP_STRATEGY: "partial"}
+    growing["spec"]["podSets"][0]["minCount"] = 2
+    decision = bench.preemption(with_metadata(growing, annotations=annotations))
+    assert [target.workload.key for target in decision.targets] == ["team/low"]
+    assert decision.why.message.endswith("3 more needed. Pending the preemption of 1 workload(s)")
