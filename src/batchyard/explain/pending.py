@@ -142,7 +142,7 @@ class PendingExplainer:
             blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
             binding_part = _with_previous_slice(limit, analysis, user, self._policy).document()
             return {**part, "binding": binding_part, **self._changes.fixes_part(blocked_workload, user)}
-        analysis = self._requesting_all_pods(analysis)
+        analysis = _requesting_all_pods(analysis, self._policy, self._cache)
         simulation = CohortSimulation(self._cache, self._policy, analysis.view, queue)
         try:
             part |= self._simulate(analysis, simulation, user)
@@ -153,20 +153,6 @@ class PendingExplainer:
             blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
             part |= self._changes.unready_part(blocked_workload, user)
         return part
-
-    def _requesting_all_pods(self, analysis: PendingAnalysis) -> PendingAnalysis:
-        """Return the analysis of a slice that may grow in part, as if it had to get all its pods at once.
-
-        The changes that are proposed then admit the rest of its pods, not only some of them.
-        """
-        if not (self._policy.rules.partial_scale_up and analysis.view.replaced_slice and grows_in_part(analysis.view)):
-            return analysis
-        pod_sets = [
-            {field: value for field, value in pod_set.items() if field != "minCount"}
-            for pod_set in analysis.workload["spec"]["podSets"]
-        ]
-        workload = with_path(analysis.workload, ("spec", "podSets"), pod_sets)
-        return replace(analysis, workload=workload, view=self._cache.hypothetical_view(workload, analysis.view))
 
     def _simulate(
         self, analysis: PendingAnalysis, simulation: CohortSimulation, user: document.ExplanationUser
@@ -350,6 +336,23 @@ class PendingExplainer:
         names = [user.name_of(each) for each in ahead_keys[: min(position, AHEAD_SHOWN)]]
         strategy = _queueing_strategy(queue, pending_queue, key)
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
+
+
+def _requesting_all_pods(
+    analysis: PendingAnalysis, policy: SchedulingPolicy, scheduler_cache: SchedulerCache
+) -> PendingAnalysis:
+    """Return the analysis of a slice that may grow in part, as if it had to get all its pods at once.
+
+    The changes that are proposed then admit the rest of its pods, not only some of them.
+    """
+    if not (policy.rules.partial_scale_up and analysis.view.replaced_slice and grows_in_part(analysis.view)):
+        return analysis
+    pod_sets = [
+        {field: value for field, value in pod_set.items() if field != "minCount"}
+        for pod_set in analysis.workload["spec"]["podSets"]
+    ]
+    workload = with_path(analysis.workload, ("spec", "podSets"), pod_sets)
+    return replace(analysis, workload=workload, view=scheduler_cache.hypothetical_view(workload, analysis.view))
 
 
 def _run_time_protection(snapshot: Snapshot, policy: SchedulingPolicy, analysis: PendingAnalysis, key: str) -> str:
