@@ -250,6 +250,7 @@ ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservati
 #: The feature gate of Jobs that are scaled while they run, which is on by default.
 ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 #: The feature gate of Kueue 0.20 with which elastic Jobs may grow by a part of the pods that they request.
+FLAVOR_CHANGE_GATE: Final = "ElasticJobsViaWorkloadSlicesFlavorChangeFromZero"
 PARTIAL_SCALE_UP_GATE: Final = "ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp"
 #: The feature gate with which elastic Jobs may be preempted down to their minimum number of pods.
 PARTIAL_PREEMPTION_GATE: Final = "PartialPreemption"
@@ -285,7 +286,8 @@ INITIAL_SHARE: Final = "LessThanInitialShare"
 
 _GATES_ON_BY_DEFAULT: Final = """
     AdmissionFairSharing AdmissionGatedBy AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction
-    DeferRayServiceFinalizationForRedisCleanup ElasticJobsViaWorkloadSlices FairSharingPreemptWithinNominal
+    DeferRayServiceFinalizationForRedisCleanup EnforceProvisioningPodTemplateContents
+    ElasticJobsViaWorkloadSlices FairSharingPreemptWithinNominal
     FairSharingPrioritizeNonBorrowing FinishOrphanedWorkloads FlavorFungibility
     FlavorFungibilityPreserveScanProgress KueueDRAIntegration KueueDRAIntegrationExtendedResource
     KueueDRAIntegrationPartitionableDevices KueueDRARejectWorkloadsWhenDRADisabled LWSImmutableGroupSize
@@ -293,7 +295,8 @@ _GATES_ON_BY_DEFAULT: Final = """
     MultiKueue MultiKueueAdaptersForCustomJobs MultiKueueIncrementalDispatcherConfig
     MultiKueueIncrementalDispatcherRespectConfigOrder MultiKueueKubeConfigPathValidation MultiKueueRemoteSpecSync
     PartialAdmission PodIntegrationValidateGroupOwner PrioritySortingWithinCohort QuotaCheckStrategy ReclaimablePods
-    RecomputeAssignmentUponPreemptionTargetsOverlap RemoveFinalizersWithStrictPatch SchedulingEquivalenceHashing
+    RecomputeAssignmentUponPreemptionTargetsOverlap RemoveFinalizersWithStrictPatch ReservedResourceNameValidation
+    SchedulingEquivalenceHashing
     SkipAncestorCheckForDeletedWorkloads SkipReassignmentForPodOwnedWorkloads TASAssignmentsEncodingByHostnamePrefix
     TASCacheNodeMatchResults TASCacheTopologyTree TASCachingRemainingResources TASFailedNodeReplacement
     TASFailedNodeReplacementFailFast TASHandleOverlappingFlavors TASMultiLayerTopology TASProfileMixed
@@ -304,16 +307,24 @@ _GATES_ON_BY_DEFAULT: Final = """
 """
 _GATES_OFF_BY_DEFAULT: Final = """
     AdmissionFairSharingAnchorAtQuotaReservation
-    ConcurrentAdmission ConfigurablePreemptions CustomMetricLabels DisableWaitForPodsReady
+    ConcurrentAdmission ConfigurablePreemptions CustomMetricLabels DeploymentJobUIDLabel DisableWaitForPodsReady
+    DynamicQuotaOrchestration ElasticJobsViaWorkloadSlicesFlavorChangeFromZero
+    ElasticJobsViaWorkloadSlicesForProvisioningRequests
     ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
-    FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
+    FastQuotaReleaseInPodIntegration HighMaxParallelismWithinReconcile KueueDRADeviceFeasibility
+    KueueDRAIntegrationConsumableCapacity KueueDRAIntegrationDeviceTaints KueueDRAIntegrationPrioritizedList
+    MultiKueueBatchJobClearingTTLSecondsAfterFinishedOnWorkerCluster
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
-    PartialPreemption PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors
-    SchedulerLibraryIntegration
+    MultiKueueRayInTreeAutoscaling MultiKueueReuseClientConnectionConfigForWorkers
+    PartialPreemption PodGroupSchedulingShapeOrdering PodIntegrationCountSucceededPodsAsReady
+    PrioritizePreemptorWorkloads PriorityBoost RayServiceValidateUpgradeStrategy
+    RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
     SchedulingEquivalenceHashingIgnorePodSetName
-    ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
-    TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady
+    ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASGroupedPodSetSlicing
+    TASLeaderPodSetFeasibility TASNodeFeasibilityForAllLevels TASPartialSlices
+    TASRejectFalseUnconstrainedTopology TASReplaceMultipleFailedNodes TASReplaceNodeDueToNotReadyOverFixedTime
+    TASRespectNodeAffinityPreferred TASTopologySpreading UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady
     WaitForPodsReadyUnscheduledTimeout WorkloadLevelWaitForPodsReady WorkloadRequestUseMergePatch
 """
 #: The feature gates of Kueue by name: whether each is enabled by default.

@@ -139,6 +139,7 @@ def assess_flavors(
     )
     if workload.replaced_slice and policy.rules.elastic_jobs:
         assigner.replaced = slices.find_replaced_slice(workload, queue)
+        assigner.keeps_unused_flavors = not policy.rules.changes_unused_flavors
     topology_mismatches = None
     if is_topology_considered(workload, queue, snapshot):
         topology_mismatches = assigner.topology = FlavorTopologyMismatches(workload, queue, snapshot)
@@ -151,7 +152,7 @@ def assess_flavors(
             pod_set.template, workload.counts[index], snapshot.obstacles
         )
         if assigner.replaced is not None:
-            pod_set_request = slices.request_difference(pod_set_request, assigner.replaced.pod_sets, (index,))
+            pod_set_request = assigner.request_difference(pod_set_request, assigner.replaced, (index,))
             pod_set_request = slices.with_mismatches_as_obstacles(pod_set_request)
         if topology_mismatches is not None:
             pod_set_request = topology_mismatches.with_obstacles(pod_set_request, index)

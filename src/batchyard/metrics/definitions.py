@@ -225,33 +225,23 @@ _KUEUE_METRICS: Final = (
         _SHORT_DURATION_BUCKETS,
     ),
     # ready pods
-    Metric(
-        "ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from creation or requeueing to ready pods",
-        _CQ_PRIORITY_LABELS,
-        _SHORT_DURATION_BUCKETS,
+    *(
+        Metric(f"{prefix}{name}_wait_time_seconds", HISTOGRAM, text, labels, _SHORT_DURATION_BUCKETS)
+        for prefix, labels in (("", _CQ_PRIORITY_LABELS), ("local_queue_", _LQ_CLASS_LABELS))
+        for name, text in (
+            ("ready", "Time from creation or requeueing to ready pods"),
+            ("admitted_until_ready", "Time from admission to ready pods"),
+        )
     ),
-    Metric(
-        "admitted_until_ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from admission to ready pods",
-        _CQ_PRIORITY_LABELS,
-        _SHORT_DURATION_BUCKETS,
-    ),
-    Metric(
-        "local_queue_ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from creation or requeueing to ready pods",
-        _LQ_CLASS_LABELS,
-        _SHORT_DURATION_BUCKETS,
-    ),
-    Metric(
-        "local_queue_admitted_until_ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from admission to ready pods",
-        _LQ_CLASS_LABELS,
-        _SHORT_DURATION_BUCKETS,
+    *(
+        Metric(
+            f"{prefix}workload_recovery_wait_time_seconds",
+            HISTOGRAM,
+            "Time from the loss of ready pods to their recovery",
+            labels,
+            _SHORT_DURATION_BUCKETS,
+        )
+        for prefix, labels in (("", _CQ_LABELS), ("local_queue_", _LQ_LABELS))
     ),
     # state of queues
     Metric("reserving_active_workloads", GAUGE, "Workloads with reserved quota", _CQ_LABELS),

@@ -257,6 +257,7 @@ class Cycle:
         )
         if workload.replaced_slice and self.policy.rules.elastic_jobs:
             assigner.replaced = slices.find_replaced_slice(workload, queue)
+            assigner.keeps_unused_flavors = not self.policy.rules.changes_unused_flavors
         grows_in_part = self.policy.rules.partial_scale_up
         if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
             return topology_nomination.TopologyNominator(

@@ -11,6 +11,7 @@ from batchyard.api.well_known import (
     ANCHOR_AT_QUOTA_RESERVATION,
     CONFIGURABLE_PREEMPTIONS,
     ELASTIC_JOBS_GATE,
+    FLAVOR_CHANGE_GATE,
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
     TAS_MULTIPLE_LAYERS,
@@ -66,6 +67,8 @@ class DecisionRules:
     partial_scale_up: bool = False
     #: Gate PartialPreemption: elastic jobs that allow it are preempted down to their minimum number of pods.
     partial_preemption: bool = False
+    #: Gate ElasticJobsViaWorkloadSlicesFlavorChangeFromZero: a pod set without pods may get another flavor.
+    changes_unused_flavors: bool = False
     #: Gate TopologyAwareScheduling: pods with a topology assignment wait with a scheduling gate for their domain.
     gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
@@ -118,6 +121,7 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
     PARTIAL_SCALE_UP_GATE: "partial_scale_up",
+    FLAVOR_CHANGE_GATE: "changes_unused_flavors",
     PARTIAL_PREEMPTION_GATE: "partial_preemption",
     TAS_MULTIPLE_LAYERS: "allows_layers",
     TAS_SLICE_SIZE_VALIDATION: "checks_slice_sizes",
@@ -127,6 +131,7 @@ _ENABLED_IN_0_20: Final = (
     "SchedulingEquivalenceHashingIgnorePodSetName",
     "RejectUpdatesToCQWithInvalidOnFlavors",
     ANCHOR_AT_QUOTA_RESERVATION,
+    FLAVOR_CHANGE_GATE,
 )
 
 

@@ -1,6 +1,7 @@
 """The feature gates of Kueue: which of them batchyard obeys, which values it refuses, and which have no effect here.
 
-Source: pkg/features/kube_features.go of Kueue at ff69552e (0.20-devel).
+Source: pkg/features/kube_features.go of Kueue at ff69552e (0.20-devel), and for newer gates the changelog of Kueue
+0.20.0. The default of a newer gate is the value that batchyard follows with the rules of Kueue 0.19.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from batchyard.api.well_known import (
     DISABLE_WAIT_FOR_PODS_READY,
     ELASTIC_JOBS_GATE,
     ELASTIC_TOPOLOGY_GATE,
+    FLAVOR_CHANGE_GATE,
     GATES,
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
@@ -113,6 +115,10 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         PARTIAL_SCALE_UP_GATE,
     ),
     **_obeyed(
+        "enabled, a pod set that had no pods may get another flavor when its Job grows; Kueue 0.20 enables it",
+        FLAVOR_CHANGE_GATE,
+    ),
+    **_obeyed(
         "enabled, elastic Jobs with the annotation `kueue.x-k8s.io/partial-preemption` are preempted down to their"
         " minimum; Kueue 0.20 only plans this gate",
         PARTIAL_PREEMPTION_GATE,
@@ -171,7 +177,20 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_refused("the scheduler ignores the annotation kueue.x-k8s.io/priority-boost", "PriorityBoost"),
     **_refused("a Workload is admitted with one set of flavors at a time", "ConcurrentAdmission"),
     **_refused("reclaimable pods always release their quota", "ReclaimablePods"),
+    **_refused("quotas do not follow capacity: CapacityProviders are not served", "DynamicQuotaOrchestration"),
     # Gates of Workloads, jobs and queues.
+    **_refused(
+        "a slice that grows requests the capacity of all its pods again",
+        "ElasticJobsViaWorkloadSlicesForProvisioningRequests",
+    ),
+    **_refused(
+        "PodTemplates of ProvisioningRequests always have the pod template of the Workload",
+        "EnforceProvisioningPodTemplateContents",
+    ),
+    **_refused(
+        "transformations of `pods` are always rejected, because Kueue counts pods under that name",
+        "ReservedResourceNameValidation",
+    ),
     **_refused("the annotation kueue.x-k8s.io/admission-gated-by always gates admission", "AdmissionGatedBy"),
     **_refused("pods always get the labels with the names of their queues", "AssignQueueLabelsForPods"),
     **_refused("ProvisioningRequests of evicted Workloads are always deleted", "CleanupProvisioningRequestsOnEviction"),
@@ -191,7 +210,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_without_effect("it decides nothing; the visibility API is always served", "VisibilityOnDemand"),
     **_without_effect(
         "it decides nothing; it concerns how Kueue writes objects",
-        *("RemoveFinalizersWithStrictPatch", "WorkloadRequestUseMergePatch"),
+        *("HighMaxParallelismWithinReconcile", "RemoveFinalizersWithStrictPatch", "WorkloadRequestUseMergePatch"),
     ),
     **_without_effect("it decides nothing; it concerns the memory layout of Kueue", "VectorizedResourceRequests"),
     **_without_effect(
@@ -201,6 +220,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "ResourceClaims are not charged (`resources.deviceClassMappings` is refused)",
         *("KueueDRAIntegrationExtendedResource", "KueueDRAIntegrationPartitionableDevices"),
         *("KueueDRAIntegrationConsumableCapacity", "KueueDRARejectWorkloadsWhenDRADisabled"),
+        *("KueueDRADeviceFeasibility", "KueueDRAIntegrationDeviceTaints", "KueueDRAIntegrationPrioritizedList"),
     ),
     **_without_effect(
         "it decides nothing; it concerns how Kueue computes or stores topology assignments",
@@ -213,17 +233,30 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     ),
     **_obeyed("enabled, the terminating pods of a group hold no quota", "FastQuotaReleaseInPodIntegration"),
     **_refused("groups of pods never adopt the Workload of another job", "PodIntegrationValidateGroupOwner"),
+    **_refused(
+        "groups of pods follow the version of Kueue, not this gate",
+        *("PodGroupSchedulingShapeOrdering", "PodIntegrationCountSucceededPodsAsReady"),
+    ),
+    **_refused(
+        "topology-aware scheduling follows the rules of Kueue 0.19, without this gate",
+        *("TASGroupedPodSetSlicing", "TASLeaderPodSetFeasibility", "TASNodeFeasibilityForAllLevels"),
+        *("TASPartialSlices", "TASRejectFalseUnconstrainedTopology", "TASReplaceMultipleFailedNodes"),
+        "TASTopologySpreading",
+    ),
     **_without_effect(
         "MultiKueue is not supported",
-        *("MultiKueueAdaptersForCustomJobs", "MultiKueueClusterProfile"),
+        *("MultiKueueAdaptersForCustomJobs", "MultiKueueBatchJobClearingTTLSecondsAfterFinishedOnWorkerCluster"),
+        *("MultiKueueClusterProfile", "MultiKueueRayInTreeAutoscaling"),
+        "MultiKueueReuseClientConnectionConfigForWorkers",
         *("MultiKueueIncrementalDispatcherConfig", "MultiKueueIncrementalDispatcherRespectConfigOrder"),
         *("MultiKueueKubeConfigPathValidation", "MultiKueueManagerQuotaAutomation"),
         *("MultiKueueOrchestratedPreemption", "MultiKueueRemoteSpecSync"),
     ),
     **_without_effect(
         "the kind of job is not supported",
-        *("DeferRayServiceFinalizationForRedisCleanup", "LWSImmutableGroupSize"),
-        *("SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates", "WaitForPodsReadyMaxNotReady"),
+        *("DeferRayServiceFinalizationForRedisCleanup", "DeploymentJobUIDLabel", "LWSImmutableGroupSize"),
+        *("RayServiceValidateUpgradeStrategy", "SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates"),
+        "WaitForPodsReadyMaxNotReady",
     ),
 }
 
