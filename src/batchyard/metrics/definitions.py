@@ -337,6 +337,7 @@ _CONTROLLER_LABELS: Final = ("controller",)
 _WEBHOOK_LABELS: Final = ("webhook",)
 _REQUEST_LABELS: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 #: Source of the names and labels: k8s.io/apiserver, pkg/admission/metrics/metrics.go.
+_CONVERSION_RESULT_LABELS: Final = ("result", "failure_type")
 _ADMISSION_WEBHOOK_LABELS: Final = ("name", "type", "operation")
 _CALL_LABELS: Final = (*_ADMISSION_WEBHOOK_LABELS, "code", "rejected")
 _MATCH_CONDITION_LABELS: Final = ("name", "kind", "type", "operation")
@@ -434,6 +435,23 @@ _PROGRAM_METRICS: Final = (
         COUNTER,
         "Requests that a match condition excluded from a webhook",
         _MATCH_CONDITION_LABELS,
+    ),
+    Metric(
+        "apiserver_crd_conversion_webhook_duration_seconds",
+        HISTOGRAM,
+        "Duration of conversions by webhooks, for each definition",
+        ("crd_name", "from_version", "to_version", "succeeded"),
+        tuple(0.001 * 2**exponent for exponent in range(15)),
+    ),
+    Metric(
+        "apiserver_conversion_webhook_request_total", COUNTER, "Calls to conversion webhooks", _CONVERSION_RESULT_LABELS
+    ),
+    Metric(
+        "apiserver_conversion_webhook_duration_seconds",
+        HISTOGRAM,
+        "Duration of calls to conversion webhooks",
+        _CONVERSION_RESULT_LABELS,
+        (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0),
     ),
     # metrics of the process
     Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),

@@ -228,7 +228,7 @@ def _ignore_result(_result: WriteResult) -> None:
 
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
-    from batchyard.server.platform.webhooks import GateConnection
+    from batchyard.server.platform.webhooks import PlatformWebhooks
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
@@ -239,7 +239,7 @@ class EmbeddedPlatform:
     It must be created within the asyncio loop that runs it.
     """
 
-    _gate: "GateConnection | None" = None
+    _webhooks: "PlatformWebhooks | None" = None
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class EmbeddedPlatform:
         resources = Resources(security.resources)
         client.set_scope_lookup(resources.is_namespaced)
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
-        self._store.listen(CustomResources(client, resources, now).observe)
+        self._store.listen(CustomResources(client, resources, now, self._observe_conversion).observe)
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
@@ -343,18 +343,25 @@ class EmbeddedPlatform:
         self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
-        self._store.listen(AdmissionSwitch(server, client, partial(self._load_gate, server, resources)).observe)
+        load_webhooks = partial(self._load_webhooks, server, resources)
+        server.set_conversions(lambda: load_webhooks().conversions)
+        self._store.listen(AdmissionSwitch(server, client, lambda: load_webhooks().gate).observe)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
 
-    def _load_gate(self, server: ApiServer, resources: Resources) -> "GateConnection":
-        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415 - rarely needed
+    def _load_webhooks(self, server: ApiServer, resources: Resources) -> "PlatformWebhooks":
+        if self._webhooks is None:
+            from batchyard.server.platform.webhooks import GatePlatform, PlatformWebhooks  # noqa: PLC0415 - rarely needed
 
-        parts = server, self._client, resources, self._kernel, self._local, self._controllers, self._metrics.requests
-        self._gate = connect_gate(GatePlatform(*parts))
-        return self._gate
+            parts = server, self._client, resources, self._kernel, self._local, self._controllers
+            self._webhooks = PlatformWebhooks(GatePlatform(*parts, self._metrics, self._forked_work))
+        return self._webhooks
+
+    def _observe_conversion(self, *measurement: Any) -> None:
+        assert self._webhooks is not None, "only its client calls webhooks"
+        self._webhooks.observe_conversion(*measurement)
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock
@@ -421,8 +428,8 @@ class EmbeddedPlatform:
             self._local.close()
         if self._spans is not None:
             await self._spans.close()
-        if self._gate is not None:
-            self._gate.webhook_client.close()
+        if self._webhooks is not None:
+            self._webhooks.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()

@@ -8,10 +8,12 @@ import pytest
 
 import make
 from batchyard.api.meta import with_metadata
-from batchyard.apiserver.admission.attributes import AdmissionAttributes
-from batchyard.apiserver.admission.gate import REQUEST_SECONDS_MAX, AdmissionGate, GateParts
+from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.admission.calls import REQUEST_SECONDS_MAX
+from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
 from batchyard.apiserver.admission.pipeline import AdmissionPolicies
 from batchyard.apiserver.request import Response
+from batchyard.apiserver.resources import ResourcePath
 from batchyard.interfaces.client import Write, WriteResult
 from unit.apiserver.admission.hooked_api import (
     ALL,
@@ -270,17 +272,18 @@ class Policies:
     """Policies that set a label, and annotate the audit event."""
 
     mutates = validates = True
-    warnings = ("policy",)
-    annotations: Mapping[str, str] = {"policy": "p"}
+
+    def may_match(self, operation: str, path: ResourcePath) -> bool:
+        return bool(operation and path)
 
     def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
         assert attributes.obj is not None
         return with_metadata(attributes.obj, labels={"policy": "yes"})
 
-    def validate(self, attributes: AdmissionAttributes) -> "Policies":
+    def validate(self, attributes: AdmissionAttributes) -> PolicyVerdict:
         assert attributes.obj is not None
         assert attributes.obj["metadata"]["annotations"] == {"seen": "yes"}
-        return self
+        return PolicyVerdict(None, ("policy",), {"policy": "p"})
 
 
 def admit_by_policies(api: HookedApi, policies: AdmissionPolicies) -> None:
