@@ -156,12 +156,17 @@ class ConversionScope:
 _CURRENT: Final[ContextVar[ConversionScope | None]] = ContextVar("conversion_scope", default=None)
 
 
+def find_converted(converter: ObjectConverter, obj: Obj, api_version: str) -> Obj | None:
+    """Return an object in a version if it is converted already; else None."""
+    scope = _CURRENT.get()
+    return None if scope is None else scope.find(converter, obj, api_version)
+
+
 def convert(converter: ObjectConverter, obj: Obj, api_version: str) -> Obj:
     """Return an object in a version. Raises ConversionNeeded if the webhook has not converted it yet."""
     if obj["apiVersion"] == api_version:
         return obj
-    scope = _CURRENT.get()
-    converted_object = None if scope is None else scope.find(converter, obj, api_version)
+    converted_object = find_converted(converter, obj, api_version)
     if converted_object is None:
         raise ConversionNeeded(converter, api_version, [obj])
     return converted_object

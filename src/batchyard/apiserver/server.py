@@ -308,7 +308,7 @@ class ApiServer:
             finish = partial(self._finish_write, request, path, form)
             if self._admission_gate is not None and self._admission_gate.matches(request, path):
                 self._write_handler.check_target(request, path)
-                is_large = self._is_large_write(request, path)
+                is_large = self._write_executor is not None and self._is_large_write(request, path)
                 return _map_response(self._admission_gate.answer_write(request, path, is_large=is_large), finish)
             if self._write_executor is not None and self._is_large_write(request, path):
                 if path.resource.converter is not None:

@@ -37,6 +37,7 @@ from batchyard.apiserver.conversions import (
     convert,
     convert_all,
     converting,
+    find_converted,
     register_converter,
 )
 from batchyard.apiserver.crd.rules import NO_OLD_VALUE, ValidationRules
@@ -45,7 +46,7 @@ from batchyard.apiserver.crd.values import VALIDATION_RULES, Schema, prune_unkno
 from batchyard.apiserver.handlers.prepared_writes import PREPARE_ATTEMPTS_MAX
 from batchyard.apiserver.handlers.read import EXPIRED_STATUS, WATCH_BACKLOG_MAX, WatchStream
 from batchyard.apiserver.handlers.write import WriteHandler
-from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError
+from batchyard.apiserver.request import AnyResponse, ApiRequest, DeferredResponse, FinalResponse, StatusError
 from batchyard.apiserver.resources import ResourcePath, conflict_error
 from batchyard.apiserver.serialization import check_json_limits
 from batchyard.base.instant import Instant
@@ -61,7 +62,9 @@ _TIMEOUT_SECONDS: Final = 30
 #: The maximum number of objects in a call, their approximate maximum size in bytes, and the calls made in parallel.
 _BATCH_OBJECTS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 1024 * 1024
-_PARALLEL_CALLS_MAX: Final = 8
+_PARALLEL_CALLS_MAX: Final = 4
+#: The maximum number of lists and watches that wait for conversions to one version.
+_WAITING_MAX: Final = 1_000
 _SHOWN_BODY_LENGTH_MAX: Final = 1024
 _METADATA_MAPS: Final = (("labels", "labels"), ("annotations", "annotation"))
 #: The types of failures in metrics.
@@ -335,6 +338,8 @@ class WebhookStrategy(CustomStrategy):
         own_version = stored_object["apiVersion"]
         if own_version == api_version != self._served_kind.api_version:
             return dict(stored_object)  # converted before
+        if (known_object := find_converted(self.webhook, stored_object, api_version)) is not None:
+            return dict(known_object)  # the object of the request, before its conversion to the storage version
         return dict(self._convert_to_version(self._upgrade_stored_object(stored_object), api_version))
 
     def check_create(self, new: Obj) -> list[FieldError]:
@@ -381,13 +386,14 @@ class WebhookStrategy(CustomStrategy):
 # Requests and watches.
 
 
-class _WatchRequest(NamedTuple):
+ConversionCallback: TypeAlias = Callable[[StatusError | None], None]
+"""Called after a conversion, with its error if it failed."""
+
+
+class _WaitingConversion(NamedTuple):
     objects: Sequence[Obj]
-    on_done: "ConversionCallback"
-
-
-ConversionCallback: TypeAlias = Callable[[ConversionScope | StatusError], None]
-"""Called with the scope that holds converted objects, or with the error of the conversion."""
+    scope: ConversionScope
+    on_done: ConversionCallback
 
 
 class ConversionService:
@@ -396,13 +402,14 @@ class ConversionService:
     def __init__(self, ports: CallPorts) -> None:
         self._ports = ports
         self._cache = ConversionCache()
-        #: The waiting requests of watches, by webhook and version: one call at a time serves all that wait.
-        self._waiting: dict[tuple[str, str], list[_WatchRequest]] = {}
+        #: The waiting lists and watches, by webhook and version: they use the objects that those before them convert.
+        self._waiting: dict[tuple[str, str], list[_WaitingConversion]] = {}
 
     def answer(self, step: Callable[[], AnyResponse], need: ConversionNeeded, *, is_list: bool) -> AnyResponse:
         """Answer a request by a step that was interrupted, after the conversion that it needs."""
-        scope = ConversionScope(self._cache if is_list else None)
-        return respond_later(converting(step, scope, need), self._ports)
+        if not is_list:
+            return respond_later(converting(step, ConversionScope(), need), self._ports)
+        return _ListAnswer(self, step).start(need)
 
     def answer_large_write(self, request: ApiRequest, path: ResourcePath, handler: WriteHandler) -> AnyResponse:
         """Answer a large write, which is prepared outside the server's thread."""
@@ -412,32 +419,74 @@ class ConversionService:
         """Create a watch that receives converted objects, with the arguments of WatchStream."""
         return ConvertedWatchStream(self, path, *arguments, with_bookmarks=with_bookmarks)
 
-    def convert_for_watch(
-        self, webhook: ConversionWebhook, objects: Sequence[Obj], api_version: str, on_done: ConversionCallback
-    ) -> None:
-        """Convert objects to a version; `on_done` gets the scope with them now or later."""
-        scope = ConversionScope(self._cache)
-        if all(scope.find(webhook, obj, api_version) is not None for obj in objects):
-            on_done(scope)
+    def new_scope(self) -> ConversionScope:
+        """Return a scope of a list or a watch, which shares converted objects with others."""
+        return ConversionScope(self._cache)
+
+    def convert_in_turn(self, need: ConversionNeeded, scope: ConversionScope, on_done: ConversionCallback) -> None:
+        """Convert objects, and add them to a scope; `on_done` is called now or later."""
+        converter, api_version = need.converter, need.api_version
+        missing = [obj for obj in need.objects if scope.find(converter, obj, api_version) is None]
+        if not missing:
+            on_done(None)
             return
-        key = webhook.key, api_version
+        key = converter.key, api_version
         if key in self._waiting:
-            self._waiting[key].append(_WatchRequest(objects, on_done))
+            if len(self._waiting[key]) >= _WAITING_MAX:
+                message = "Too many requests, please try again later."
+                on_done(StatusError(429, "TooManyRequests", message, {"retryAfterSeconds": 1}))
+            else:
+                self._waiting[key].append(_WaitingConversion(missing, scope, on_done))
             return
         self._waiting[key] = []
-        missing = [obj for obj in objects if scope.find(webhook, obj, api_version) is None]
 
         def end(result: Any) -> None:
-            outcome = result if isinstance(result, StatusError) else scope
+            error = result if isinstance(result, StatusError) else None
             waiting = self._waiting.pop(key)
-            on_done(outcome)
-            for request in waiting:
-                if isinstance(outcome, StatusError):
-                    request.on_done(outcome)
+            on_done(error)
+            for objects, waiting_scope, on_waiting_done in waiting:
+                if error is None:
+                    waiting_need = ConversionNeeded(converter, api_version, objects)
+                    self.convert_in_turn(waiting_need, waiting_scope, on_waiting_done)
                 else:
-                    self.convert_for_watch(webhook, request.objects, api_version, request.on_done)
+                    on_waiting_done(error)
 
-        CallRun(webhook.calls(missing, api_version, scope), self._ports, end).start()
+        CallRun(converter.calls(missing, api_version, scope), self._ports, end).start()
+
+
+class _ListAnswer:
+    """The response to a list: its step runs again after each conversion that it needs."""
+
+    def __init__(self, service: ConversionService, step: Callable[[], AnyResponse]) -> None:
+        self._service = service
+        self._step = step
+        self._scope = service.new_scope()
+        self._response: AnyResponse | None = None
+        self._receivers: list[Callable[[FinalResponse], None]] = []
+
+    def start(self, need: ConversionNeeded) -> AnyResponse:
+        """Return the response, or a response that comes later."""
+        self._service.convert_in_turn(need, self._scope, self._proceed)
+        return self._response or DeferredResponse(self._receivers.append)
+
+    def _proceed(self, error: StatusError | None) -> None:
+        response: AnyResponse = internal_error("an unexpected exception ended the list; see the server log").response()
+        try:
+            response = self._scope.run(self._step) if error is None else error.response()
+        except ConversionNeeded as need:
+            self._service.convert_in_turn(need, self._scope, self._proceed)
+            return
+        except StatusError as step_error:
+            response = step_error.response()
+        finally:
+            if not isinstance(response, DeferredResponse):
+                self._respond(response)
+
+    def _respond(self, response: FinalResponse) -> None:
+        if self._receivers:
+            self._receivers[0](response)
+        else:
+            self._response = response
 
 
 def _write_outside(request: ApiRequest, path: ResourcePath, handler: WriteHandler) -> WebhookCalls:
@@ -460,8 +509,6 @@ class ConvertedWatchStream(WatchStream):
         super().__init__(path, *arguments, with_bookmarks=with_bookmarks)
         self._service = service
         self._path = path
-        assert isinstance(path.resource.converter, ConversionWebhook), "the kind is converted by a webhook"
-        self._webhook = path.resource.converter
         #: Changes, initial objects and bookmarks that are not converted yet.
         self._pending: deque[WatchEvent | Obj | _BookmarkMetadata] = deque()
         self._initial_pending = 0
@@ -514,8 +561,8 @@ class ConvertedWatchStream(WatchStream):
                 convert_all(upgrade, objects, api_version)
             except ConversionNeeded as need:
                 self._is_waiting = True
-                convert_missing = self._service.convert_for_watch
-                convert_missing(self._webhook, need.objects, api_version, partial(self._receive, len(batch)))
+                scope = self._service.new_scope()
+                self._service.convert_in_turn(need, scope, partial(self._receive, len(batch), scope))
             else:
                 self._emit(len(batch))
 
@@ -527,15 +574,15 @@ class ConvertedWatchStream(WatchStream):
         elif not isinstance(item, tuple):
             yield item
 
-    def _receive(self, count: int, outcome: ConversionScope | StatusError) -> None:
+    def _receive(self, count: int, scope: ConversionScope, error: StatusError | None) -> None:
         self._is_waiting = False
         if self.is_over:
             return
-        if isinstance(outcome, StatusError):
+        if error is not None:
             self._pending.clear()
-            self.fail(internal_error(str(outcome)).response().body)
+            self.fail(internal_error(str(error)).response().body)
             return
-        outcome.run(partial(self._emit, count))
+        scope.run(partial(self._emit, count))
         self._convert_pending()
 
     def _emit(self, count: int) -> None:

@@ -280,9 +280,11 @@ class WriteHandler:
     ) -> PreparedWrite:
         """Complete and validate a changed object. Raises StatusError if it is invalid."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
-        obj = restore_stored_times(
-            sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
-        )
+        storage_version = path.served_kind.api_version
+        is_old_version = stored_object["apiVersion"] != storage_version
+        if is_old_version:
+            stored_object = strategy.in_version(stored_object, storage_version)
+        obj = restore_stored_times(sent_object.obj, strategy.render(stored_object, storage_version), stored_object)
         obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
@@ -311,11 +313,13 @@ class WriteHandler:
             )
             managed_fields = apply.managed_fields_after_update(*old_and_new, stored_entries, author, accessors)
         is_status = path.subresource == _STATUS
-        write = (
+        write: Update | UpdateStatus = (
             UpdateStatus(sent_object.obj, managed_fields)
             if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
+        if is_old_version:  # its spec and status are stored in the storage version together
+            write = Update(new, managed_fields, is_whole=True)
         pod_review = (
             PodSecurityReview()
             if is_status

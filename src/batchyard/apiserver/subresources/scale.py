@@ -123,7 +123,9 @@ class ScaleHandler:
             if is_applied
             else self._managed_fields_after_update(stored_object, scaled, options)
         )
-        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": resource_version}}, managed_fields)
+        scaled_metadata = {**new["metadata"], "resourceVersion": resource_version}
+        is_old_version = stored_object["apiVersion"] != self._served_kind.api_version
+        write = Update({**new, "metadata": scaled_metadata}, managed_fields, is_whole=is_old_version)
         scaled_object = execute_write(self._objects, write, self._served_kind, name, dry_run=options.dry_run)
         return resumable(lambda: Response(200, self._scale_of(scaled_object)))
 

@@ -35,6 +35,7 @@ from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODE
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.openapi_definitions import platform_definition
+from batchyard.apiserver.policies.type_checking import PolicyStatusController
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
@@ -331,7 +332,7 @@ class EmbeddedPlatform:
         )
         why_handler.authorizer = certificate_requests.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
-        resources = Resources(security.resources)
+        self._resources = resources = Resources(security.resources)
         client.set_scope_lookup(resources.is_namespaced)
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
         self._store.listen(CustomResources(client, resources, now, self._observe_conversion).observe)
@@ -456,7 +457,10 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
-            api_controllers=() if self._signer is None else (CertificateController(self._signer),),
+            api_controllers=(
+                PolicyStatusController(lambda: self._resources),
+                *(() if self._signer is None else (CertificateController(self._signer),)),
+            ),
         )
         return build_platform(platform_ports, settings)
 

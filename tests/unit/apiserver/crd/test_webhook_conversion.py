@@ -136,7 +136,7 @@ def test_list_selects_by_fields_of_its_version() -> None:
     api = ConvertingApi()
     for number in range(3):
         api.post(V1, screen("v1", f"s{number}", size=f"{number}x1"))
-    assert [item["metadata"]["name"] for item in api.get(f"{V2}?fieldSelector=spec.rows%3D2")["items"]] == ["s2"]
+    assert [item["metadata"]["name"] for item in api.get(f"{V2}?fieldSelector=spec.rows=2")["items"]] == ["s2"]
     table = api.get(f"{V2}?limit=1", accept="application/json;as=Table;g=meta.k8s.io;v=v1")
     assert table["rows"][0]["cells"] == ["s0", 0]
 
@@ -230,8 +230,8 @@ def test_object_whose_conversion_fails_is_not_stored() -> None:
 
 def test_failure_after_a_write_is_reported_and_the_write_is_not_repeated() -> None:
     api = ConvertingApi()
-    replies = iter([convert_review])
-    api.answer_review = lambda review: next(replies, lambda _: WebhookCallError("dead"))(review)
+    dead = WebhookCallError("dead")
+    api.answer_review = lambda review: dead if api.asked[1:] else convert_review(review)
     assert failure(api.ask("POST", V2, screen("v2"))).startswith(FAILED)
     assert stored_screen(api)["spec"]["size"] == "3x4"
 
@@ -254,7 +254,9 @@ def test_watch_sends_converted_events_in_order() -> None:
     api = ConvertingApi()
     api.post(V1, screen())
     api.holds_replies = True
-    watch = api.watch(f"{V2}?allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
+    watch = api.watch(
+        f"{V2}?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
+    )
     api.post(V1, screen("v1", "b", size="5x5"))
     api.ask("DELETE", f"{V1}/b")
     assert list(watch.take_buffered_data()) == []
@@ -297,8 +299,19 @@ def test_old_objects_are_converted_after_a_change_of_the_storage_version() -> No
     ] == ["v1", "v2"]
     assert api.get(f"{V2}/a")["spec"]["rows"] == 3
     api.ask("PATCH", f"{V2}/a", {"spec": {"rows": 4}}, headers=MERGE)
-    assert stored_screen(api)["apiVersion"] == f"{GROUP}/v2"
+    assert (stored_screen(api)["apiVersion"], stored_screen(api)["spec"]["rows"]) == (f"{GROUP}/v2", 4)
     assert api.get(f"{V1}/a")["spec"]["size"] == "4x4"
+
+
+def test_status_of_an_old_object_is_stored_with_its_spec_in_the_storage_version() -> None:
+    api = ConvertingApi()
+    api.post(V1, screen())
+    versions = [{**version, "storage": version["name"] == "v2"} for version in screens()["spec"]["versions"]]
+    api.change_definition(versions=versions)
+    response = api.ask("PATCH", f"{V1}/a/status", {"status": {"lit": True}}, headers=MERGE)
+    assert response.code == 200, response
+    stored = stored_screen(api)
+    assert (stored["apiVersion"], stored["spec"]["columns"], stored["status"]) == (f"{GROUP}/v2", 4, {"lit": True})
 
 
 INVALID: list[tuple[dict[str, Any], str]] = [
