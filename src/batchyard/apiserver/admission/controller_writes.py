@@ -72,7 +72,7 @@ class ControllerWrites:
 
     def _matches(self, write: Write) -> bool:
         path = self._path_of(write)
-        return path is not None and self._gate.may_match(_operation_of(write), path)
+        return path is not None and self._gate.stages.may_match(_operation_of(write), path)
 
     def _path_of(self, write: Write) -> ResourcePath | None:
         """Return the path of a written object; None if its kind is not admitted."""
@@ -109,7 +109,7 @@ class ControllerWrites:
 
     def _admit(self, write: Write) -> WebhookCalls:
         path = self._path_of(write)
-        if path is None or not self._gate.may_match(_operation_of(write), path):
+        if path is None or not self._gate.stages.may_match(_operation_of(write), path):
             return write
         notes = AdmissionNotes()
         stored_object = None if isinstance(write, Create) else self._client.get(_key_of(write))
@@ -117,30 +117,30 @@ class ControllerWrites:
             raise NotFound(f'{_key_of(write).kind} "{_key_of(write)}" not found')
         if isinstance(write, Delete):
             attributes = _attributes(path, write, None, stored_object)
-            yield from self._gate.admit(attributes, notes)
+            yield from self._gate.stages.admit(attributes, notes)
             return write
         return (yield from self._admit_object(write, stored_object, path, notes))
 
     def _admit_object(
         self, write: ObjectWrite, stored_object: Obj | None, path: ResourcePath, notes: AdmissionNotes
     ) -> WebhookCalls:
-        gate, scope = self._gate, notes.scope
+        stages, scope = self._gate.stages, notes.scope
         sent_object = write.obj
         if isinstance(write, UpdateStatus) and stored_object is not None:
             sent_object = {**stored_object, "status": write.obj.get("status")}
         attributes = _attributes(path, write, sent_object, stored_object)
-        mutated = yield from gate.mutate(attributes, notes)
+        mutated = yield from stages.mutate(attributes, notes)
         if mutated.obj != attributes.obj:
             decode = partial(_decode_mutated, mutated.obj, sent_object, stored_object, path)
             write = _with_object(write, (yield from converting(decode, scope)))
-        if gate.validates:
+        if stages.validates:
             result = self._client.attempt(write, dry_run=True)
             if result.obj is None:
                 raise result.error or ApiError("the write was rejected")
             if isinstance(write, Create):
                 write = Create(result.obj)
                 path = path._replace(name=result.obj["metadata"]["name"])
-            yield from gate.validate(_attributes(path, write, result.obj, stored_object), notes)
+            yield from stages.validate(_attributes(path, write, result.obj, stored_object), notes)
         return write
 
 

@@ -84,12 +84,11 @@ class GateParts(NamedTuple):
     executor: WriteExecutor | None = None
 
 
-class AdmissionGate:
-    """Admits write requests by policies and webhooks, and answers them."""
+class AdmissionStages:
+    """The stages in which policies and webhooks admit a request: mutation, then validation."""
 
     def __init__(self, parts: GateParts) -> None:
-        self._objects, self._write_handler, self.registry = parts.objects, parts.write_handler, parts.registry
-        self.ports, self._policies = CallPorts(parts.caller, parts.executor), parts.policies
+        self.registry, self._policies = parts.registry, parts.policies
         self._seed = parts.seed
         self._uid_count = 0
         matcher = WebhookMatcher(parts.objects, parts.observer.count_condition)
@@ -110,37 +109,6 @@ class AdmissionGate:
             return False
         return self._policies.may_match(operation, path) or self.registry.may_match(operation, path)
 
-    def matches(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Return whether policies or webhooks may match a request for objects, a subresource or a connection."""
-        operation = operation_of(request.method, path)
-        if operation is None:
-            return False
-        operations = (CREATE, UPDATE) if request.method == "PATCH" else (operation,)
-        return any(self.may_match(each, path) for each in operations)
-
-    def answer_write(self, request: ApiRequest, path: ResourcePath, *, is_large: bool = False) -> AnyResponse:
-        """Answer a write of stored objects after its admission. Raises StatusError on failure."""
-        notes = AdmissionNotes(is_large=is_large and self.ports.executor is not None)
-        if request.method != "DELETE":
-            return self._run(self._write(request, path, notes), notes)
-        delete = self._delete if path.name else self._delete_all
-        return self._run(delete(request, path, notes), notes)
-
-    def answer_endpoint(
-        self, request: ApiRequest, path: ResourcePath, handler: Callable[[ApiRequest, str, str], AnyResponse]
-    ) -> AnyResponse:
-        """Answer a request that a handler function serves, after its admission. Raises StatusError on failure."""
-        notes = AdmissionNotes()
-        return self._run(self._call_endpoint(request, path, handler, notes), notes)
-
-    def _admission(self, notes: AdmissionNotes) -> WebhookAdmission:
-        return WebhookAdmission(self._webhook_ports, notes)
-
-    def _run(self, calls: WebhookCalls, notes: AdmissionNotes) -> AnyResponse:
-        return respond_later(calls, self.ports, lambda response: _with_notes(response, notes))
-
-    # --- stages ---
-
     def mutate(
         self,
         attributes: AdmissionAttributes,
@@ -160,7 +128,16 @@ class AdmissionGate:
             else:
                 mutated_object = yield from converting(work, notes.scope)
             attributes = attributes._replace(obj=mutated_object)
-        return (yield from self._admission(notes).mutate(self.registry.mutating, attributes, repeat_built_in))
+        return (
+            yield from WebhookAdmission(self._webhook_ports, notes).mutate(
+                self.registry.mutating, attributes, repeat_built_in
+            )
+        )
+
+    @property
+    def mutates(self) -> bool:
+        """Whether a mutating policy or webhook is configured."""
+        return bool(self.registry.mutating) or self._policies.mutates
 
     @property
     def validates(self) -> bool:
@@ -182,7 +159,7 @@ class AdmissionGate:
                 verdict = yield from converting(work, notes.scope)
             notes.warnings.extend(verdict.warnings)
             notes.annotations.update(verdict.annotations)
-        yield from self._admission(notes).validate(self.registry.validating, attributes)
+        yield from WebhookAdmission(self._webhook_ports, notes).validate(self.registry.validating, attributes)
 
     def admit(self, attributes: AdmissionAttributes, notes: AdmissionNotes) -> WebhookCalls:
         """Run the mutating, then the validating stage; return the mutated object.
@@ -192,6 +169,41 @@ class AdmissionGate:
         mutated = yield from self.mutate(attributes, notes)
         yield from self.validate(mutated, notes)
         return mutated.obj
+
+
+class AdmissionGate:
+    """Admits write requests by policies and webhooks, and answers them."""
+
+    def __init__(self, parts: GateParts) -> None:
+        self.stages = AdmissionStages(parts)
+        self.ports = CallPorts(parts.caller, parts.executor)
+        self._objects, self._write_handler = parts.objects, parts.write_handler
+
+    def matches(self, request: ApiRequest, path: ResourcePath) -> bool:
+        """Return whether policies or webhooks may match a request for objects, a subresource or a connection."""
+        operation = operation_of(request.method, path)
+        if operation is None:
+            return False
+        operations = (CREATE, UPDATE) if request.method == "PATCH" else (operation,)
+        return any(self.stages.may_match(each, path) for each in operations)
+
+    def answer_write(self, request: ApiRequest, path: ResourcePath, *, is_large: bool = False) -> AnyResponse:
+        """Answer a write of stored objects after its admission. Raises StatusError on failure."""
+        notes = AdmissionNotes(is_large=is_large and self.ports.executor is not None)
+        if request.method != "DELETE":
+            return self._run(self._write(request, path, notes), notes)
+        delete = self._delete if path.name else self._delete_all
+        return self._run(delete(request, path, notes), notes)
+
+    def answer_endpoint(
+        self, request: ApiRequest, path: ResourcePath, handler: Callable[[ApiRequest, str, str], AnyResponse]
+    ) -> AnyResponse:
+        """Answer a request that a handler function serves, after its admission. Raises StatusError on failure."""
+        notes = AdmissionNotes()
+        return self._run(self._call_endpoint(request, path, handler, notes), notes)
+
+    def _run(self, calls: WebhookCalls, notes: AdmissionNotes) -> AnyResponse:
+        return respond_later(calls, self.ports, lambda response: _with_notes(response, notes))
 
     # --- create, update and patch ---
 
@@ -238,11 +250,11 @@ class AdmissionGate:
         options = request_options(request, operation)
         user, is_dry_run = draft.options.user, draft.options.dry_run
         attributes = AdmissionAttributes(operation, path, None, old_object, options, user, is_dry_run)
-        if self.registry.mutating or self._policies.mutates:
+        if self.stages.mutates:
             prepared_write = yield from self._mutate_draft(draft, prepared_write, attributes, notes)
         if prepared_write is None:
             prepared_write = yield from self._complete(draft, notes)  # raises the validation errors
-        if not self.validates:
+        if not self.stages.validates:
             return prepared_write
         final_object = self._dry_run(prepared_write, path)
         if isinstance(prepared_write.write, Create):
@@ -251,7 +263,7 @@ class AdmissionGate:
             path=path._replace(name=path.name or final_object["metadata"]["name"]),
             obj=(yield from converting(partial(render, final_object, path.api_version), scope)),
         )
-        yield from self.validate(final_attributes, notes)
+        yield from self.stages.validate(final_attributes, notes)
         return prepared_write
 
     def _mutate_draft(
@@ -267,7 +279,7 @@ class AdmissionGate:
         metadata = obj.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         attributes = attributes._replace(path=path._replace(name=path.name or str(name or "")), obj=obj)
-        mutated_attributes = yield from self.mutate(attributes, notes, self._built_in_repetition(draft))
+        mutated_attributes = yield from self.stages.mutate(attributes, notes, self._built_in_repetition(draft))
         if mutated_attributes.obj == obj:
             return prepared_write
         body = RequestBody(mutated_attributes.obj, draft.body.faults)
@@ -366,7 +378,7 @@ class AdmissionGate:
         target = path._replace(namespace=metadata.get("namespace") or "", name=metadata["name"])
         option_fields = request_options(request, DELETE)
         attributes = AdmissionAttributes(DELETE, target, None, old_object, option_fields, request.user, options.dry_run)
-        yield from self.admit(attributes, notes)
+        yield from self.stages.admit(attributes, notes)
 
     # --- subresources and connections ---
 
@@ -393,7 +405,7 @@ class AdmissionGate:
             obj = _with_endpoint_kind(obj or {}, path)
         is_dry_run = "dryRun" in request.query
         attributes = AdmissionAttributes(operation, path, obj, old_object, options, request.user, is_dry_run)
-        admitted_object = yield from self.admit(attributes, notes)
+        admitted_object = yield from self.stages.admit(attributes, notes)
         if operation in (CONNECT, DELETE) or admitted_object == obj:
             return (yield from converting(handle, notes.scope))
         assert path.handlers is not None, "only paths with handlers get here"

@@ -7,6 +7,7 @@ k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -150,10 +151,7 @@ class WriteHandler:
             stored_object = self._execute_write(
                 prepared_write.write, path, prepared_write.name, dry_run=prepared_write.dry_run
             )
-        code, warnings, annotations = prepared_write.code, prepared_write.warnings, prepared_write.annotations
-        return resources.resumable(
-            lambda: Response(code, _render(stored_object, path), warnings, annotations=annotations)
-        )
+        return resources.resumable(lambda: _stored_response(prepared_write, stored_object, path))
 
     # --- preparation by verb ---
 
@@ -207,9 +205,8 @@ class WriteHandler:
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self.objects.get(_key(path)) is not None):
             return resources.resumable(lambda: Response(200, _render(result, path), warnings))
         revision = None if options.dry_run else str(self.objects.revision)
-        return resources.resumable(
-            lambda: Response(200, _deletion_result(stored_object, result, path, revision), warnings)
-        )
+        finish = partial(_deletion_result, stored_object, result, path, revision)
+        return resources.resumable(lambda: Response(200, finish(), warnings))
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options, selected_objects = self.select_for_deletion(request, path)
@@ -344,6 +341,10 @@ class WriteHandler:
     def _field_manager(self, path: resources.ResourcePath, options: WriteOptions) -> apply.FieldManager:
         write_time = format_time(self._now() // SECOND * SECOND)
         return apply.FieldManager(options.manager, path.api_version, path.subresource, write_time)
+
+
+def _stored_response(write: PreparedWrite, stored_object: Obj, path: resources.ResourcePath) -> Response:
+    return Response(write.code, _render(stored_object, path), write.warnings, annotations=write.annotations)
 
 
 def _check_namespace(objects: resources.ApiObjectStore, path: resources.ResourcePath) -> None:

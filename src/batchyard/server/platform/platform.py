@@ -234,13 +234,40 @@ if TYPE_CHECKING:
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
 
+class LazyWebhooks:
+    """The webhooks of a platform, which are loaded when they are used first."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Any, ...] = ()
+        self._loaded: PlatformWebhooks | None = None
+
+    def connect(self, *parts: Any) -> None:
+        """Set the fields of the GatePlatform that the webhooks use."""
+        self._parts = parts
+
+    def get(self) -> "PlatformWebhooks":
+        """Return the webhooks."""
+        if self._loaded is None:
+            from batchyard.server.platform.webhooks import GatePlatform, PlatformWebhooks  # noqa: PLC0415 - rarely used
+
+            self._loaded = PlatformWebhooks(GatePlatform(*self._parts))
+        return self._loaded
+
+    def observe_conversion(self, *measurement: Any) -> None:
+        """Count a call of a conversion webhook."""
+        self.get().observe_conversion(*measurement)
+
+    def close(self) -> None:
+        """Cancel the calls in flight, and close all connections."""
+        if self._loaded is not None:
+            self._loaded.close()
+
+
 class EmbeddedPlatform:
     """The components of a running platform: the store, the controllers, the API server, and optionally a local node.
 
     It must be created within the asyncio loop that runs it.
     """
-
-    _webhooks: "PlatformWebhooks | None" = None
 
     def __init__(
         self,
@@ -335,7 +362,8 @@ class EmbeddedPlatform:
         self._resources = resources = Resources(security.resources)
         client.set_scope_lookup(resources.is_namespaced)
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
-        self._store.listen(CustomResources(client, resources, now, self._observe_conversion).observe)
+        self._webhooks = LazyWebhooks()
+        self._store.listen(CustomResources(client, resources, now, self._webhooks.observe_conversion).observe)
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
@@ -344,25 +372,14 @@ class EmbeddedPlatform:
         self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
-        load_webhooks = partial(self._load_webhooks, server, resources)
-        server.set_conversions(lambda: load_webhooks().conversions)
-        self._store.listen(AdmissionSwitch(server, client, lambda: load_webhooks().gate).observe)
+        parts = server, client, resources, self._kernel, self._local, self._controllers
+        self._webhooks.connect(*parts, self._metrics, self._forked_work)
+        server.set_conversions(lambda: self._webhooks.get().conversions)
+        self._store.listen(AdmissionSwitch(server, client, lambda: self._webhooks.get().gate).observe)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
-
-    def _load_webhooks(self, server: ApiServer, resources: Resources) -> "PlatformWebhooks":
-        if self._webhooks is None:
-            from batchyard.server.platform.webhooks import GatePlatform, PlatformWebhooks  # noqa: PLC0415 - rarely needed
-
-            parts = server, self._client, resources, self._kernel, self._local, self._controllers
-            self._webhooks = PlatformWebhooks(GatePlatform(*parts, self._metrics, self._forked_work))
-        return self._webhooks
-
-    def _observe_conversion(self, *measurement: Any) -> None:
-        assert self._webhooks is not None, "only its client calls webhooks"
-        self._webhooks.observe_conversion(*measurement)
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock
@@ -429,8 +446,7 @@ class EmbeddedPlatform:
             self._local.close()
         if self._spans is not None:
             await self._spans.close()
-        if self._webhooks is not None:
-            self._webhooks.close()
+        self._webhooks.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()

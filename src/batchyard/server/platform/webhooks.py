@@ -14,7 +14,8 @@ from batchyard.apiserver.admission.calls import CallPorts, WebhookCallError
 from batchyard.apiserver.admission.controller_writes import ControllerWrites
 from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
 from batchyard.apiserver.admission.registrations import WebhookRegistry
-from batchyard.apiserver.crd.webhook_conversion import ConversionObserver, ConversionService
+from batchyard.apiserver.crd.converted_requests import ConversionService
+from batchyard.apiserver.crd.webhook_conversion import ConversionObserver
 from batchyard.apiserver.handlers.prepared_writes import WriteExecutor
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.server import ApiServer
@@ -41,8 +42,8 @@ class GateConnection(NamedTuple):
 
     def refresh(self) -> bool:
         """Read the configurations again; return whether a policy or a webhook is configured."""
-        self.gate.registry.refresh()
-        return self.gate.is_configured
+        self.gate.stages.registry.refresh()
+        return self.gate.stages.is_configured
 
 
 class GatePlatform(NamedTuple):

@@ -237,8 +237,8 @@ def test_dry_run_needs_webhooks_without_side_effects() -> None:
     api.configure(configuration("a", hook("ok")))
     assert api.ask("POST", f"{PODS}?dryRun=All", pod()).code == 201
     assert api.asked[0][1]["dryRun"] is True
-    [stored] = api.gate.registry.mutating
-    api.gate.registry.mutating = [stored._replace(definition={**stored.definition, "sideEffects": "Unknown"})]
+    [stored] = api.gate.stages.registry.mutating
+    api.gate.stages.registry.mutating = [stored._replace(definition={**stored.definition, "sideEffects": "Unknown"})]
     response = api.ask("POST", f"{PODS}?dryRun=All", pod())
     assert (response.code, response.body["reason"]) == (400, "BadRequest")
     assert message(response) == 'admission webhook "ok.example.com" does not support dry run'
@@ -288,7 +288,7 @@ class Policies:
 
 def admit_by_policies(api: HookedApi, policies: AdmissionPolicies) -> None:
     """Admit the later writes by policies, and by the configured webhooks."""
-    parts = GateParts(api.stored, api.server.write_handler, api.gate.registry, api.counts, api, 1, policies)
+    parts = GateParts(api.stored, api.server.write_handler, api.gate.stages.registry, api.counts, api, 1, policies)
     api.server.set_admission_gate(AdmissionGate(parts))
 
 

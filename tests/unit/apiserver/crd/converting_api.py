@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from batchyard.apiserver.admission.calls import CallPorts, TimedReply, WebhookCallError, WebhookReply, WebhookRequest
-from batchyard.apiserver.crd.webhook_conversion import ConversionService
+from batchyard.apiserver.crd.converted_requests import ConversionService
 from batchyard.apiserver.request import DeferredResponse, FinalResponse, Response
 from unit.apiserver.api import OWNER
 from unit.apiserver.crd.rockets import DEFINITIONS, DefinitionApi
