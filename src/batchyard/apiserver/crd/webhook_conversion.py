@@ -37,6 +37,7 @@ _TIMEOUT_SECONDS: Final = 30
 _BATCH_OBJECTS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 1024 * 1024
 _PARALLEL_CALLS_MAX: Final = 4
+_CONFORMING_OBJECTS_MAX: Final = 10_000
 _SHOWN_BODY_LENGTH_MAX: Final = 1024
 _METADATA_MAPS: Final = (("labels", "labels"), ("annotations", "annotation"))
 #: The types of failures in metrics.
@@ -294,6 +295,8 @@ class WebhookStrategy(CustomStrategy):
         super().__init__(served_kind, definition["spec"]["versions"], is_terminating=is_terminating)
         self.webhook = ConversionWebhook(definition, self._schemas, observe)
         self._rules_by_version: dict[str, ValidationRules] = {}
+        #: The revisions of objects that are known to conform to their schema, by uid.
+        self._conforming_objects: dict[str, Obj] = {}
         #: The version of the object that was decoded last: that of the request whose object is checked next.
         self._decoded_version = served_kind.api_version
 
@@ -344,12 +347,17 @@ class WebhookStrategy(CustomStrategy):
         return self._rules_by_version[api_version]
 
     def _upgrade_stored_object(self, stored_object: Obj) -> Obj:
-        own_version = stored_object["apiVersion"]
-        if own_version == self._served_kind.api_version or own_version not in self._schemas:
-            return super()._upgrade_stored_object(stored_object)
-        schema = self._schemas[own_version]
+        uid, schema = stored_object["metadata"].get("uid", ""), self._schemas.get(stored_object["apiVersion"])
+        if schema is None or self._conforming_objects.get(uid) is stored_object:
+            return stored_object
         upgraded_object: Obj = with_defaults(prune_unknown_fields(stored_object, schema), schema)
-        return upgraded_object
+        if upgraded_object != stored_object:
+            return upgraded_object
+        if uid:
+            if len(self._conforming_objects) >= _CONFORMING_OBJECTS_MAX:
+                self._conforming_objects.clear()
+            self._conforming_objects[uid] = stored_object
+        return stored_object
 
     def _convert_to_version(self, obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
         return dict(convert(self.webhook, obj, api_version))

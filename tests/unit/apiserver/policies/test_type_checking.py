@@ -39,7 +39,7 @@ def test_policy_without_problems_has_an_empty_result() -> None:
 
 
 def test_undefined_field_is_reported_for_each_expression() -> None:
-    warnings = status_of("object.spec.replicas > 1", "object.spec.suspend", "object.foo == 'object.bar'")
+    warnings = status_of("object.spec.replicas > 1", "object.spec.suspend == true", "object.foo == 'object.bar'")
     first, second = warnings["typeChecking"]["expressionWarnings"]
     error = "ERROR: <input>:1:12: undefined field 'replicas'\n | object.spec.replicas > 1\n | ...........^"
     expected = f"batch/v1, Kind=Job: compilation failed: {error}\n"
@@ -54,4 +54,4 @@ def test_parameters_are_checked_and_wildcards_are_not() -> None:
     warnings = status_of("params.data.limit == 'x' && params.dato.limit == 'x'", **params)["typeChecking"]
     assert "undefined field 'dato'" in warnings["expressionWarnings"][0]["warning"]
     rules = {"resourceRules": [{**JOBS, "resources": ["*"]}]}
-    assert status_of("object.foo", matchConstraints=rules)["typeChecking"] == {}
+    assert status_of("object.foo == 1", matchConstraints=rules)["typeChecking"] == {}
