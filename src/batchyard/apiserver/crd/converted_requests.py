@@ -115,16 +115,22 @@ class _ListAnswer:
         return self._response or DeferredResponse(self._receivers.append)
 
     def _proceed(self, error: StatusError | None) -> None:
-        response: AnyResponse = internal_error("an unexpected exception ended the list; see the server log").response()
+        if error is not None:
+            self._respond(error.response())
+            return
         try:
-            response = self._scope.run(self._step) if error is None else error.response()
+            response = self._scope.run(self._step)
         except ConversionNeeded as need:
             self._service.convert_in_turn(need, self._scope, self._proceed)
-            return
         except StatusError as step_error:
-            response = step_error.response()
-        finally:
-            if not isinstance(response, DeferredResponse):
+            self._respond(step_error.response())
+        except Exception:
+            self._respond(internal_error("an unexpected exception ended the list; see the server log").response())
+            raise
+        else:
+            if isinstance(response, DeferredResponse):
+                response.then(self._respond)
+            else:
                 self._respond(response)
 
     def _respond(self, response: FinalResponse) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Key
+from batchyard.apiserver import conversions
 from batchyard.apiserver.admission.calls import WebhookCallError
 from batchyard.apiserver.request import Response
 from unit.apiserver.crd.converting_api import (
@@ -130,6 +131,21 @@ def test_list_converts_in_batches_and_uses_the_cache() -> None:
     assert [len(request["objects"]) for request in api.asked] == [500, 100]
     api.get(V2)
     assert len(api.asked) == 2
+
+
+def test_long_list_is_converted_in_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversions, "OBJECTS_MAX", 2)
+    api = ConvertingApi()
+    for number in range(5):
+        api.post(V1, screen("v1", f"s{number}", size=f"{number}x1"))
+    api.holds_replies = True
+    responses, others = api.later("GET", V2), api.later("GET", V2)
+    while api.held:
+        api.deliver()
+    for [response] in (responses, others):
+        assert isinstance(response, Response)
+        assert [item["spec"]["rows"] for item in response.body["items"]] == [0, 1, 2, 3, 4]
+    assert [len(request["objects"]) for request in api.asked] == [2, 2, 1]
 
 
 def test_list_selects_by_fields_of_its_version() -> None:
