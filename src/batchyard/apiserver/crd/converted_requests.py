@@ -60,9 +60,9 @@ class ConversionService:
         """Answer a large write, which is prepared outside the server's thread."""
         return respond_later(_write_outside(request, path, handler), self._ports)
 
-    def create_watch(self, path: ResourcePath, *arguments: Any, with_bookmarks: bool = False) -> WatchStream:
+    def create_watch(self, *arguments: Any, with_bookmarks: bool = False) -> WatchStream:
         """Create a watch that receives converted objects, with the arguments of WatchStream."""
-        return ConvertedWatchStream(self, path, *arguments, with_bookmarks=with_bookmarks)
+        return ConvertedWatchStream(self, *arguments, with_bookmarks=with_bookmarks)
 
     def new_scope(self) -> ConversionScope:
         """Return a scope of a list or a watch, which shares converted objects with others."""

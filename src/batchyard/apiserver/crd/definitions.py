@@ -11,6 +11,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
+from batchyard.apiserver.conversions import ObjectConverter
 from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.definition_validation import (
     definition_errors,
@@ -265,15 +266,19 @@ class CustomResources:
 
     def _create_resource(self, definition: Obj) -> Resource:
         served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
-        is_terminating, stored_subresources = is_definition_terminating(definition), ("status",)
-        if not served_kind.has_status:
-            stored_subresources = ()
-        strategy, converter = CustomStrategy(served_kind, versions, is_terminating=is_terminating), None
+        is_terminating, stored_subresources = (
+            is_definition_terminating(definition),
+            ("status",) * served_kind.has_status,
+        )
+        strategy = CustomStrategy(served_kind, versions, is_terminating=is_terminating)
+        converter: ObjectConverter | None = None
         if (definition["spec"].get("conversion") or {}).get("strategy") == "Webhook":
             from batchyard.apiserver.crd.webhook_conversion import WebhookStrategy  # noqa: PLC0415 - rarely needed
 
-            strategy = WebhookStrategy(served_kind, definition, self._observe_conversion, is_terminating=is_terminating)
-            converter = strategy.webhook
+            strategy = webhook_strategy = WebhookStrategy(
+                served_kind, definition, self._observe_conversion, is_terminating=is_terminating
+            )
+            converter = webhook_strategy.webhook
         resource = Resource(
             *(served_kind, strategy, stored_subresources),
             merge_schema=strategy.merge_schema,
