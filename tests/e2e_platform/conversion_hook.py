@@ -4,7 +4,7 @@ Objects named `slow` are converted after a minute.
 """
 
 import sys
-import time
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def respond(_path: str, review: Mapping[str, Any]) -> Mapping[str, Any]:
         if obj["metadata"]["name"] == "slow":
             sys.stdout.write("waiting\n")
             sys.stdout.flush()
-            time.sleep(60)
+            threading.Event().wait(60)
     return convert_review(review)
 
 

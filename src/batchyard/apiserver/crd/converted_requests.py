@@ -6,6 +6,7 @@ pkg/storage/cacher.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -118,20 +119,25 @@ class _ListAnswer:
         if error is not None:
             self._respond(error.response())
             return
+        with ExitStack() as on_exception:
+            defect = internal_error("an unexpected exception ended the list; see the server log")
+            on_exception.callback(self._respond, defect.response())
+            response = self._run_step()
+            on_exception.pop_all()
+        if isinstance(response, DeferredResponse):
+            response.then(self._respond)
+        elif response is not None:
+            self._respond(response)
+
+    def _run_step(self) -> AnyResponse | None:
+        """Return the response; None if it comes after further conversions."""
         try:
-            response = self._scope.run(self._step)
+            return self._scope.run(self._step)
         except ConversionNeeded as need:
             self._service.convert_in_turn(need, self._scope, self._proceed)
+            return None
         except StatusError as step_error:
-            self._respond(step_error.response())
-        except Exception:
-            self._respond(internal_error("an unexpected exception ended the list; see the server log").response())
-            raise
-        else:
-            if isinstance(response, DeferredResponse):
-                response.then(self._respond)
-            else:
-                self._respond(response)
+            return step_error.response()
 
     def _respond(self, response: FinalResponse) -> None:
         if self._receivers:
