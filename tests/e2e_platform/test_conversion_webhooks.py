@@ -1,6 +1,7 @@
 """A platform whose custom objects a webhook process converts, with kubectl; the process is killed meanwhile."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_kubectl_reads_writes_and_watches_two_versions(platform: UpProcess) -> N
 def test_killed_webhook_fails_its_own_requests_only(platform: UpProcess, hook: HookProcess) -> None:
     platform.kubectl(*CREATED, sent=json.dumps(screen("v1", "a")))
     platform.kubectl(*CREATED, sent=json.dumps(screen("v1", "slow")))
-    environment = {"KUBECONFIG": str(platform.kubeconfig), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig)}
     slow = subprocess.Popen(
         ["kubectl", "get", f"screens.v2.{GROUP}", "slow"], env=environment, stderr=subprocess.PIPE, text=True
     )
