@@ -5,7 +5,7 @@ pkg/storage/cacher.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -193,9 +193,15 @@ class ConvertedWatchStream(WatchStream):
             self.fail(EXPIRED_STATUS)
         self._convert_pending()
 
+    def take_buffered_data(self) -> Sequence[Mapping[str, Any]]:
+        """Return and remove the converted events, and convert further ones."""
+        events = super().take_buffered_data()
+        self._convert_pending()
+        return events
+
     def send_bookmark(self, revision: int, *, is_initial: bool = False) -> None:
         """Send a bookmark after the events that wait for conversion."""
-        if not self._pending:
+        if not self._pending and not self._is_waiting:
             super().send_bookmark(revision, is_initial=is_initial)
         elif len(self._pending) <= self._initial_pending + WATCH_BACKLOG_MAX:
             self._pending.append((revision, is_initial))
@@ -210,7 +216,8 @@ class ConvertedWatchStream(WatchStream):
             self._is_converting = False
 
     def _convert_batches(self) -> None:
-        while self._pending and not self._is_waiting and not self.is_over:
+        # The client reads converted events before further ones are converted: they use memory of their own.
+        while self._pending and not self._buffered and not self._is_waiting and not self.is_over:
             batch = list(islice(self._pending, _EVENTS_MAX))
             upgrade, api_version = self._path.resource.strategy.in_version, self._path.api_version
             objects = [obj for item in batch for obj in self._objects_of(item)]

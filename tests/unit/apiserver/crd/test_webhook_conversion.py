@@ -8,6 +8,7 @@ import pytest
 from batchyard.api.meta import Key
 from batchyard.apiserver import conversions
 from batchyard.apiserver.admission.calls import WebhookCallError
+from batchyard.apiserver.crd import converted_requests
 from batchyard.apiserver.request import Response
 from unit.apiserver.crd.converting_api import (
     GROUP,
@@ -278,10 +279,24 @@ def test_watch_sends_converted_events_in_order() -> None:
     assert list(watch.take_buffered_data()) == []
     while api.held:
         api.deliver()
-    events = list(watch.take_buffered_data())
+    events: list[Any] = []
+    while taken := list(watch.take_buffered_data()):
+        events += taken
+        while api.held:
+            api.deliver()
     assert [event["type"] for event in events] == ["ADDED", "BOOKMARK", "ADDED", "DELETED"]
     assert [event["object"]["spec"]["rows"] for event in events if event["type"] != "BOOKMARK"] == [3, 5, 5]
     assert events[0]["object"]["apiVersion"] == f"{GROUP}/v2"
+
+
+def test_watch_converts_further_events_when_the_client_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converted_requests, "_EVENTS_MAX", 2)
+    api = ConvertingApi()
+    for number in range(5):
+        api.post(V1, screen("v1", f"s{number}"))
+    watch = api.watch(f"{V2}?watch=true")
+    assert [len(request["objects"]) for request in api.asked] == [2]
+    assert [len(watch.take_buffered_data()) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_watches_share_conversions_and_two_versions_are_watched() -> None:
