@@ -220,7 +220,11 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(ROLE, "roles"),
     _kubernetes_kind(ROLE_BINDING, "rolebindings"),
     _kubernetes_kind(SERVICE, "services", "svc", has_status=True),
-    _kind_without_controller(ENDPOINTS, "endpoints", "ep", has_status=False),
+    replace(
+        _kind_without_controller(ENDPOINTS, "endpoints", "ep", has_status=False),
+        deprecated_versions=("v1",),
+        deprecation="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ),
     _kind_without_controller(ENDPOINT_SLICE, "endpointslices", has_status=False),
     replace(_kind_without_controller(RUNTIME_CLASS, "runtimeclasses", has_status=False), namespaced=False),
     _kubernetes_kind(POD_TEMPLATE, "podtemplates"),

@@ -35,6 +35,7 @@ from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODE
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.openapi_definitions import platform_definition
+from batchyard.apiserver.policies.type_checking import PolicyStatusController
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
@@ -228,9 +229,38 @@ def _ignore_result(_result: WriteResult) -> None:
 
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
-    from batchyard.server.platform.webhooks import GateConnection
+    from batchyard.server.platform.webhooks import PlatformWebhooks
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
+
+
+class LazyWebhooks:
+    """The webhooks of a platform, which are loaded when they are used first."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Any, ...] = ()
+        self._loaded: PlatformWebhooks | None = None
+
+    def connect(self, *parts: Any) -> None:
+        """Set the fields of the GatePlatform that the webhooks use."""
+        self._parts = parts
+
+    def get(self) -> "PlatformWebhooks":
+        """Return the webhooks."""
+        if self._loaded is None:
+            from batchyard.server.platform.webhooks import GatePlatform, PlatformWebhooks  # noqa: PLC0415 - rarely used
+
+            self._loaded = PlatformWebhooks(GatePlatform(*self._parts))
+        return self._loaded
+
+    def observe_conversion(self, *measurement: Any) -> None:
+        """Count a call of a conversion webhook."""
+        self.get().observe_conversion(*measurement)
+
+    def close(self) -> None:
+        """Cancel the calls in flight, and close all connections."""
+        if self._loaded is not None:
+            self._loaded.close()
 
 
 class EmbeddedPlatform:
@@ -238,8 +268,6 @@ class EmbeddedPlatform:
 
     It must be created within the asyncio loop that runs it.
     """
-
-    _gate: "GateConnection | None" = None
 
     def __init__(
         self,
@@ -331,10 +359,11 @@ class EmbeddedPlatform:
         )
         why_handler.authorizer = certificate_requests.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
-        resources = Resources(security.resources)
+        self._resources = resources = Resources(security.resources)
         client.set_scope_lookup(resources.is_namespaced)
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
-        self._store.listen(CustomResources(client, resources, now).observe)
+        self._webhooks = LazyWebhooks()
+        self._store.listen(CustomResources(client, resources, now, self._webhooks.observe_conversion).observe)
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
@@ -343,18 +372,14 @@ class EmbeddedPlatform:
         self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
-        self._store.listen(AdmissionSwitch(server, client, partial(self._load_gate, server, resources)).observe)
+        parts = server, client, resources, self._kernel, self._local, self._controllers
+        self._webhooks.connect(*parts, self._metrics, self._forked_work)
+        server.set_conversions(lambda: self._webhooks.get().conversions)
+        self._store.listen(AdmissionSwitch(server, client, lambda: self._webhooks.get().gate).observe)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
-
-    def _load_gate(self, server: ApiServer, resources: Resources) -> "GateConnection":
-        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415 - rarely needed
-
-        parts = server, self._client, resources, self._kernel, self._local, self._controllers, self._metrics.requests
-        self._gate = connect_gate(GatePlatform(*parts))
-        return self._gate
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock
@@ -421,8 +446,7 @@ class EmbeddedPlatform:
             self._local.close()
         if self._spans is not None:
             await self._spans.close()
-        if self._gate is not None:
-            self._gate.webhook_client.close()
+        self._webhooks.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()
@@ -449,7 +473,10 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
-            api_controllers=() if self._signer is None else (CertificateController(self._signer),),
+            api_controllers=(
+                PolicyStatusController(lambda: self._resources),
+                *(() if self._signer is None else (CertificateController(self._signer),)),
+            ),
         )
         return build_platform(platform_ports, settings)
 

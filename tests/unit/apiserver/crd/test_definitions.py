@@ -73,7 +73,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (changed_definition(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
     (
         changed_definition(conversion={"strategy": "Webhook"}),
-        "spec.conversion.strategy: Forbidden: conversion webhooks are not supported",
+        "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook",
     ),
     (changed_definition(names={"plural": "rockets"}), "spec.names.kind: Required value"),
     (changed_definition(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),
