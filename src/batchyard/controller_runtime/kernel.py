@@ -267,9 +267,19 @@ class OnDemandController:
 
     rank = 0
 
-    def __init__(self, name: str, first_kinds: Sequence[str], create: Callable[[], Controller]) -> None:
-        """Create the stand-in of a controller of rank 0. `create` creates it when a kind of `first_kinds` changes."""
+    def __init__(
+        self,
+        name: str,
+        first_kinds: Sequence[str],
+        create: Callable[[], Controller],
+        concerns: Callable[[WatchEvent], bool] = lambda _: True,
+    ) -> None:
+        """Create the stand-in of a controller of rank 0.
+
+        `create` creates the controller at the first change of a kind of `first_kinds` for which `concerns` is true.
+        """
         self.name = name
+        self._concerns = concerns
         self.kinds: Sequence[str] | None = first_kinds
         self._create = create
         self._controller: Controller | None = None
@@ -278,6 +288,8 @@ class OnDemandController:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys that the controller returns; create the controller if it does not exist yet."""
+        if self._controller is None and not self._concerns(event):
+            return ()
         return self._load().keys_for(event, now)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
