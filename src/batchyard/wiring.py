@@ -69,6 +69,7 @@ _APP_KINDS: Final = {
     "statefulset-controller": scheme.STATEFUL_SET,
     "daemonset-controller": scheme.DAEMON_SET,
     "cronjob-controller": scheme.CRON_JOB,
+    "replicationcontroller-controller": scheme.REPLICATION_CONTROLLER,
 }
 
 
@@ -216,6 +217,7 @@ def _create_app(name: str) -> Controller:
     controllers: Sequence[Callable[[], Controller]] = (
         *(deployment.DeploymentController, replica_set.ReplicaSetController, stateful_set.StatefulSetController),
         *(daemon_set.DaemonSetController, cron_job.CronJobController),
+        partial(replica_set.ReplicaSetController, scheme.REPLICATION_CONTROLLER),
     )
     return controllers[list(_APP_KINDS).index(name)]()
 

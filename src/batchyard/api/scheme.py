@@ -266,7 +266,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(STATEFUL_SET, "statefulsets", "sts", has_status=True),
     _kubernetes_kind(DAEMON_SET, "daemonsets", "ds", has_status=True),
     _kubernetes_kind(CONTROLLER_REVISION, "controllerrevisions"),
-    _kind_without_controller(REPLICATION_CONTROLLER, "replicationcontrollers", "rc"),
+    _kubernetes_kind(REPLICATION_CONTROLLER, "replicationcontrollers", "rc", has_status=True),
     _kind_without_controller(INGRESS, "ingresses", "ing"),
     replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
     _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),

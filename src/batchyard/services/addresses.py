@@ -108,7 +108,7 @@ class ServiceAddresses:
         """Return a free address, of the upper part of the range if possible: users choose from the lower part."""
         count = self._network.num_addresses - 2
         static_count = _static_band(count, 16, 256)
-        for start, end in ((static_count, count), (1, static_count)):
+        for start, end in ((max(1, static_count), count), (1, static_count)):
             for number in _rotated(start, end, service):
                 address = str(self._network[number + 1])
                 if address not in used:

@@ -345,20 +345,20 @@ class LocalNodeComponents:
             "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }
 
-    def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners | None:
+    def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners:
         """Return bound sockets for serving the API in the pod network; `service_cidr` is the range of cluster IPs.
 
-        Return None without a pod network, and also (with a warning in the log) if a socket cannot be created.
+        Return none without a pod network, and also (with a warning in the log) if a socket cannot be created.
         """
         if not self.container_runtime.features.get("podNetwork"):
-            return None
+            return PodNetworkListeners((), ())
         try:
             gateway, service_network = self.container_runtime.gateway, IPv4Network(service_cidr)
             return create_pod_listeners(self._folder, gateway, service_network, API_PORT)
         except OSError as error:
             reason = f"{error.strerror or error}; read {self._folder / 'node.log'}, and restart the platform"
             _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", reason)
-            return None
+            return PodNetworkListeners((), ())
 
     def create_pod_network_socket(self) -> socket.socket | None:
         """Return a new TCP socket in the pod network; None without a pod network. Raises OSError on failure."""

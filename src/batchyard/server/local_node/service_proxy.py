@@ -89,7 +89,7 @@ class EndpointChoice:
         self._affinities.pop(client, None)
 
 
-class _Proxy:
+class ServiceProxy:
     """The listening sockets, by address and protocol, and the numbers of connections and flows."""
 
     def __init__(self) -> None:
@@ -135,6 +135,9 @@ class _Proxy:
         self._loop.remove_reader(service_socket)
         service_socket.close()
         del self._choices[key]
+        if key[1]:
+            for flow_key in [each for each in self._flows if each[0] == key[0]]:
+                self._end_flow(flow_key)
 
     def _accept(self, service_socket: socket.socket, choice: EndpointChoice) -> None:
         with suppress(OSError):
@@ -266,7 +269,7 @@ def _is_own_user_namespace(fd: int) -> bool:
 
 
 async def _serve_tables() -> None:
-    proxy = _Proxy()
+    proxy = ServiceProxy()
     reader = asyncio.StreamReader(limit=_TABLE_BYTES_MAX)
     protocol: Any = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)

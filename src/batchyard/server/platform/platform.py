@@ -497,7 +497,7 @@ class EmbeddedPlatform:
             self._client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
     def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners | None:
-        """Return the bound sockets for serving the API in the pod network; None if there is no socket."""
+        """Return the bound sockets for serving the API in the pod network; None without a local node."""
         return None if self._local is None else self._local.pod_network_listeners(service_cidr)
 
     def publish_address(self, address: str, port: int, *, is_secure: bool, cluster_ip: str) -> None:

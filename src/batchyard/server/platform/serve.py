@@ -226,7 +226,7 @@ async def _serve_on_listener(
     reachable_address = data_dir.LOOPBACK if address in _ALL_ADDRESSES else address
     cluster_ip = "" if options.is_insecure else str(IPv4Network(options.service_cidr)[1])
     if pod_listeners is not None:
-        cluster_ip = pod_listeners.addresses[0]
+        cluster_ip = next(iter(pod_listeners.addresses), "")
     platform.publish_address(reachable_address, port, is_secure=not options.is_insecure, cluster_ip=cluster_ip)
     pod_network_addresses = pod_listeners.addresses if pod_listeners is not None else ()
     tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_network_addresses)
