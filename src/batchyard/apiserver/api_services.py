@@ -163,8 +163,12 @@ def kubernetes_service_objects(address: str, port: int, *, is_https: bool, clust
     endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]
     service_port = {"name": name, "port": _SERVICE_PORT, "protocol": "TCP", "targetPort": port}
     spec = {
-        **{"type": "ClusterIP", "clusterIP": cluster_ip or "None", "clusterIPs": [cluster_ip or "None"]},
-        **{"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster"},
+        "type": "ClusterIP",
+        "clusterIP": cluster_ip or "None",
+        "clusterIPs": [cluster_ip or "None"],
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster",
     }
     address_family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}

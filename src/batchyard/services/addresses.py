@@ -32,7 +32,9 @@ class ServiceAddresses:
         """Create the range; raise ValueError unless `cidr` is an IPv4 network of 4 to 2^20 addresses."""
         self._network = IPv4Network(cidr)
         if not 12 <= self._network.prefixlen <= 30:
-            raise ValueError(f"the prefix length of the service CIDR must be 12 to 30, but is {self._network.prefixlen}")
+            raise ValueError(
+                f"the prefix length of the service CIDR must be 12 to 30, but is {self._network.prefixlen}"
+            )
 
     def complete_new(self, service: meta.Obj, reader: ObjectReader) -> meta.Obj:
         """Return a new Service with IP families, cluster IP and node ports. Raises InvalidObject for unusable ones."""

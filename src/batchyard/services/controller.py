@@ -69,9 +69,9 @@ class EndpointController:
             return ()
         new_labels = event.obj["metadata"].get("labels") or {}
         old_labels = new_labels if event.old is None else event.old["metadata"].get("labels") or {}
-        if event.type is EventType.MODIFIED and new_labels == old_labels and event.old is not None:
-            if _published_state(event.obj) == _published_state(event.old):
-                return ()
+        has_same_labels = event.type is EventType.MODIFIED and new_labels == old_labels
+        if has_same_labels and event.old is not None and _published_state(event.obj) == _published_state(event.old):
+            return ()
         return [
             key
             for key, selector in selectors.items()

@@ -123,9 +123,9 @@ def endpoints_for(
     annotations = dict(base["metadata"].get("annotations") or {})
     is_over_capacity = annotations.get(_OVER_CAPACITY) == "truncated"
     has_labels = (base["metadata"].get("labels") or {}) == labels
-    if stored is not None and has_labels and is_over_capacity == is_truncated:
-        if repack_subsets(stored.get("subsets") or ()) == repack_subsets(kept_subsets):
-            return None
+    has_metadata = has_labels and is_over_capacity == is_truncated
+    if stored is not None and has_metadata and repack_subsets(stored.get("subsets") or ()) == kept_subsets:
+        return None
     for name, text in ((TRIGGER_TIME, trigger_time), (_OVER_CAPACITY, "truncated" if is_truncated else None)):
         annotations.pop(name, None)
         annotations.update({name: text} if text is not None else {})

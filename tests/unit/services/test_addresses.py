@@ -108,8 +108,12 @@ def test_address_stays() -> None:
     assert update(api, clusterIP=None, clusterIPs=None)["clusterIP"] == address
     replaced = api.ask("PUT", f"{SERVICES}/web", service())
     assert replaced.body["spec"]["clusterIP"] == address
-    assert patch(api, clusterIP="10.96.0.99").body["message"].startswith(
-        'Service "web" is invalid: spec.clusterIPs[0]: Invalid value: ["10.96.0.99"]: may not change once set'
+    assert (
+        patch(api, clusterIP="10.96.0.99")
+        .body["message"]
+        .startswith(
+            'Service "web" is invalid: spec.clusterIPs[0]: Invalid value: ["10.96.0.99"]: may not change once set'
+        )
     )
 
 

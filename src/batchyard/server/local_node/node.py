@@ -255,7 +255,7 @@ class LocalNodeComponents:
         settings = parse_node_settings(local_settings, engine_names, self._seccomp_profile_error)
         self.containers = LocalContainers(self.container_runtime, self.container_runtime.folders, loop, node_times)
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
-        self._forwarder: "ServiceForwarder | None" = None
+        self._forwarder: ServiceForwarder | None = None
         self.controllers: Sequence[Controller] = (
             LocalKubelet(inventory.name, run_specs),
             LocalNode(inventory),

@@ -1,7 +1,7 @@
 """The program that forwards connections from the cluster IPs of Services to pods, in the network of the pods.
 
-It runs as its own process in the network namespace of the pods, so only pods reach its sockets. It reads tables from its
-standard input, one JSON line each, and ends with the input. A table lists every forwarded port:
+It runs as its own process in the network namespace of the pods, so only pods reach its sockets. It reads tables from
+its standard input, one JSON line each, and ends with the input. A table lists every forwarded port:
 
     [["10.96.3.4", 80, "TCP", 0, [["10.77.0.5", 8080]]], ...]
 
@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from batchyard.shim import linux, state_dir
@@ -264,7 +265,7 @@ def enter_pod_network(node: str) -> None:
 
 
 def _is_own_user_namespace(fd: int) -> bool:
-    own, other = os.stat("/proc/self/ns/user"), os.fstat(fd)
+    own, other = Path("/proc/self/ns/user").stat(), os.fstat(fd)
     return (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino)
 
 

@@ -276,9 +276,7 @@ class EmbeddedPlatform:
         self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
         base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(
-            with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=options.service_cidr
-        )
+        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=options.service_cidr)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)

@@ -138,9 +138,9 @@ def _number_attribute(kind: int, value: int) -> bytes:
 # It also keeps the spawner's user namespace, if any. It outlives the spawner, so that the next spawner finds the
 # network of existing pods. A client connects to the socket `switch` in the node directory and receives one message:
 # `ok`, or why pods have no network, with descriptors of the user and network namespaces. The client can then request
-# sockets in the pods' network with `tcp` or `udp`. With `local` and a network such as 10.96.0.0/16, it requests that the
-# network's addresses belong to the pods' gateway; the reply is `ok` or an error. The switch ends when its last client
-# disconnects.
+# sockets in the pods' network with `tcp` or `udp`. With `local` and a network such as 10.96.0.0/16, it requests that
+# the network's addresses belong to the pods' gateway; the reply is `ok` or an error. The switch ends when its last
+# client disconnects.
 
 
 BRIDGE = "pods"
