@@ -373,8 +373,9 @@ def _mirror_changes(
         if name not in {TRIGGER_TIME, _LAST_APPLIED}
     }
     for key, group in groups.items():
-        first, *others = slices_by_key.get(key) or [None]
-        changes.deleted += [each for each in others if each is not None]
+        existing = slices_by_key.get(key, [])
+        first = existing[0] if existing else None
+        changes.deleted += existing[1:]
         content = {"endpoints": list(group.endpoints.values())}
         if first is None:
             created = new_slice(endpoints, labels, key[0], group.ports)
