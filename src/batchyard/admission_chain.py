@@ -16,6 +16,7 @@ from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
 from batchyard.api.meta import Obj, group_kind, is_elastic
 from batchyard.api.validation.queues import on_flavors_errors
+from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
@@ -27,6 +28,7 @@ from batchyard.jobs.pod.admission import queue_pod
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
+from batchyard.services.addresses import ServiceAddresses
 
 _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
@@ -34,7 +36,15 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
+    def __init__(
+        self,
+        *,
+        with_nodes: bool,
+        with_api: bool,
+        kueue: KueueSettings = SIMULATION_SETTINGS,
+        service_cidr: str = DEFAULT_SERVICE_CIDR,
+    ) -> None:
+        """Create the chain; raise ValueError if `service_cidr`, the range of cluster IPs, is invalid."""
         self._rules = kueue.policy.rules
         self._with_nodes = with_nodes
         self._with_api = with_api
@@ -42,6 +52,7 @@ class AdmissionChain:
         self._gates_topology = with_nodes and kueue.is_topology_aware
         self._ready_timeout_max = kueue.timeout_on_workload_max
         self._quotas = QuotaAdmission()
+        self._addresses = ServiceAddresses(service_cidr)
 
     def observe(self, event: WatchEvent) -> None:
         """Update the tracked ResourceQuota usage with the change of an object."""
@@ -49,13 +60,16 @@ class AdmissionChain:
 
     def hooks(self) -> AdmissionHooks:
         """Return the hooks that the client calls before it writes: for new objects, updates, and deleted Namespaces."""
-        return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: built_in.check_deletion}, self._check_hooks())
+        completers = {scheme.SERVICE: self._addresses.complete_update} if self._with_api else {}
+        guards = {scheme.NAMESPACE: built_in.check_deletion}
+        return AdmissionHooks(self._prepare_hooks(), guards, self._check_hooks(), completers)
 
     def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
         mutate_by_kind: Mapping[str, PrepareHook] = {
             scheme.POD: self._prepare_pod,
             scheme.JOB: self._prepare_job,
             scheme.JOB_SET: self._prepare_job_set,
+            **({scheme.SERVICE: self._addresses.complete_new} if self._with_api else {}),
         }
         prepare_by_kind: dict[str, PrepareHook] = {
             kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED_KINDS

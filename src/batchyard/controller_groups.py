@@ -12,6 +12,7 @@ PODS: Final = "pods"
 HOTSWAP: Final = "hotswap"
 JOBS: Final = "jobs"
 APPS: Final = "apps"
+SERVICES: Final = "services"
 PLACEMENT: Final = "placement"
 NODES: Final = "nodes"
 AUTOSCALER: Final = "autoscaler"
@@ -25,7 +26,7 @@ COSTS: Final = "costs"
 
 #: All groups; docs/how-to/operator.md describes them.
 GROUPS: Final = (
-    *(ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP, JOBS, APPS, PLACEMENT, NODES, AUTOSCALER),
+    *(ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP, JOBS, APPS, SERVICES, PLACEMENT, NODES, AUTOSCALER),
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
 #: The groups that an operator runs by default: Kubernetes has no such controllers.
@@ -33,7 +34,7 @@ KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP)
 #: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines, nor
 #: those of which a Kubernetes cluster always has its own.
 REMOTE_GROUPS: Final = tuple(
-    group for group in GROUPS if group not in {API, APPS, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD}
+    group for group in GROUPS if group not in {API, APPS, SERVICES, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD}
 )
 
 _QUEUE_KINDS: Final = (

@@ -71,6 +71,7 @@ _APP_KINDS: Final = {
     "statefulset-controller": scheme.STATEFUL_SET,
     "daemonset-controller": scheme.DAEMON_SET,
     "cronjob-controller": scheme.CRON_JOB,
+    "replicationcontroller-controller": scheme.REPLICATION_CONTROLLER,
 }
 
 
@@ -183,6 +184,7 @@ def _group_controllers(
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, _app_controllers()),
+        (controller_groups.SERVICES, _service_controllers() if settings.with_api else ()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -252,8 +254,43 @@ def _create_app(name: str) -> Controller:
     controllers: Sequence[Callable[[], Controller]] = (
         *(deployment.DeploymentController, replica_set.ReplicaSetController, stateful_set.StatefulSetController),
         *(daemon_set.DaemonSetController, cron_job.CronJobController),
+        partial(replica_set.ReplicaSetController, scheme.REPLICATION_CONTROLLER),
     )
     return controllers[list(_APP_KINDS).index(name)]()
+
+
+def _service_controllers() -> Sequence[Controller]:
+    """Return the controllers of Endpoints and EndpointSlices, whose modules are imported on first use."""
+    return (
+        OnDemandController(
+            "endpointslice-controller", (scheme.SERVICE,), _create_endpoint_controller, _has_service_selector
+        ),
+        OnDemandController(
+            "endpointslice-mirroring-controller", (scheme.ENDPOINTS,), _create_mirror_controller, _is_custom_endpoints
+        ),
+    )
+
+
+def _has_service_selector(event: WatchEvent) -> bool:
+    return bool((event.obj.get("spec") or {}).get("selector"))
+
+
+def _is_custom_endpoints(event: WatchEvent) -> bool:
+    """Return whether a change is about Endpoints that neither a controller nor the platform itself writes."""
+    labels = event.obj["metadata"].get("labels") or {}
+    return not labels.keys() & {"endpoints.kubernetes.io/managed-by", "endpointslice.kubernetes.io/skip-mirror"}
+
+
+def _create_endpoint_controller() -> Controller:
+    from batchyard.services.controller import EndpointController  # noqa: PLC0415 - as above
+
+    return EndpointController()
+
+
+def _create_mirror_controller() -> Controller:
+    from batchyard.services.controller import EndpointsMirrorController  # noqa: PLC0415 - as above
+
+    return EndpointsMirrorController()
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:

@@ -332,3 +332,6 @@ GATES: Final[Mapping[str, bool]] = {
     **dict.fromkeys(_GATES_ON_BY_DEFAULT.split(), True),
     **dict.fromkeys(_GATES_OFF_BY_DEFAULT.split(), False),
 }
+
+#: The default range of the cluster IPs of Services.
+DEFAULT_SERVICE_CIDR: Final = "10.96.0.0/16"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
 from batchyard.base.instant import Duration
 from batchyard.controller_groups import GROUPS
 from batchyard.store.journal import SyncMode
@@ -152,3 +153,5 @@ class PlatformOptions:
     #: The file with the AuthenticationConfiguration, and the kubeconfig of the token webhook; None for none.
     authentication_config: Path | None = None
     token_webhook_config: Path | None = None
+    #: The range of the cluster IPs of Services, an IPv4 network.
+    service_cidr: str = DEFAULT_SERVICE_CIDR

@@ -78,6 +78,7 @@ from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctio
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import CombinedContainers
+from batchyard.server.local_node.network import PodNetworkListeners
 from batchyard.server.local_node.node import LocalNodeComponents, local_node_settings
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
@@ -303,7 +304,7 @@ class EmbeddedPlatform:
         self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
         base_resources = _resources(kueue)
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue)
+        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=options.service_cidr)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
@@ -520,18 +521,13 @@ class EmbeddedPlatform:
         elif stored_cluster["spec"] != cluster["spec"]:
             self._client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
-    def pod_network_listener(self) -> tuple[str, socket.socket] | None:
-        """Return the address and bound socket for serving the API in the pod network; None if there is no socket."""
-        return None if self._local is None else self._local.pod_network_listener()
+    def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners | None:
+        """Return the bound sockets for serving the API in the pod network; None without a local node."""
+        return None if self._local is None else self._local.pod_network_listeners(service_cidr)
 
-    def publish_address(self, address: str, port: int, *, is_secure: bool, pod_network_address: str = "") -> None:
-        """Publish the API's address in the Service `kubernetes`.
-
-        `pod_network_address` is the API's address in the pod network, or '' without a pod network.
-        """
-        service_objects = kubernetes_service_objects(
-            address, port, is_https=is_secure, pod_network_ip=pod_network_address
-        )
+    def publish_address(self, address: str, port: int, *, is_secure: bool, cluster_ip: str) -> None:
+        """Publish the API's address and cluster IP in the Service `kubernetes`; '' makes the Service headless."""
+        service_objects = kubernetes_service_objects(address, port, is_https=is_secure, cluster_ip=cluster_ip)
         self._kernel.post(partial(create_or_replace, self._client, service_objects, _check_success))
 
 

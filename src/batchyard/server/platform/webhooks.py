@@ -134,7 +134,7 @@ def _addresses(
 ) -> Iterator[service_endpoints.EndpointAddress]:
     endpoints = service_endpoints.find_endpoints(objects, service)
     if endpoints.get("subsets"):
-        return service_endpoints.endpoints_addresses(endpoints, service_port)
+        return service_endpoints.endpoints_addresses(objects, endpoints, service_port)
     pods = [
         pod
         for pod in service_endpoints.selected_pods(objects, service)
