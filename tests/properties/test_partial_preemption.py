@@ -229,7 +229,9 @@ def test_shrunk_workloads_keep_their_minimum() -> None:
             if target.workload.whole is not None:
                 kept, before = pod_counts_after(target.workload)
                 least = {each.name: each.least for each in random_cohort(seed).holders}
-                assert kept == least[target.workload.key.removeprefix("team/")] < before, seed
+                minimum = least[target.workload.key.removeprefix("team/")]
+                assert minimum is not None
+                assert kept == minimum < before, seed
 
 
 def test_random_cohorts_shrink_and_evict() -> None:

@@ -76,7 +76,10 @@ def job_set() -> Obj:
 
 
 JOBS = [*queues({"name": "cq"}), job("plain"), job("unqueued", queue=""), job("there", namespace="other"), job_set()]
-CREDITS = [*queues({"name": "cq", "credits": True}), job("nic", **{"cpu": "1", "example.com/nic": "2"})]
+CREDITS = [
+    *queues({"name": "cq", "credits": True}),
+    job("nic", 0, "lq-cq", "team", cpu="1", **{"example.com/nic": "2"}),
+]
 #: `first` is never ready; it has the quota that `second` waits for.
 UNREADY = [*queues({"name": "cq", "cpu": 1}), workload("first", 0, ready="never"), workload("second", 5)]
 #: Both have quota at once, if `first` does not block the admission.
@@ -215,7 +218,7 @@ def outcome(objects: list[Obj], fields: Obj) -> tuple[list[Any], list[Any]]:
     """The events of a world with a Configuration, and the labels and requests of its Workloads."""
     header = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
     records: list[Any] = []
-    world = World(scenario_of([header | fields, *objects]), sink=records.append)
+    world = World(scenario_of([{**header, **fields}, *objects]), sink=records.append)
     world.run_until(UNTIL * SECOND)
     workloads = [
         (each["metadata"]["name"], each["metadata"].get("labels"), (each.get("status") or {}).get("admission"))

@@ -149,7 +149,7 @@ def _kept_pods(workload: Obj) -> int:
 class ShrinkTotals(NamedTuple):
     """The partial preemptions of one Workload, or of several, in sum."""
 
-    count: int
+    shrink_count: int
     #: The most pods that were lost at once.
     pods_lost: int
     #: How long the Workload had fewer pods, in seconds.
@@ -162,7 +162,7 @@ class ShrinkTotals(NamedTuple):
     def document(self) -> dict[str, Any]:
         """Return the totals as a JSON document."""
         return {
-            "count": self.count,
+            "count": self.shrink_count,
             "podsLost": self.pods_lost,
             "seconds": round(self.seconds, _DECIMAL_PLACES),
             "lostPodSeconds": round(self.pod_seconds, _DECIMAL_PLACES),

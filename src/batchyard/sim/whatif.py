@@ -500,7 +500,7 @@ def _count_change(rows: Sequence[WorkloadDifference], count_of: Callable[[Worklo
 
 def shrink_count(timeline: WorkloadTimeline | None) -> int:
     """Return how often a Workload was shrunk by a partial preemption."""
-    return 0 if timeline is None or timeline.shrunk is None else timeline.shrunk.count
+    return 0 if timeline is None or timeline.shrunk is None else timeline.shrunk.shrink_count
 
 
 def _preemption_count(timeline: WorkloadTimeline | None) -> int:

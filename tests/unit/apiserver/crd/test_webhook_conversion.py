@@ -325,9 +325,9 @@ def test_old_objects_are_converted_after_a_change_of_the_storage_version() -> No
     api.post(V1, screen())
     versions = [{**version, "storage": version["name"] == "v2"} for version in screens()["spec"]["versions"]]
     api.change_definition(versions=versions)
-    assert api.stored.get(Key("CustomResourceDefinition.apiextensions.k8s.io", "", NAME))["status"][
-        "storedVersions"
-    ] == ["v1", "v2"]
+    definition = api.stored.get(Key("CustomResourceDefinition.apiextensions.k8s.io", "", NAME))
+    assert definition is not None
+    assert definition["status"]["storedVersions"] == ["v1", "v2"]
     assert api.get(f"{V2}/a")["spec"]["rows"] == 3
     api.ask("PATCH", f"{V2}/a", {"spec": {"rows": 4}}, headers=MERGE)
     assert (stored_screen(api)["apiVersion"], stored_screen(api)["spec"]["rows"]) == (f"{GROUP}/v2", 4)
