@@ -140,7 +140,8 @@ class AdmissionChain:
         new_pod = (
             with_queued_request_nodes(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
         )
-        new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
+        if built_in.may_be_queued(new_pod, reader.get, self._managed_jobs):
+            new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:

@@ -11,7 +11,6 @@ from batchyard.accounting.controller import ChangeHistory, CostController, no_hi
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.meta import key_of
-from batchyard.api.views.queued_pods import has_queued_pods, is_in_queue
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -56,7 +55,7 @@ from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
+from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer, concerns_queued_pods
 from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp, view_by_creation
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
@@ -217,11 +216,7 @@ def _pod_controllers(settings: PlatformSettings) -> Sequence[Controller]:
     if not is_enabled or controller_groups.ADMISSION not in settings.controllers:
         return ()
     first_kinds = (scheme.POD, scheme.WORKLOAD)
-    return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), _has_queued_pods),)
-
-
-def _has_queued_pods(event: WatchEvent) -> bool:
-    return is_in_queue(event.obj) if event.key.kind == scheme.POD else has_queued_pods(event.obj)
+    return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), concerns_queued_pods),)
 
 
 def _create_pod_reconciler(settings: PlatformSettings) -> Controller:

@@ -298,7 +298,7 @@ class StoreRun:
         try:
             revision = back_up(self._path, backup).store.revision
         except JournalError as error:
-            self._check_message(str(error), is_damage=False)
+            check_message(str(error), is_damage=False)
             return
         restored = SimulatedPath(f"/restored-{step.size}-{self._number}/journal.db")
         try:
@@ -309,7 +309,7 @@ class StoreRun:
                 return
             journal.close()
         except JournalError as error:
-            self._check_message(str(error), is_damage=False)
+            check_message(str(error), is_damage=False)
             return
         if revision < acknowledged or contents.revision != revision + REVISION_LEAP:
             raise BrokenRuleError(f"the backup ends at revision {revision}, but {acknowledged} was acknowledged")
@@ -327,7 +327,7 @@ class StoreRun:
             try:
                 self._journal.close()
             except JournalError as error:
-                self._check_message(str(error), is_damage=False)
+                check_message(str(error), is_damage=False)
         self._journal = None
 
     def _end_process(self) -> None:
@@ -355,7 +355,7 @@ class StoreRun:
                 if self.disk.halted:
                     continue
                 is_refused_by_fault = sum(self.disk.effects.values()) > before
-                self._check_message(str(error), is_damage=not is_refused_by_fault)
+                check_message(str(error), is_damage=not is_refused_by_fault)
                 if is_refused_by_fault:
                     self.disk.begin_step(())
                     continue
@@ -388,7 +388,7 @@ class StoreRun:
         try:
             contents = RevisionJournal(self._path, accept_loss=True).recover()
         except JournalError as error:
-            self._check_message(str(error), is_damage=True)
+            check_message(str(error), is_damage=True)
             raise RefusedStartError(message) from error
         if not any(contents.objects == self._objects_at(revision) for revision in (self._base[0], *self._history)):
             raise BrokenRuleError(f"--accept-loss starts with objects of no revision, after: {message}")
@@ -435,14 +435,15 @@ class StoreRun:
                 objects[key] = obj
         return objects
 
-    @staticmethod
-    def _check_message(message: str, *, is_damage: bool) -> None:
-        if "journal" not in message and "backup" not in message:
-            raise BrokenRuleError(f"the message names no file: {message}")
-        if "; " not in message:
-            raise BrokenRuleError(f"the message names no remedy: {message}")
-        if is_damage and not any(words in message for words in _PLACES):
-            raise BrokenRuleError(f"the message names no offset: {message}")
+
+def check_message(message: str, *, is_damage: bool) -> None:
+    """Raise BrokenRuleError if a message names no file, no remedy, or, for damage, no place in the file."""
+    if "journal" not in message and "backup" not in message:
+        raise BrokenRuleError(f"the message names no file: {message}")
+    if "; " not in message:
+        raise BrokenRuleError(f"the message names no remedy: {message}")
+    if is_damage and not any(words in message for words in _PLACES):
+        raise BrokenRuleError(f"the message names no offset: {message}")
 
 
 def play(seed: object, steps: list[Step] | None = None) -> RunResult:

@@ -182,8 +182,6 @@ def check_only_cluster(cluster: meta.Obj, stored_clusters: Sequence[meta.Obj]) -
 # not evaluated, but their Jobs are.
 
 
-#: The maximum number of existing pods that are checked against a changed policy.
-PODS_MAX: Final = 3000
 _TEMPLATE_PATH: Final = ("spec", "template")
 #: By kind: the path of the pod template.
 _TEMPLATE_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -239,7 +237,10 @@ def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: Obj
     They are empty for kinds other than Namespace, Pod and Kubernetes's own kinds with a pod template.
     """
     if kind == scheme.NAMESPACE:
-        return _EMPTY_REVIEW if old is None else PodSecurityReview(_namespace_warnings(new, old, objects))
+        if old is None:
+            return _EMPTY_REVIEW
+        existing_pods = objects.list(scheme.POD, new["metadata"]["name"])
+        return PodSecurityReview(pod_security.namespace_warnings(new, old, existing_pods))
     if kind == scheme.POD:
         return _review_pod(new, old, objects.get)
     if kind not in _TEMPLATE_PATHS:
@@ -280,48 +281,6 @@ def _evaluate_modes(
     return PodSecurityReview(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
-def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
-    new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
-    is_no_stricter = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
-    if is_no_stricter or not new_level.strictness:
-        return ()
-    name = new["metadata"]["name"]
-    pods = _order_pods(objects.list(scheme.POD, name))
-    pods_by_reasons: dict[str, list[str]] = {}
-    for pod in pods[:PODS_MAX]:
-        result = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
-        if result.violations:
-            pods_by_reasons.setdefault(result.reasons, []).append(pod["metadata"]["name"])
-    warnings = []
-    if len(pods) > PODS_MAX:
-        checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
-        warnings.append(f"new PodSecurity enforce level only checked against the {checked_text}")
-    if pods_by_reasons:
-        warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{new_level}"')
-    return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in pods_by_reasons.items()))
-
-
-def _order_pods(pods: Sequence[meta.Obj]) -> list[meta.Obj]:
-    """Return the pods without controller and the first pod of each controller, then all other pods."""
-    first_of_each_owner: list[meta.Obj] = []
-    other_pods: list[meta.Obj] = []
-    owner_uids: set[str] = set()
-    for pod in pods:
-        controller_owner = meta.controller_of(pod)
-        uid = "" if controller_owner is None else controller_owner["uid"]
-        (other_pods if uid in owner_uids else first_of_each_owner).append(pod)
-        if uid:
-            owner_uids.add(uid)
-    return first_of_each_owner + other_pods
-
-
-def _pods_text(names: Sequence[str], reasons: str) -> str:
-    other_count = len(names) - 1
-    others_text = f" (and {other_count} other {'pod' if other_count == 1 else 'pods'})" if other_count else ""
-    return f"{min(names)}{others_text}: {reasons}"
-
-
 def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
     container_fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
@@ -350,7 +309,7 @@ def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str,
 
 
 #: The name of the default LocalQueue and of the default WorkloadPriorityClass.
-_DEFAULT: Final = "default"
+DEFAULT_NAME: Final = "default"
 #: The number of owners above a job from which Kueue ends the search for a managed one with an error.
 _OWNER_CHAIN_LENGTH_MAX: Final = 10
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
@@ -481,15 +440,22 @@ def queue_job(
     return _suspend_managed_job(job, find_object, managed_jobs, suspend_path)
 
 
+def may_be_queued(pod: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> bool:
+    """Return whether a pod names a queue or needs none, has a default queue, or another controller queues it."""
+    if managed_jobs.names(pod) or meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
+        return True
+    return find_object(meta.Key(scheme.LOCAL_QUEUE, pod["metadata"].get("namespace", ""), DEFAULT_NAME)) is not None
+
+
 def with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
     """Return a job with the default queue and the default priority class, if they exist and the job names none."""
     namespace = job["metadata"].get("namespace", "")
     queued_job = _set_default_label(
-        job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object
+        job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, DEFAULT_NAME), find_object
     )
     if queued_job is not job and not is_managed_namespace(namespace, managed_jobs.namespaces, find_object):
         queued_job = job
-    class_key = meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT)
+    class_key = meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", DEFAULT_NAME)
     prioritized_job = _set_default_label(queued_job, well_known.PRIORITY_CLASS, class_key, find_object)
     class_defaulting = managed_jobs.class_defaulting
     if prioritized_job is not queued_job and class_defaulting is not PriorityClassDefaulting.ALL:
@@ -525,14 +491,9 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
     return meta.with_path(job, ("metadata", "labels", name), default_key.name)
 
 
-# The validating part of Kueue's job webhooks for updates.
+# Updates of jobs in queues.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
-
-
-def validating_webhook(job: meta.Obj) -> str:
-    """Return the name of the validating webhook for the kind of a job."""
-    return f"v{job['kind'].lower()}.kb.io"
 
 
 def check_queue_removal(
@@ -545,10 +506,15 @@ def check_queue_removal(
     name = well_known.QUEUE_NAME
     if meta.label(new, name) or not meta.label(old, name) or not managed_jobs.has_kind_of(new):
         return
-    if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
+    if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), DEFAULT_NAME)) is not None:
         path, reason = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
         webhook_name = validating_webhook(new)
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {reason}')
+
+
+def validating_webhook(job: meta.Obj) -> str:
+    """Return the name of the validating webhook for the kind of a job."""
+    return f"v{job['kind'].lower()}.kb.io"
 
 
 # The NamespaceLifecycle admission plugin, and the system Namespaces.

@@ -6,8 +6,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, is_true, label
 from batchyard.api.times import format_time
-from batchyard.api.views.pods import is_terminal
-from batchyard.api.views.queued_pods import has_queued_pods, is_in_queue
+from batchyard.api.views.pods import is_in_queue, is_terminal
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
@@ -24,6 +23,7 @@ from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.topology_nomination import FlavorTopologyMismatches, is_topology_considered
 from batchyard.scheduling.workload import adjustments
+from batchyard.scheduling.workload.lifecycle import has_queued_pods
 
 # The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
 #

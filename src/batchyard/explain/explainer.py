@@ -7,7 +7,6 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, find_condition, format_amount, key_of
 from batchyard.api.times import format_second, parse_time
 from batchyard.api.views.pods import is_terminal, phase
-from batchyard.api.views.queued_pods import is_group_workload
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import MINUTE, Instant, format_age
@@ -27,6 +26,7 @@ from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.quota import available, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.lifecycle import is_group_workload
 
 # Explains an eviction: the reason, the preempting Workload, and why other Workloads were not preempted instead.
 

@@ -5,12 +5,12 @@ from typing import Final
 
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, key_of, label
-from batchyard.api.views import queued_pods
+from batchyard.api.views import pods, queued_pods
 from batchyard.api.views.pods import is_terminal
 from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.interfaces.client import Reader
 from batchyard.jobs.pod import group
-from batchyard.scheduling.workload import adjustments
+from batchyard.scheduling.workload import adjustments, lifecycle
 
 _SHOWN_MAX: Final = 5
 
@@ -22,7 +22,7 @@ def workload_of_pod(pod: Obj, reader: Reader) -> Obj | None:
         workload = reader.get(Key(scheme.WORKLOAD, namespace, name))
         owners = () if workload is None else workload["metadata"].get("ownerReferences") or ()
         is_owner = any(owner["uid"] == pod["metadata"].get("uid") for owner in owners)
-        is_own = workload is not None and (is_owner or queued_pods.is_group_workload(workload))
+        is_own = workload is not None and (is_owner or lifecycle.is_group_workload(workload))
         return workload if is_own else None
     owned = reader.owned_by(pod["metadata"].get("uid", ""), namespace)
     return next((each for each in owned if each["kind"] == "Workload"), None)
@@ -50,7 +50,7 @@ def _group_problem(pod: Obj, name: str, reader: Reader) -> str:
     members = [
         each
         for each in reader.list(scheme.POD, namespace)
-        if queued_pods.group_name(each) == name and queued_pods.is_in_queue(each)
+        if queued_pods.group_name(each) == name and pods.is_in_queue(each)
     ]
     active = [each for each in members if group.is_runnable_or_succeeded(each)]
     total = queued_pods.group_count(pod)

@@ -2,8 +2,7 @@
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
 reconciler.go), and returns its writes. Their watch events trigger the next reconcile. A job in a managed namespace is
-managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`). The reconciler does
-not depend on the controller that runs the pods.
+managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`).
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -173,14 +172,13 @@ class JobPass(NamedTuple):
         return EventRecord(self.key, kind, reason, message)
 
 
+_WATCHED_KINDS: Final = (scheme.WORKLOAD, *_PRIORITY_CLASS_KINDS, scheme.RESOURCE_FLAVOR)
+
+
 class JobReconciler:
     """Controller that manages the Workloads of one kind of job; a job runs only while its Workload is admitted."""
 
     rank = 0
-    kinds: Sequence[str] = (
-        *(*meta.JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
-        scheme.RESOURCE_FLAVOR,
-    )
 
     def __init__(
         self,
@@ -195,8 +193,7 @@ class JobReconciler:
         self._rules = rules
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
-        if integration.kind not in self.kinds:
-            self.kinds = (integration.kind, *self.kinds)
+        self.kinds: Sequence[str] = (*dict.fromkeys((*meta.JOB_KINDS, integration.kind)), *_WATCHED_KINDS)
         #: If set, PodsReady is set on Workloads from the pods of their jobs.
         self._pods_ready = pods_ready
         #: Whether Workloads get the timeouts for ready pods from the annotation of their jobs.

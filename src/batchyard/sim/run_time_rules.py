@@ -22,10 +22,10 @@ from typing import Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, with_metadata
-from batchyard.api.views.queued_pods import is_bare_workload
 from batchyard.base.instant import MILLISECOND, Duration, format_duration, parse_duration
 from batchyard.base.primitives import draw_integer
 from batchyard.kubelet.simulated import durations
+from batchyard.scheduling.workload.lifecycle import is_bare_workload
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, InvalidScenario, Scenario
 
 #: The maximum size of a file of rules: each rule is compared with each job.

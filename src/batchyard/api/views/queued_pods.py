@@ -19,16 +19,6 @@ ENABLED: Final = "true"
 QUEUE_GATES: Final = (well_known.ADMISSION_GATE, well_known.TOPOLOGY_GATE)
 
 
-def is_managed_pod(pod: Obj) -> bool:
-    """Return whether a pod has the label of pods in queues."""
-    return meta.label(pod, well_known.MANAGED) == ENABLED
-
-
-def is_in_queue(pod: Obj) -> bool:
-    """Return whether a queue manages a pod: it has the label of such pods, or still their finalizer."""
-    return is_managed_pod(pod) or well_known.MANAGED in meta.finalizers_of(pod)
-
-
 def has_admission_gate(pod: Obj) -> bool:
     """Return whether a pod has the scheduling gate of pods that wait for their admission."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
@@ -83,22 +73,6 @@ def role_of(pod: Obj) -> str:
     """Return the role of a pod: the value of its annotation, or else computed from its spec."""
     role = meta.annotation(pod, well_known.ROLE_HASH)
     return role_hash(pod["spec"]) if role is None else role
-
-
-def is_group_workload(workload: Obj) -> bool:
-    """Return whether a Workload is that of a group of pods."""
-    return meta.annotation(workload, well_known.IS_GROUP_WORKLOAD) == ENABLED
-
-
-def has_queued_pods(workload: Obj) -> bool:
-    """Return whether a Workload is that of a pod, or of a group of pods."""
-    owner = meta.controller_of(workload)
-    return is_group_workload(workload) if owner is None else owner["kind"] == "Pod"
-
-
-def is_bare_workload(workload: Obj) -> bool:
-    """Return whether a Workload has neither a job nor pods."""
-    return meta.controller_of(workload) is None and not is_group_workload(workload)
 
 
 # Role hashes equal those of Kueue: the first digits of the SHA-256 of JSON as Go's encoder writes it.

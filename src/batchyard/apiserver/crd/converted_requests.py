@@ -42,7 +42,7 @@ class _WaitingConversion(NamedTuple):
     on_done: ConversionCallback
 
 
-class ConversionService:
+class WebhookConversions:
     """Answers requests and fills watches with objects that webhooks convert."""
 
     def __init__(self, ports: CallPorts) -> None:
@@ -103,7 +103,7 @@ class ConversionService:
 class _ListAnswer:
     """The response to a list: its step runs again after each conversion that it needs."""
 
-    def __init__(self, service: ConversionService, step: Callable[[], AnyResponse]) -> None:
+    def __init__(self, service: WebhookConversions, step: Callable[[], AnyResponse]) -> None:
         self._service = service
         self._step = step
         self._scope = service.new_scope()
@@ -162,7 +162,7 @@ _BookmarkMetadata: TypeAlias = tuple[int, bool]
 class ConvertedWatchStream(WatchStream):
     """A watch whose events wait in order until the webhook has converted their objects."""
 
-    def __init__(self, service: ConversionService, path: ResourcePath, *arguments: Any, with_bookmarks: bool) -> None:
+    def __init__(self, service: WebhookConversions, path: ResourcePath, *arguments: Any, with_bookmarks: bool) -> None:
         super().__init__(path, *arguments, with_bookmarks=with_bookmarks)
         self._service = service
         self._path = path

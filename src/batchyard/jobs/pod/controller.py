@@ -95,19 +95,11 @@ class QueuedPods:
 
 def _group_key(pod: Obj) -> Key | None:
     name = queued_pods.group_name(pod)
-    return (
-        Key(scheme.WORKLOAD, pod["metadata"].get("namespace", ""), name)
-        if name and queued_pods.is_in_queue(pod)
-        else None
-    )
+    return Key(scheme.WORKLOAD, pod["metadata"].get("namespace", ""), name) if name and pods.is_in_queue(pod) else None
 
 
 class PodReconciler(JobReconciler):
     """Controller that manages the Workloads of pods and groups of pods; pods run only while these are admitted."""
-
-    kinds: Sequence[str] = (
-        *(scheme.POD, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS, scheme.RESOURCE_FLAVOR),
-    )
 
     def __init__(
         self,
@@ -128,6 +120,7 @@ class PodReconciler(JobReconciler):
             rules=rules,
             retention=retention,
         )
+        self.kinds = [kind for kind in self.kinds if kind not in meta.JOB_KINDS]
         self._pods = QueuedPods()
         self._batch_period = batch_period
         #: When large groups with recent changes are reconciled.
@@ -139,14 +132,14 @@ class PodReconciler(JobReconciler):
             return self._observe_pod(event, now)
         keys = [self._pods.reconciled_key(key) for key in self._relations.observe(event)]
         if event.key.kind == scheme.WORKLOAD and (
-            queued_pods.is_group_workload(event.obj) or self._pods.has_group(event.key)
+            lifecycle.is_group_workload(event.obj) or self._pods.has_group(event.key)
         ):
             keys.append(event.key)
         return dict.fromkeys(keys)
 
     def _observe_pod(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         old = event.old
-        is_known = queued_pods.is_in_queue(event.obj) or (old is not None and queued_pods.is_in_queue(old))
+        is_known = pods.is_in_queue(event.obj) or (old is not None and pods.is_in_queue(old))
         if not is_known or (old is not None and event.type is not _DELETED and _state(old) == _state(event.obj)):
             return ()
         self._relations.observe(event)
@@ -164,7 +157,7 @@ class PodReconciler(JobReconciler):
         owned_workloads = self._relations.workloads_of(key, reader)
         if pod is None:
             return delete_workloads(owned_workloads)
-        if queued_pods.group_name(pod) or not (queued_pods.is_in_queue(pod) or owned_workloads):
+        if queued_pods.group_name(pod) or not (pods.is_in_queue(pod) or owned_workloads):
             return ReconcileResult()
         job_pass = _new_pass([pod], "", reader, now, self._rules)
         if pods.is_terminating(pod):
@@ -266,7 +259,7 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            is_own = workload is not None and queued_pods.is_group_workload(workload)
+            is_own = workload is not None and lifecycle.is_group_workload(workload)
             return release_workload_finalizer(workload) if workload is not None and is_own else ReconcileResult()
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not self._is_managed(job_pass.job, reader):
@@ -275,7 +268,7 @@ class PodReconciler(JobReconciler):
             return self._manage_prebuilt_group(job_pass, workload)
         if workload is None:
             return self._create_group(job_pass)
-        if not queued_pods.is_group_workload(workload):
+        if not lifecycle.is_group_workload(workload):
             return _report_name_conflict(job_pass, key.name)
         return self._manage_group(job_pass, workload)
 

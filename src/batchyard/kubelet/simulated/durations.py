@@ -24,13 +24,13 @@ from typing import Any, Final, NamedTuple
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import parse_time
 from batchyard.api.views import pods
-from batchyard.api.views.queued_pods import is_bare_workload
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, parse_duration
 from batchyard.base.primitives import CACHED_TEXT_LENGTH_MAX, LruCache
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.kubelet.simulated import external_controllers
 from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.lifecycle import is_bare_workload
 
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE

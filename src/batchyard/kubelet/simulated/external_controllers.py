@@ -21,11 +21,11 @@ import msgspec
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.times import parse_time
-from batchyard.api.views.queued_pods import is_bare_workload
 from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle, pods_ready
+from batchyard.scheduling.workload.lifecycle import is_bare_workload
 
 _NEVER: Final = "never"
 _STATES: Final = (lifecycle.PENDING, lifecycle.READY, lifecycle.RETRY, lifecycle.REJECTED)

@@ -18,10 +18,10 @@ from batchyard.admission_plugins.job_annotations import parse_timeout_seconds
 from batchyard.api import well_known
 from batchyard.api.meta import Condition, Obj, StatusDraft, annotation, controller_of, find_condition, key_of
 from batchyard.api.times import parse_time
-from batchyard.api.views.queued_pods import is_group_workload
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.lifecycle import is_group_workload
 
 _READY_REASONS: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
 _JOB_KINDS: Final = ("Job", "JobSet", "Pod")

@@ -14,7 +14,7 @@ from batchyard.apiserver.admission.calls import CallPorts, WebhookCallError
 from batchyard.apiserver.admission.controller_writes import ControllerWrites
 from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
 from batchyard.apiserver.admission.registrations import WebhookRegistry
-from batchyard.apiserver.crd.converted_requests import ConversionService
+from batchyard.apiserver.crd.converted_requests import WebhookConversions
 from batchyard.apiserver.crd.webhook_conversion import ConversionObserver
 from batchyard.apiserver.handlers.prepared_writes import WriteExecutor
 from batchyard.apiserver.resources import Resources
@@ -85,9 +85,9 @@ class PlatformWebhooks:
         return GateConnection(gate, ControllerWrites(gate, client, resources).submit)
 
     @cached_property
-    def conversions(self) -> ConversionService:
+    def conversions(self) -> WebhookConversions:
         """The conversions of custom objects."""
-        return ConversionService(CallPorts(self._client, self._platform.forked_work))
+        return WebhookConversions(CallPorts(self._client, self._platform.forked_work))
 
     @cached_property
     def observe_conversion(self) -> ConversionObserver:

@@ -7,6 +7,7 @@ from batchyard.api.meta import Key, Obj, finalizers_of, key_of
 from batchyard.api.views import pods, queued_pods
 from batchyard.api.views.workload import workload_view
 from batchyard.interfaces.client import EventType, WatchEvent
+from batchyard.scheduling.workload import lifecycle
 from batchyard.sim.invariants.invariant import Invariant, WorldView
 
 _DELETED: Final = EventType.DELETED
@@ -24,7 +25,7 @@ class PodGroupsStartWhole(Invariant):
 
     def check_event(self, event: WatchEvent) -> None:
         """Record the group of a changed pod."""
-        if event.key.kind == scheme.POD and event.type is not _DELETED and queued_pods.is_in_queue(event.obj):
+        if event.key.kind == scheme.POD and event.type is not _DELETED and pods.is_in_queue(event.obj):
             name = queued_pods.group_name(event.obj)
             if name:
                 self._changed[Key(scheme.WORKLOAD, event.key.namespace, name)] = None
@@ -33,7 +34,7 @@ class PodGroupsStartWhole(Invariant):
         """Check that no pod of an admitted group waits, and that no pod of another group runs."""
         for key in self._changed:
             workload = self.world_view.world.client.get(key)
-            if workload is None or not queued_pods.is_group_workload(workload) or workload_view(workload).finished:
+            if workload is None or not lifecycle.is_group_workload(workload) or workload_view(workload).finished:
                 continue
             is_admitted = workload_view(workload).admitted
             for pod in self._live_owners(workload):

@@ -170,7 +170,7 @@ def overall_figures(run: WatchedSimulation, *, with_shrinkings: bool = False) ->
     }
     if run.result.shrinkings is not None or with_shrinkings:
         totals = totals_of(run.result.shrinkings or (), run.result.now)
-        figure_values["partialPreemptions"] = 0 if totals is None else totals.count
+        figure_values["partialPreemptions"] = 0 if totals is None else totals.shrink_count
         figure_values["lostPodHours"] = 0 if totals is None else totals.pod_seconds * SECOND / HOUR
     figure_values["cutShort"] = sum(record.evicted_duration for record in run.workload_records) / HOUR
     if costs is not None:
@@ -210,7 +210,7 @@ def shrinking_table(run: WatchedSimulation) -> FigureTable:
     totals_by_job = totals_by_name(run.result.shrinkings or (), run.result.now, by_job=True)
     rows: dict[str, Figures] = {
         job: {
-            "times": totals.count,
+            "times": totals.shrink_count,
             "podsLost": totals.pods_lost,
             "shrunk": totals.seconds,
             "lostPodTime": totals.pod_seconds,

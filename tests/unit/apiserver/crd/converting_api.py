@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from batchyard.apiserver.admission.calls import CallPorts, TimedReply, WebhookCallError, WebhookReply, WebhookRequest
-from batchyard.apiserver.crd.converted_requests import ConversionService
+from batchyard.apiserver.crd.converted_requests import WebhookConversions
 from batchyard.apiserver.request import DeferredResponse, FinalResponse, Response
 from unit.apiserver.api import OWNER
 from unit.apiserver.crd.rockets import DEFINITIONS, DefinitionApi
@@ -92,7 +92,7 @@ class ConvertingApi(DefinitionApi):
         self.held: list[tuple[WebhookRequest, Callable[[TimedReply], None]]] = []
         self.holds_replies = False
         self.server.set_conversions(lambda: self.conversions)
-        self.conversions = ConversionService(CallPorts(self))
+        self.conversions = WebhookConversions(CallPorts(self))
         self.define(screens(**conversion))
         self.asked.clear()
 
