@@ -3,11 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import make
+from batchyard.api.meta import Obj
 from batchyard.api.views.node import FlavorView, NodeView, PodTemplate, Taint, parse_pod_template
-from batchyard.api.views.topology import parse_topology_request
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, parse_topology_request
 from batchyard.api.well_known import HOSTNAME
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
+from batchyard.scheduling.decisions import Admit
 from batchyard.topology.assigner import PodSetTopologyRequest, TopologyFailure, assign_domains
-from batchyard.topology.state import TopologyState
+from batchyard.topology.state import TopologyState, usage_of
+from yard import SchedulerBench, group, queue
 
 LEVELS = ("block", "rack", HOSTNAME)
 
@@ -60,6 +65,48 @@ def place(topology: TopologyState, *requests: PodSetTopologyRequest, **options: 
 def racks(**hosts: int) -> list[NodeView]:
     """Nodes with cpus by name; the name `b1r2h3` is host 3 in rack 2 of block 1."""
     return [node(f"{name[:2]}/{name[:4]}/{name}", cpu) for name, cpu in hosts.items()]
+
+
+# Scheduling cycles with racks.
+
+
+def bench_of(*objects: Obj, hosts: dict[str, int], fair_sharing: bool = False) -> SchedulerBench:
+    """A bench with nodes of these cpus, and the flavor `tas` of all of them."""
+    bench = SchedulerBench(fair_sharing=fair_sharing)
+    topology = bench.snapshot.topology
+    topology.enable({})
+    topology.put_topology("racks", LEVELS)
+    topology.nodes = {node.name: node for node in racks(**hosts)}
+    bench.put(make.flavor("tas", topologyName="racks"), *objects)
+    return bench
+
+
+def tas_queue(name: str = "cq", cpu: int = 99, **fields: Any) -> Obj:
+    """A ClusterQueue with only the flavor `tas`."""
+    return queue(name, groups=[group(tas={"cpu": cpu})], **fields)
+
+
+def pods(count: int, cpu: int = 1, **fields: Any) -> Obj:
+    """A pod set with a topology request."""
+    request = {"topologyRequest": fields} if fields else {}
+    return make.pod_set("main", count, requests={"cpu": str(cpu)}, **request)
+
+
+def hosts_of(decision: object) -> str:
+    """The hosts of an admission."""
+    assert isinstance(decision, Admit)
+    topologies = [pod_set.topology for pod_set in decision.assignment.pod_sets]
+    return " ".join(f"{d.values[-1]}:{d.pods}" for each in topologies if each is not None for d in each.domains)
+
+
+def hold(bench: SchedulerBench, name: str, host: str, count: int, **fields: Any) -> AdmittedWorkload:
+    """Admit a Workload of one-cpu pods on a host."""
+    held = bench.hold(name, count, usage={("tas", "cpu"): count * 1000}, **fields)
+    assignment = TopologyAssignment((HOSTNAME,), (TopologyDomain((host,), count),))
+    bench.snapshot.remove_holder(held.key)
+    held.topology_usage = usage_of(["tas"], assignment, template())
+    bench.snapshot.add_holder(held)
+    return held
 
 
 Values = Mapping[str, str]

@@ -27,6 +27,7 @@ ENTRY_POINTS = (
     "batchyard.__main__",
     "batchyard.cli.main",
     "batchyard.shim.spawner",
+    "batchyard.server.local_node.service_proxy",
     "batchyard.sim.invariants.checker",
     "batchyard.sim.random_worlds",
     "batchyard.sim.random_clusters",

@@ -114,7 +114,7 @@ def test_why_counts_workloads_of_cluster_queue() -> None:
 def test_why_reports_provisioning_request_or_missing_nodes() -> None:
     queued, empty = (reported(case) for case in CASES if case.file in {"admission-check", "stock-out"})
     assert queued["requests"][0]["kind"] == "ProvisioningRequest"
-    assert "Accepted=True" in queued["requests"][0]["told"]
+    assert "Accepted=True" in queued["requests"][0]["conditions"]
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in empty["nodes"]["waitsFor"][0]
 
 

@@ -367,8 +367,9 @@ def _configuration() -> Iterator[str]:
     yield from (
         "## Feature gates",
         "",
-        "The defaults are those of Kueue. The third column states what batchyard does if the Configuration sets the",
-        "other value:",
+        "The defaults are those of Kueue at ff69552e, between 0.19 and 0.20. A gate that is newer has the value that",
+        "batchyard follows by default; [Kueue 0.20](kueue-versions.md) enables some of them. The third column states",
+        "what batchyard does if the Configuration sets the other value:",
         "",
         "- obeyed: batchyard decides or serves as Kueue does with this value.",
         "- refused: the command fails, because decisions would differ from those of Kueue with this value.",

@@ -14,8 +14,9 @@ from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_ser
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import InvalidObject
-from batchyard.api.meta import Obj, is_elastic
+from batchyard.api.meta import Obj, group_kind, is_elastic
 from batchyard.api.validation.queues import on_flavors_errors
+from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
@@ -23,9 +24,11 @@ from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
+from batchyard.jobs.pod.admission import queue_pod
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
+from batchyard.services.addresses import ServiceAddresses
 
 _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
@@ -33,13 +36,23 @@ _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.
 class AdmissionChain:
     """The platform's admission plugins and ResourceQuota usage; `observe` must receive all object changes in order."""
 
-    def __init__(self, *, with_nodes: bool, with_api: bool, kueue: KueueSettings = SIMULATION_SETTINGS) -> None:
+    def __init__(
+        self,
+        *,
+        with_nodes: bool,
+        with_api: bool,
+        kueue: KueueSettings = SIMULATION_SETTINGS,
+        service_cidr: str = DEFAULT_SERVICE_CIDR,
+    ) -> None:
+        """Create the chain; raise ValueError if `service_cidr`, the range of cluster IPs, is invalid."""
         self._rules = kueue.policy.rules
         self._with_nodes = with_nodes
         self._with_api = with_api
         self._managed_jobs = kueue.managed_jobs
+        self._gates_topology = with_nodes and kueue.is_topology_aware
         self._ready_timeout_max = kueue.timeout_on_workload_max
         self._quotas = QuotaAdmission()
+        self._addresses = ServiceAddresses(service_cidr)
 
     def observe(self, event: WatchEvent) -> None:
         """Update the tracked ResourceQuota usage with the change of an object."""
@@ -47,13 +60,16 @@ class AdmissionChain:
 
     def hooks(self) -> AdmissionHooks:
         """Return the hooks that the client calls before it writes: for new objects, updates, and deleted Namespaces."""
-        return AdmissionHooks(self._prepare_hooks(), {scheme.NAMESPACE: built_in.check_deletion}, self._check_hooks())
+        completers = {scheme.SERVICE: self._addresses.complete_update} if self._with_api else {}
+        guards = {scheme.NAMESPACE: built_in.check_deletion}
+        return AdmissionHooks(self._prepare_hooks(), guards, self._check_hooks(), completers)
 
     def _prepare_hooks(self) -> Mapping[str, PrepareHook]:
         mutate_by_kind: Mapping[str, PrepareHook] = {
             scheme.POD: self._prepare_pod,
             scheme.JOB: self._prepare_job,
             scheme.JOB_SET: self._prepare_job_set,
+            **({scheme.SERVICE: self._addresses.complete_new} if self._with_api else {}),
         }
         prepare_by_kind: dict[str, PrepareHook] = {
             kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED_KINDS
@@ -68,9 +84,9 @@ class AdmissionChain:
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
         quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
-        checks: dict[str, UpdateCheck] = {scheme.POD: self._check_pod}
+        checks: dict[str, UpdateCheck] = dict.fromkeys(self._managed_jobs.kinds, self._check_queue)
         checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
-        checks |= dict.fromkeys((scheme.JOB, scheme.JOB_SET), self._check_queue)
+        checks[scheme.POD] = self._check_pod
         if self._rules.rejects_unknown_on_flavors:
             checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
@@ -80,6 +96,8 @@ class AdmissionChain:
 
     def _check_pod(self, new: Obj, old: Obj, reader: Reader) -> None:
         built_in.check_pod_change(new, old, reader.get)
+        if new["metadata"].get("labels") != old["metadata"].get("labels"):
+            built_in.check_queue_removal(new, old, reader.get, self._managed_jobs)
         self._quotas.check_update(new, old, reader)
 
     def _check_queue(self, new: Obj, old: Obj, reader: Reader) -> None:
@@ -94,7 +112,20 @@ class AdmissionChain:
         return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
+        if self._managed_jobs.has_kind_of(obj):
+            return self._prepare_namespaced(self._prepare_described_job, obj, reader)
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
+
+    def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
+        from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+        integration = find_described_kind(group_kind(job))
+        if integration.is_ignored(job):
+            return job
+        queued_job = built_in.queue_job(job, reader.get, self._managed_jobs, integration.suspend_path)
+        if self._ready_timeout_max is not None:
+            check_ready_timeouts(queued_job, None, self._ready_timeout_max)
+        return queued_job
 
     def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:
         limit_ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))
@@ -109,6 +140,8 @@ class AdmissionChain:
         new_pod = (
             with_queued_request_nodes(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
         )
+        if built_in.may_be_queued(new_pod, reader.get, self._managed_jobs):
+            new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:

@@ -8,9 +8,11 @@ from batchyard.api import scheme
 ADMISSION: Final = "admission"
 PROVISIONING: Final = "provisioning"
 JOBSET: Final = "jobset"
+PODS: Final = "pods"
 HOTSWAP: Final = "hotswap"
 JOBS: Final = "jobs"
 APPS: Final = "apps"
+SERVICES: Final = "services"
 PLACEMENT: Final = "placement"
 NODES: Final = "nodes"
 AUTOSCALER: Final = "autoscaler"
@@ -24,15 +26,15 @@ COSTS: Final = "costs"
 
 #: All groups; docs/how-to/operator.md describes them.
 GROUPS: Final = (
-    *(ADMISSION, PROVISIONING, JOBSET, HOTSWAP, JOBS, APPS, PLACEMENT, NODES, AUTOSCALER),
+    *(ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP, JOBS, APPS, SERVICES, PLACEMENT, NODES, AUTOSCALER),
     *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
 #: The groups that an operator runs by default: Kubernetes has no such controllers.
-KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET, HOTSWAP)
+KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP)
 #: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines, nor
 #: those of which a Kubernetes cluster always has its own.
 REMOTE_GROUPS: Final = tuple(
-    group for group in GROUPS if group not in {API, APPS, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD}
+    group for group in GROUPS if group not in {API, APPS, SERVICES, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD}
 )
 
 _QUEUE_KINDS: Final = (
@@ -48,6 +50,10 @@ _KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
     PROVISIONING: (
         *(scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *_CAPACITY_KINDS,
+    ),
+    PODS: (
+        *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS),
+        *(scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.POD),
     ),
     JOBSET: (scheme.JOB_SET, scheme.JOB, scheme.SERVICE, scheme.POD, scheme.NODE),
     HOTSWAP: (scheme.NODE, scheme.POD),
@@ -100,6 +106,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         scheme.PROVISIONING_REQUEST: (*_CREATE_DELETE, FINALIZERS),
         scheme.POD_TEMPLATE: (CREATE, PATCH, DELETE),
     },
+    PODS: {scheme.POD: (PATCH, STATUS, DELETE, FINALIZERS), scheme.WORKLOAD: _ALL_VERBS},
     JOBSET: {
         scheme.JOB_SET: (STATUS, DELETE, FINALIZERS),
         scheme.JOB: _ALL_VERBS,
@@ -130,7 +137,7 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 }
 
 #: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect both.
-UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, JOBSET)
+UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET)
 
 
 def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str, ...]:

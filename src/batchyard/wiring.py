@@ -1,15 +1,16 @@
 """Creates all controllers and connects them to the client, clock and other ports of a live platform or a simulation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
+from batchyard.api.meta import key_of
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -30,7 +31,7 @@ from batchyard.housekeeping.controllers import (
     ServiceAccounts,
     TtlAfterFinished,
 )
-from batchyard.interfaces.client import ObjectClient
+from batchyard.interfaces.client import EventType, ObjectClient, ObjectReader, WatchEvent
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import CopiedKeys
@@ -54,7 +55,7 @@ from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer
+from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer, concerns_queued_pods
 from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp, view_by_creation
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
@@ -69,6 +70,7 @@ _APP_KINDS: Final = {
     "statefulset-controller": scheme.STATEFUL_SET,
     "daemonset-controller": scheme.DAEMON_SET,
     "cronjob-controller": scheme.CRON_JOB,
+    "replicationcontroller-controller": scheme.REPLICATION_CONTROLLER,
 }
 
 
@@ -177,9 +179,11 @@ def _group_controllers(
     return (
         (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
+        (controller_groups.PODS, _pod_controllers(settings)),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, _app_controllers()),
+        (controller_groups.SERVICES, _service_controllers() if settings.with_api else ()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -203,6 +207,36 @@ def _group_controllers(
     )
 
 
+def _pod_controllers(settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller of pods in queues, whose modules are imported when the first such pod exists.
+
+    It runs only together with the controllers that admit Workloads.
+    """
+    is_enabled = scheme.POD in settings.kueue.managed_jobs.kinds
+    if not is_enabled or controller_groups.ADMISSION not in settings.controllers:
+        return ()
+    first_kinds = (scheme.POD, scheme.WORKLOAD)
+    return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), concerns_queued_pods),)
+
+
+def _create_pod_reconciler(settings: PlatformSettings) -> Controller:
+    from batchyard.jobs.pod.controller import PodReconciler  # noqa: PLC0415 - few simulations have pods in queues
+
+    return PodReconciler(**_job_options(settings), batch_period=settings.requeue_batch_period)
+
+
+def _job_options(settings: PlatformSettings) -> dict[str, Any]:
+    """Return the arguments that the reconcilers of all kinds of jobs have in common."""
+    kueue = settings.kueue
+    return {
+        "copied_keys": CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
+        "pods_ready": kueue.pods_ready,
+        "managed_jobs": kueue.managed_jobs,
+        "rules": kueue.policy.rules,
+        "retention": kueue.retention,
+    }
+
+
 def _app_controllers() -> Sequence[Controller]:
     """Return the controllers of the kinds in `apps` and of CronJobs, whose modules are imported on first use."""
     return [OnDemandController(name, (kind,), partial(_create_app, name)) for name, kind in _APP_KINDS.items()]
@@ -215,8 +249,43 @@ def _create_app(name: str) -> Controller:
     controllers: Sequence[Callable[[], Controller]] = (
         *(deployment.DeploymentController, replica_set.ReplicaSetController, stateful_set.StatefulSetController),
         *(daemon_set.DaemonSetController, cron_job.CronJobController),
+        partial(replica_set.ReplicaSetController, scheme.REPLICATION_CONTROLLER),
     )
     return controllers[list(_APP_KINDS).index(name)]()
+
+
+def _service_controllers() -> Sequence[Controller]:
+    """Return the controllers of Endpoints and EndpointSlices, whose modules are imported on first use."""
+    return (
+        OnDemandController(
+            "endpointslice-controller", (scheme.SERVICE,), _create_endpoint_controller, _has_service_selector
+        ),
+        OnDemandController(
+            "endpointslice-mirroring-controller", (scheme.ENDPOINTS,), _create_mirror_controller, _is_custom_endpoints
+        ),
+    )
+
+
+def _has_service_selector(event: WatchEvent) -> bool:
+    return bool((event.obj.get("spec") or {}).get("selector"))
+
+
+def _is_custom_endpoints(event: WatchEvent) -> bool:
+    """Return whether a change is about Endpoints that neither a controller nor the platform itself writes."""
+    labels = event.obj["metadata"].get("labels") or {}
+    return not labels.keys() & {"endpoints.kubernetes.io/managed-by", "endpointslice.kubernetes.io/skip-mirror"}
+
+
+def _create_endpoint_controller() -> Controller:
+    from batchyard.services.controller import EndpointController  # noqa: PLC0415 - as above
+
+    return EndpointController()
+
+
+def _create_mirror_controller() -> Controller:
+    from batchyard.services.controller import EndpointsMirrorController  # noqa: PLC0415 - as above
+
+    return EndpointsMirrorController()
 
 
 def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
@@ -253,14 +322,7 @@ def _admission_controllers(
     )
     if settings.with_topology:
         index.snapshot.topology.enable(kueue.topology_gates)
-    job_reconciler = partial(
-        JobReconciler,
-        copied_keys=CopiedKeys(kueue.copied_labels, kueue.copied_annotations),
-        pods_ready=pods_ready_settings,
-        managed_jobs=kueue.managed_jobs,
-        rules=kueue.policy.rules,
-        retention=kueue.retention,
-    )
+    options = _job_options(settings)
     after_finished = kueue.retention.after_finished
     return (
         scheduler,  # first, because it updates the cache that the others read
@@ -274,8 +336,23 @@ def _admission_controllers(
             if settings.with_topology
             else ()
         ),
-        *(job_reconciler(each) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
+        *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
+        *(
+            OnDemandController(kind, (kind,), partial(_create_described_reconciler, options, kind, ports.client))
+            for kind in kueue.managed_jobs.kinds
+            if kind not in INTEGRATIONS and kind != scheme.POD
+        ),
     )
+
+
+def _create_described_reconciler(options: Mapping[str, Any], kind: str, objects: ObjectReader) -> JobReconciler:
+    """Create the reconciler of a kind of jobs, which knows the Workloads that are older than its first job."""
+    from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    reconciler = JobReconciler(find_described_kind(kind), **options)
+    for workload in objects.list(scheme.WORKLOAD):
+        reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
+    return reconciler
 
 
 def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> Sequence[Controller]:

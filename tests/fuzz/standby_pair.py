@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import yaml
 
 from batchyard.server.platform.data_dir import running_process_in
+from batchyard.server.replication.terms import WitnessFolder
 
 KEY_FILES: Final = ("ca.key", "ca.crt", "tokens.key")
 _WAIT_SECONDS: Final = 90
@@ -91,7 +92,8 @@ class StandbyPair:
     def __init__(self, folder: Path, mode: str = "sync", *, has_witness: bool = False) -> None:
         self.nodes = [PairNode(folder / "a", free_port()), PairNode(folder / "b", free_port())]
         self.primary, self.standby = self.nodes
-        self._options = ("--standby", mode, *(("--witness", str(folder / "witness")) if has_witness else ()))
+        self._witness = folder / "witness" if has_witness else None
+        self._options = ("--standby", mode, *(("--witness", str(self._witness)) if has_witness else ()))
         self._mode = mode
 
     def __enter__(self) -> Self:
@@ -114,8 +116,14 @@ class StandbyPair:
         """Start the standby, and wait until it may take over."""
         self.standby.start(*self._options, "--follow", self.primary.url)
         wait_until(self.standby.is_following, "the standby follows")
-        wait_until(lambda: bool(self.primary.state().get("isShared")) or self._mode == "async", "it may take over")
+        wait_until(self._may_take_over, "it may take over")
         threading.Event().wait(0.3)  # until it has the beat
+
+    def _may_take_over(self) -> bool:
+        if self._witness is None:
+            return self._mode == "async" or bool(self.primary.state().get("isShared"))
+        claim = WitnessFolder(self._witness).latest()
+        return claim is not None and claim.standby == self.standby.state().get("node")
 
     def wait_for_takeover(self) -> None:
         """Wait until the standby serves, and swap the roles."""

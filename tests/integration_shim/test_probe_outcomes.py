@@ -48,7 +48,7 @@ def probe_outcome(port: int, path: str) -> ProbeOutcome:
 
 
 def test_http_probe_succeeds_with_response_body(port: int) -> None:
-    assert probe_outcome(port, "200") == ProbeOutcome("success", "kube-probe/1.32 mine")
+    assert probe_outcome(port, "200") == ProbeOutcome("success", "kube-probe/1.36 mine")
 
 
 def test_http_probe_fails_on_error_status_without_body(port: int) -> None:
@@ -61,7 +61,7 @@ def test_http_probe_follows_redirect_on_same_host(port: int) -> None:
 
 def test_http_probe_warns_of_redirect_to_another_host(port: int) -> None:
     result = probe_outcome(port, "/302/http://elsewhere/200")
-    assert result == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.32 mine")
+    assert result == ProbeOutcome("warning", "Probe terminated redirects, Response body: kube-probe/1.36 mine")
 
 
 def test_http_probe_times_out_on_silent_server(port: int) -> None:

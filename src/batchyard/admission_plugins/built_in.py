@@ -182,8 +182,6 @@ def check_only_cluster(cluster: meta.Obj, stored_clusters: Sequence[meta.Obj]) -
 # not evaluated, but their Jobs are.
 
 
-#: The maximum number of existing pods that are checked against a changed policy.
-PODS_MAX: Final = 3000
 _TEMPLATE_PATH: Final = ("spec", "template")
 #: By kind: the path of the pod template.
 _TEMPLATE_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -239,14 +237,17 @@ def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: Obj
     They are empty for kinds other than Namespace, Pod and Kubernetes's own kinds with a pod template.
     """
     if kind == scheme.NAMESPACE:
-        return _EMPTY_REVIEW if old is None else PodSecurityReview(_namespace_warnings(new, old, objects))
+        if old is None:
+            return _EMPTY_REVIEW
+        existing_pods = objects.list(scheme.POD, new["metadata"]["name"])
+        return PodSecurityReview(pod_security.namespace_warnings(new, old, existing_pods))
     if kind == scheme.POD:
         return _review_pod(new, old, objects.get)
     if kind not in _TEMPLATE_PATHS:
         return _EMPTY_REVIEW
     labels = _labels_of_namespace(new, objects.get)
     policy, errors = pod_security.namespace_policy(labels), pod_security.label_errors(labels)
-    template = _pod_template(new, _TEMPLATE_PATHS[kind])
+    template = _value_at(new, _TEMPLATE_PATHS[kind])
     if template is None or (policy.audit.strictness == policy.warn.strictness == 0 and not errors):
         return _EMPTY_REVIEW
     return _evaluate_modes(template, policy, labels, is_enforced=False)
@@ -280,48 +281,6 @@ def _evaluate_modes(
     return PodSecurityReview(warnings, {pod_security.LABEL_PREFIX + name: text for name, text in annotations.items()})
 
 
-def _namespace_warnings(new: meta.Obj, old: meta.Obj, objects: ObjectReader) -> tuple[str, ...]:
-    labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
-    new_level, old_level = (pod_security.namespace_policy(each).enforce for each in labels)
-    is_no_stricter = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
-    if is_no_stricter or not new_level.strictness:
-        return ()
-    name = new["metadata"]["name"]
-    pods = _order_pods(objects.list(scheme.POD, name))
-    pods_by_reasons: dict[str, list[str]] = {}
-    for pod in pods[:PODS_MAX]:
-        result = pod_security.evaluate_pod(new_level, pod["metadata"], pod["spec"])
-        if result.violations:
-            pods_by_reasons.setdefault(result.reasons, []).append(pod["metadata"]["name"])
-    warnings = []
-    if len(pods) > PODS_MAX:
-        checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
-        warnings.append(f"new PodSecurity enforce level only checked against the {checked_text}")
-    if pods_by_reasons:
-        warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{new_level}"')
-    return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in pods_by_reasons.items()))
-
-
-def _order_pods(pods: Sequence[meta.Obj]) -> list[meta.Obj]:
-    """Return the pods without controller and the first pod of each controller, then all other pods."""
-    first_of_each_owner: list[meta.Obj] = []
-    other_pods: list[meta.Obj] = []
-    owner_uids: set[str] = set()
-    for pod in pods:
-        controller_owner = meta.controller_of(pod)
-        uid = "" if controller_owner is None else controller_owner["uid"]
-        (other_pods if uid in owner_uids else first_of_each_owner).append(pod)
-        if uid:
-            owner_uids.add(uid)
-    return first_of_each_owner + other_pods
-
-
-def _pods_text(names: Sequence[str], reasons: str) -> str:
-    other_count = len(names) - 1
-    others_text = f" (and {other_count} other {'pod' if other_count == 1 else 'pods'})" if other_count else ""
-    return f"{min(names)}{others_text}: {reasons}"
-
-
 def _is_significant_change(new: meta.Obj, old: meta.Obj) -> bool:
     container_fields = ("containers", "initContainers", "ephemeralContainers")
     return any(_container_images(new, field) != _container_images(old, field) for field in container_fields)
@@ -331,7 +290,7 @@ def _container_images(pod: meta.Obj, field: str) -> list[tuple[str, str]]:
     return [(container["name"], container.get("image", "")) for container in pod["spec"].get(field) or ()]
 
 
-def _pod_template(obj: meta.Obj, path: Sequence[str]) -> Any:
+def _value_at(obj: meta.Obj, path: Sequence[str]) -> Any:
     value: Any = obj
     for step in path:
         value = (value or {}).get(step)
@@ -350,8 +309,7 @@ def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str,
 
 
 #: The name of the default LocalQueue and of the default WorkloadPriorityClass.
-_DEFAULT: Final = "default"
-_MUTATING_WEBHOOKS: Final = {"Job": "mjob.kb.io", "JobSet": "mjobset.kb.io"}
+DEFAULT_NAME: Final = "default"
 #: The number of owners above a job from which Kueue ends the search for a managed one with an error.
 _OWNER_CHAIN_LENGTH_MAX: Final = 10
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
@@ -376,14 +334,14 @@ class ManagedJobs:
     #: `manageJobsWithoutQueueName`: whether a job without a queue name is managed.
     without_queue_name: bool = False
     #: The kinds in `integrations.frameworks` that batchyard supports, as `Kind.group`.
-    kinds: tuple[str, ...] = meta.JOB_KINDS
+    kinds: tuple[str, ...] = tuple(scheme.JOB_FRAMEWORKS.values())
     #: `integrations.externalFrameworks`, as apiVersion and kind: other controllers manage these jobs in queues.
     external_kinds: tuple[tuple[str, str], ...] = ()
     #: The Namespaces in which the WorkloadPriorityClass `default` applies.
     class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
 
     def has_kind_of(self, job: meta.Obj) -> bool:
-        """Return whether the kind of a Job or JobSet is enabled."""
+        """Return whether the kind of a job is enabled."""
         return meta.group_kind(job) in self.kinds
 
     def names(self, job: meta.Obj) -> bool:
@@ -391,13 +349,13 @@ class ManagedJobs:
         return self.without_queue_name or bool(meta.label(job, well_known.QUEUE_NAME))
 
     def has_kind_of_owner(self, owner: Mapping[str, Any]) -> bool:
-        """Return whether the kind in an owner reference is enabled, or managed by another controller."""
+        """Return whether the kind in an owner reference is enabled, or managed by another controller; not for pods."""
         if (owner["apiVersion"], owner["kind"]) in self.external_kinds:
             return True
-        return meta.owner_key(owner, "").kind in self.kinds
+        return owner["kind"] != "Pod" and meta.owner_key(owner, "").kind in self.kinds
 
 
-#: Every Job and JobSet with a queue name is managed.
+#: Every job with a queue name is managed.
 ALL_QUEUED_JOBS: Final = ManagedJobs()
 
 
@@ -459,8 +417,13 @@ def is_managed_namespace(name: str, namespace_selector: meta.Selector | None, fi
     return namespace is not None and namespace_selector.matches(namespace_labels(namespace))
 
 
-def queue_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> meta.Obj:
-    """Return a new Job or JobSet with the default queue and priority class, suspended if Kueue manages it.
+def queue_job(
+    job: meta.Obj,
+    find_object: FindObject,
+    managed_jobs: ManagedJobs = ALL_QUEUED_JOBS,
+    suspend_path: Sequence[str] = ("spec", "suspend"),
+) -> meta.Obj:
+    """Return a new job with the default queue and priority class, suspended at `suspend_path` if Kueue manages it.
 
     The defaults apply if a LocalQueue or WorkloadPriorityClass `default` exists. In a Namespace that Kueue does not
     manage, only the default priority class applies, depending on `class_defaulting`. A job whose controller has an
@@ -471,20 +434,28 @@ def queue_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs 
         return job
     owner = meta.controller_of(job)
     if owner is None or not managed_jobs.has_kind_of_owner(owner):
-        job = _with_default_labels(job, find_object, managed_jobs)
+        job = with_default_labels(job, find_object, managed_jobs)
     if owner is not None and _has_managed_ancestor(job, find_object, managed_jobs):
         return job
-    return _suspend_managed_job(job, find_object, managed_jobs)
+    return _suspend_managed_job(job, find_object, managed_jobs, suspend_path)
 
 
-def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+def may_be_queued(pod: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> bool:
+    """Return whether a pod names a queue or needs none, has a default queue, or another controller queues it."""
+    if managed_jobs.names(pod) or meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
+        return True
+    return find_object(meta.Key(scheme.LOCAL_QUEUE, pod["metadata"].get("namespace", ""), DEFAULT_NAME)) is not None
+
+
+def with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+    """Return a job with the default queue and the default priority class, if they exist and the job names none."""
     namespace = job["metadata"].get("namespace", "")
     queued_job = _set_default_label(
-        job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, _DEFAULT), find_object
+        job, well_known.QUEUE_NAME, meta.Key(scheme.LOCAL_QUEUE, namespace, DEFAULT_NAME), find_object
     )
     if queued_job is not job and not is_managed_namespace(namespace, managed_jobs.namespaces, find_object):
         queued_job = job
-    class_key = meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", _DEFAULT)
+    class_key = meta.Key(scheme.WORKLOAD_PRIORITY_CLASS, "", DEFAULT_NAME)
     prioritized_job = _set_default_label(queued_job, well_known.PRIORITY_CLASS, class_key, find_object)
     class_defaulting = managed_jobs.class_defaulting
     if prioritized_job is not queued_job and class_defaulting is not PriorityClassDefaulting.ALL:
@@ -497,19 +468,21 @@ def _with_default_labels(job: meta.Obj, find_object: FindObject, managed_jobs: M
 def _has_managed_ancestor(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> bool:
     ancestor_search = find_managed_ancestor(job, find_object, managed_jobs)
     if ancestor_search.problem:
-        webhook_name = _MUTATING_WEBHOOKS[job["kind"]]
+        webhook_name = f"m{job['kind'].lower()}.kb.io"
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {ancestor_search.problem}')
     return ancestor_search.managed_key is not None
 
 
-def _suspend_managed_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
-    if job["spec"].get("suspend") or not managed_jobs.names(job):
+def _suspend_managed_job(
+    job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs, suspend_path: Sequence[str]
+) -> meta.Obj:
+    if _value_at(job, suspend_path) or not managed_jobs.names(job):
         return job
     if not meta.label(job, well_known.QUEUE_NAME) and not is_managed_namespace(
         job["metadata"].get("namespace", ""), managed_jobs.namespaces, find_object
     ):
         return job
-    return meta.with_path(job, ("spec", "suspend"), True)
+    return meta.with_path(job, suspend_path, True)
 
 
 def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_object: FindObject) -> meta.Obj:
@@ -518,13 +491,9 @@ def _set_default_label(job: meta.Obj, name: str, default_key: meta.Key, find_obj
     return meta.with_path(job, ("metadata", "labels", name), default_key.name)
 
 
-# The validating part of Kueue's job webhooks for updates.
+# Updates of jobs in queues.
 #
 # Source: Kueue's pkg/controller/jobframework/validation.go (validateUpdateForQueueName).
-
-
-#: The name of the validating webhook for each kind of job.
-VALIDATING_WEBHOOKS: Final = {"Job": "vjob.kb.io", "JobSet": "vjobset.kb.io"}
 
 
 def check_queue_removal(
@@ -537,10 +506,15 @@ def check_queue_removal(
     name = well_known.QUEUE_NAME
     if meta.label(new, name) or not meta.label(old, name) or not managed_jobs.has_kind_of(new):
         return
-    if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), _DEFAULT)) is not None:
+    if find_object(meta.Key(scheme.LOCAL_QUEUE, new["metadata"].get("namespace", ""), DEFAULT_NAME)) is not None:
         path, reason = f"metadata.labels[{name}]", "queue-name must not be empty in namespace with default queue"
-        webhook_name = VALIDATING_WEBHOOKS[new["kind"]]
+        webhook_name = validating_webhook(new)
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {path}: Invalid value: "": {reason}')
+
+
+def validating_webhook(job: meta.Obj) -> str:
+    """Return the name of the validating webhook for the kind of a job."""
+    return f"v{job['kind'].lower()}.kb.io"
 
 
 # The NamespaceLifecycle admission plugin, and the system Namespaces.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from batchyard.admission_plugins.built_in import VALIDATING_WEBHOOKS
+from batchyard.admission_plugins.built_in import validating_webhook
 from batchyard.api import meta, well_known
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.validation import rules
@@ -66,7 +66,7 @@ def check_ready_timeouts(new: meta.Obj, old: meta.Obj | None, timeout_max: Durat
         errors.append(rules.immutable(_PATH, text, "change the annotation while the job is suspended"))
     if errors:
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
-        webhook_name = VALIDATING_WEBHOOKS[new["kind"]]
+        webhook_name = validating_webhook(new)
         raise Forbidden(f'admission webhook "{webhook_name}" denied the request: {message}')
 
 

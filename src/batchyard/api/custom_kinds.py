@@ -3,6 +3,7 @@
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1 and pkg/apihelpers.
 """
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -19,6 +20,7 @@ TERMINATING: Final = "Terminating"
 #: The condition of a CustomResourceDefinition that declares a built-in kind again.
 BUILT_IN: Final = "BuiltIn"
 _API_VERSION_PATTERN: Final = re.compile(r"v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?")
+_CERTIFICATE_PATTERN: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 _LAST_CODE_POINT: Final = 0x10FFFF
 _STABILITY_ORDER: Final = {"alpha": 0, "beta": 1, None: 2}
 
@@ -93,3 +95,16 @@ def accepted_names(definition: Obj) -> Mapping[str, Any]:
 def resource_names(names: Mapping[str, Any]) -> Sequence[str]:
     """Return the plural, singular and short names in `names`, such as `spec.names` of a CustomResourceDefinition."""
     return [*filter(None, (names.get("plural"), names.get("singular"))), *(names.get("shortNames") or ())]
+
+
+def has_valid_ca_bundle(definition: Obj) -> bool:
+    """Return whether the CA bundle of the conversion webhook is absent, or holds only certificates as PEM."""
+    webhook = (definition["spec"].get("conversion") or {}).get("webhook") or {}
+    bundle = (webhook.get("clientConfig") or {}).get("caBundle")
+    if not bundle:
+        return True
+    try:
+        text = base64.b64decode(bundle, validate=True)
+        return not text.strip() or bool(_CERTIFICATE_PATTERN.search(text))
+    except ValueError:
+        return False

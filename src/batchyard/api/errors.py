@@ -24,6 +24,8 @@ class FieldError(NamedTuple):
     webhook: str = ""
     #: The line of the file, from 1, if the file's parser reports the error; else 0.
     line: int = 0
+    #: The feature gate without which the error is not reported; '' if it is always reported.
+    gate: str = ""
 
     def __str__(self) -> str:
         """Return `path: problem (line N); remedy`, or `line N: problem; remedy`, without empty parts."""

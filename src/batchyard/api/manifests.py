@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from batchyard.api.meta import Obj, annotation, controller_of, group_kind, label
 from batchyard.api.schema import validate_and_default
 from batchyard.api.schema.violations import STRICT_EDIT_RATIO, find_nearest_name, format_value
 from batchyard.api.scheme import CONFIGURATION, JOB, JOB_SET, KINDS, ServedKind, find_kind
+from batchyard.api.validation import NO_DISABLED_GATES, DisabledGates
 from batchyard.api.validation.rules import metadata_errors
 from batchyard.api.yaml_documents import Document, DocumentLines, read_documents
 
@@ -43,15 +45,18 @@ class DecodedObject(NamedTuple):
     warnings: list[str]
 
 
-def decode(obj: Any, namespace: str = DEFAULT_NAMESPACE) -> DecodedObject:
+def decode(
+    obj: Any, namespace: str = DEFAULT_NAMESPACE, disabled_gates: DisabledGates = NO_DISABLED_GATES
+) -> DecodedObject:
     """Decode and validate a new object; a namespaced object without a namespace gets `namespace`.
 
-    `obj` is not changed. The decoded object has all defaults and is in its storage version.
+    `obj` is not changed. The decoded object has all defaults and is in its storage version. `disabled_gates` are the
+    disabled feature gates of Kueue that validation obeys.
     """
     decoded_object = decode_unvalidated(obj, namespace)
     if decoded_object.obj is None:
         return decoded_object
-    errors = validation.validate(decoded_object.obj)
+    errors = validation.validate(decoded_object.obj, disabled_gates)
     return DecodedObject(None if errors else decoded_object.obj, errors, decoded_object.warnings)
 
 
@@ -246,6 +251,8 @@ class Manifests:
     invalid_documents: list[InvalidDocument] = field(default_factory=list)
     #: The text and the first line number of each document, by file name and document number.
     texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    #: The disabled feature gates that the validation of the objects obeyed.
+    disabled_gates: DisabledGates = NO_DISABLED_GATES
 
     @property
     def warnings(self) -> list[str]:
@@ -261,14 +268,30 @@ def is_deprecation(warning: str) -> bool:
 def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
     """Read manifests from pairs of file name and text. Errors in the manifests are part of the result.
 
-    A List is read as the objects in its items.
+    A List is read as the objects in its items. The feature gates of a Configuration or a Scenario in the manifests
+    apply to the validation of all objects.
     """
-    manifests = Manifests()
+    texts = list(sources)
+    manifests = Manifests(disabled_gates=_disabled_gates(text for _, text in texts))
     shared_parts: dict[bytes, Obj] = {}
-    for source, text in sources:
+    for source, text in texts:
         for document in read_documents(text):
             _read_document(source, document, manifests, shared_parts)
     return manifests
+
+
+def _disabled_gates(texts: Iterable[str]) -> DisabledGates:
+    """Return the feature gates that validation obeys and that a Configuration or a Scenario disables."""
+    gates: dict[str, Any] = {}
+    for text in texts:
+        if any(name in text for name in well_known.VALIDATION_GATES):
+            values = [document.value for document in read_documents(text)]
+            for obj, _ in chain.from_iterable(objects_with_paths(value) for value in values):
+                kind = obj.get("kind") if isinstance(obj, Mapping) else None
+                fields = obj if kind == "Configuration" else obj.get("spec") if kind == "Scenario" else None
+                set_gates = fields.get("featureGates") if isinstance(fields, Mapping) else None
+                gates |= set_gates if isinstance(set_gates, Mapping) else {}
+    return frozenset([name for name in well_known.VALIDATION_GATES if gates.get(name) is False])
 
 
 def _read_document(source: str, document: Document, manifests: Manifests, shared_parts: dict[bytes, Obj]) -> None:
@@ -283,7 +306,7 @@ def _read_document(source: str, document: Document, manifests: Manifests, shared
         if document.value is None:
             return
     for obj, item_path in objects_with_paths(document.value):
-        decoded_object = decode(obj)
+        decoded_object = decode(obj, disabled_gates=manifests.disabled_gates)
         if decoded_object.obj is not None and not document.faults:
             shared_obj = _with_shared_parts(decoded_object.obj, shared_parts)
             manifests.objects.append(Manifest(shared_obj, source, document_number, item_path, lines))

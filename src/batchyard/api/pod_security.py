@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from batchyard.api import pod_security_baseline as baseline
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, controller_of
 from batchyard.base.counts import pluralize, select_verb
 
 # The Pod Security policy of a namespace, from its labels.
@@ -390,3 +390,50 @@ def _check_functions(level: str, minor_version: int) -> Sequence[baseline.CheckP
         check.check_function(minor_version) for check in available_checks if check.name not in replaced_names
     )
     return [function for function in check_functions if function is not None]
+
+
+#: The maximum number of existing pods that are checked against a changed policy.
+PODS_MAX: Final = 3000
+
+
+def namespace_warnings(new: Obj, old: Obj, existing_pods: Sequence[Obj]) -> tuple[str, ...]:
+    """Return the warnings about the pods of a Namespace that violate the stricter level of its changed labels."""
+    labels = (obj["metadata"].get("labels") or {} for obj in (new, old))
+    new_level, old_level = (namespace_policy(each).enforce for each in labels)
+    is_no_stricter = new_level.minor == old_level.minor and new_level.strictness <= old_level.strictness
+    if is_no_stricter or not new_level.strictness:
+        return ()
+    name = new["metadata"]["name"]
+    pods = _order_pods(existing_pods)
+    pods_by_reasons: dict[str, list[str]] = {}
+    for pod in pods[:PODS_MAX]:
+        result = evaluate_pod(new_level, pod["metadata"], pod["spec"])
+        if result.violations:
+            pods_by_reasons.setdefault(result.reasons, []).append(pod["metadata"]["name"])
+    warnings = []
+    if len(pods) > PODS_MAX:
+        checked_text = f"first {PODS_MAX} of {len(pods)} existing pods"
+        warnings.append(f"new PodSecurity enforce level only checked against the {checked_text}")
+    if pods_by_reasons:
+        warnings.append(f'existing pods in namespace "{name}" violate the new PodSecurity enforce level "{new_level}"')
+    return (*warnings, *sorted(_pods_text(names, reasons) for reasons, names in pods_by_reasons.items()))
+
+
+def _order_pods(pods: Sequence[Obj]) -> list[Obj]:
+    """Return the pods without controller and the first pod of each controller, then all other pods."""
+    first_of_each_owner: list[Obj] = []
+    other_pods: list[Obj] = []
+    owner_uids: set[str] = set()
+    for pod in pods:
+        controller_owner = controller_of(pod)
+        uid = "" if controller_owner is None else controller_owner["uid"]
+        (other_pods if uid in owner_uids else first_of_each_owner).append(pod)
+        if uid:
+            owner_uids.add(uid)
+    return first_of_each_owner + other_pods
+
+
+def _pods_text(names: Sequence[str], reasons: str) -> str:
+    other_count = len(names) - 1
+    others_text = f" (and {other_count} other {'pod' if other_count == 1 else 'pods'})" if other_count else ""
+    return f"{min(names)}{others_text}: {reasons}"

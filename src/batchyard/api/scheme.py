@@ -60,6 +60,18 @@ INGRESS: Final = "Ingress.networking.k8s.io"
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
+#: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
+#: built-in kinds, then custom kinds.
+JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
+    "batch/job": JOB,
+    "jobset.x-k8s.io/jobset": JOB_SET,
+    "pod": POD,
+    **{
+        f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org"
+        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
+    },
+    **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
+}
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
 MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"
@@ -208,8 +220,12 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(ROLE, "roles"),
     _kubernetes_kind(ROLE_BINDING, "rolebindings"),
     _kubernetes_kind(SERVICE, "services", "svc", has_status=True),
-    _kind_without_controller(ENDPOINTS, "endpoints", "ep", has_status=False),
-    _kind_without_controller(ENDPOINT_SLICE, "endpointslices", has_status=False),
+    replace(
+        _kubernetes_kind(ENDPOINTS, "endpoints", "ep"),
+        deprecated_versions=("v1",),
+        deprecation="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ),
+    _kubernetes_kind(ENDPOINT_SLICE, "endpointslices"),
     replace(_kind_without_controller(RUNTIME_CLASS, "runtimeclasses", has_status=False), namespaced=False),
     _kubernetes_kind(POD_TEMPLATE, "podtemplates"),
     _kubernetes_kind(RESOURCE_QUOTA, "resourcequotas", "quota", has_status=True),
@@ -266,7 +282,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(STATEFUL_SET, "statefulsets", "sts", has_status=True),
     _kubernetes_kind(DAEMON_SET, "daemonsets", "ds", has_status=True),
     _kubernetes_kind(CONTROLLER_REVISION, "controllerrevisions"),
-    _kind_without_controller(REPLICATION_CONTROLLER, "replicationcontrollers", "rc"),
+    _kubernetes_kind(REPLICATION_CONTROLLER, "replicationcontrollers", "rc", has_status=True),
     _kind_without_controller(INGRESS, "ingresses", "ing"),
     replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
     _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),

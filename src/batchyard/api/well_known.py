@@ -38,8 +38,26 @@ REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
 RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
-# On ProvisioningRequests that Kueue created, and on the PodTemplates of these.
+# On pods in queues as label and finalizer; on ProvisioningRequests that Kueue created and their PodTemplates as label.
 MANAGED: Final = "kueue.x-k8s.io/managed"
+
+# On pods in queues, and on groups of them.
+#: The scheduling gate of a pod that waits for its admission.
+ADMISSION_GATE: Final = "kueue.x-k8s.io/admission"
+#: On pods that another controller queues, with its name as value: such a pod has the gate, but not the finalizer.
+SUSPENDING_PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"
+#: The name of a group, as annotation or label.
+POD_GROUP_NAME: Final = "kueue.x-k8s.io/pod-group-name"
+POD_GROUP_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+POD_GROUP_FAST_ADMISSION: Final = "kueue.x-k8s.io/pod-group-fast-admission"
+POD_GROUP_SERVING: Final = "kueue.x-k8s.io/pod-group-serving"
+#: The index of a pod in its group, and the name of another label with this index.
+POD_GROUP_INDEX: Final = "kueue.x-k8s.io/pod-group-pod-index"
+POD_GROUP_INDEX_LABEL: Final = "kueue.x-k8s.io/pod-group-pod-index-label"
+RETRIABLE_IN_GROUP: Final = "kueue.x-k8s.io/retriable-in-group"
+ROLE_HASH: Final = "kueue.x-k8s.io/role-hash"
+#: On the Workload of a group of pods.
+IS_GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
 
 # On pods.
 WORKLOAD: Final = "kueue.x-k8s.io/workload"
@@ -232,6 +250,7 @@ ANCHOR_AT_QUOTA_RESERVATION: Final = "AdmissionFairSharingAnchorAtQuotaReservati
 #: The feature gate of Jobs that are scaled while they run, which is on by default.
 ELASTIC_JOBS_GATE: Final = "ElasticJobsViaWorkloadSlices"
 #: The feature gate of Kueue 0.20 with which elastic Jobs may grow by a part of the pods that they request.
+FLAVOR_CHANGE_GATE: Final = "ElasticJobsViaWorkloadSlicesFlavorChangeFromZero"
 PARTIAL_SCALE_UP_GATE: Final = "ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp"
 #: The feature gate with which elastic Jobs may be preempted down to their minimum number of pods.
 PARTIAL_PREEMPTION_GATE: Final = "PartialPreemption"
@@ -248,6 +267,10 @@ TAS_FIXED_DELAY: Final = "TASReplaceNodeDueToNotReadyOverFixedTime"
 TAS_RECOMPUTATION: Final = "TASRecomputeAssignmentWithinSchedulingCycle"
 TAS_TAINTED_NODES: Final = "TASReplaceNodeOnNodeTaints"
 TAS_PROFILE_MIXED: Final = "TASProfileMixed"
+TAS_MULTIPLE_LAYERS: Final = "TASMultiLayerTopology"
+TAS_SLICE_SIZE_VALIDATION: Final = "TASValidateWorkloadSliceSize"
+#: The feature gates that decide which errors the validation of objects reports.
+VALIDATION_GATES: Final = (TAS_MULTIPLE_LAYERS, TAS_SLICE_SIZE_VALIDATION)
 TOPOLOGY_AWARE_SCHEDULING: Final = "TopologyAwareScheduling"
 ELASTIC_TOPOLOGY_GATE: Final = "ElasticJobsViaWorkloadSlicesWithTAS"
 TOPOLOGY_GATES: Final = (
@@ -263,7 +286,8 @@ INITIAL_SHARE: Final = "LessThanInitialShare"
 
 _GATES_ON_BY_DEFAULT: Final = """
     AdmissionFairSharing AdmissionGatedBy AssignQueueLabelsForPods CleanupProvisioningRequestsOnEviction
-    DeferRayServiceFinalizationForRedisCleanup ElasticJobsViaWorkloadSlices FairSharingPreemptWithinNominal
+    DeferRayServiceFinalizationForRedisCleanup EnforceProvisioningPodTemplateContents
+    ElasticJobsViaWorkloadSlices FairSharingPreemptWithinNominal
     FairSharingPrioritizeNonBorrowing FinishOrphanedWorkloads FlavorFungibility
     FlavorFungibilityPreserveScanProgress KueueDRAIntegration KueueDRAIntegrationExtendedResource
     KueueDRAIntegrationPartitionableDevices KueueDRARejectWorkloadsWhenDRADisabled LWSImmutableGroupSize
@@ -271,7 +295,8 @@ _GATES_ON_BY_DEFAULT: Final = """
     MultiKueue MultiKueueAdaptersForCustomJobs MultiKueueIncrementalDispatcherConfig
     MultiKueueIncrementalDispatcherRespectConfigOrder MultiKueueKubeConfigPathValidation MultiKueueRemoteSpecSync
     PartialAdmission PodIntegrationValidateGroupOwner PrioritySortingWithinCohort QuotaCheckStrategy ReclaimablePods
-    RecomputeAssignmentUponPreemptionTargetsOverlap RemoveFinalizersWithStrictPatch SchedulingEquivalenceHashing
+    RecomputeAssignmentUponPreemptionTargetsOverlap RemoveFinalizersWithStrictPatch ReservedResourceNameValidation
+    SchedulingEquivalenceHashing
     SkipAncestorCheckForDeletedWorkloads SkipReassignmentForPodOwnedWorkloads TASAssignmentsEncodingByHostnamePrefix
     TASCacheNodeMatchResults TASCacheTopologyTree TASCachingRemainingResources TASFailedNodeReplacement
     TASFailedNodeReplacementFailFast TASHandleOverlappingFlavors TASMultiLayerTopology TASProfileMixed
@@ -282,16 +307,24 @@ _GATES_ON_BY_DEFAULT: Final = """
 """
 _GATES_OFF_BY_DEFAULT: Final = """
     AdmissionFairSharingAnchorAtQuotaReservation
-    ConcurrentAdmission ConfigurablePreemptions CustomMetricLabels DisableWaitForPodsReady
+    ConcurrentAdmission ConfigurablePreemptions CustomMetricLabels DeploymentJobUIDLabel DisableWaitForPodsReady
+    DynamicQuotaOrchestration ElasticJobsViaWorkloadSlicesFlavorChangeFromZero
+    ElasticJobsViaWorkloadSlicesForProvisioningRequests
     ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp ElasticJobsViaWorkloadSlicesWithTAS
     FailureRecoveryPolicy FairSharingReevaluatePreemptionCandidates FairSharingRefill
-    FastQuotaReleaseInPodIntegration KueueDRAIntegrationConsumableCapacity
+    FastQuotaReleaseInPodIntegration HighMaxParallelismWithinReconcile KueueDRADeviceFeasibility
+    KueueDRAIntegrationConsumableCapacity KueueDRAIntegrationDeviceTaints KueueDRAIntegrationPrioritizedList
+    MultiKueueBatchJobClearingTTLSecondsAfterFinishedOnWorkerCluster
     MultiKueueClusterProfile MultiKueueManagerQuotaAutomation MultiKueueOrchestratedPreemption
-    PartialPreemption PrioritizePreemptorWorkloads PriorityBoost RejectUpdatesToCQWithInvalidOnFlavors
-    SchedulerLibraryIntegration
+    MultiKueueRayInTreeAutoscaling MultiKueueReuseClientConnectionConfigForWorkers
+    PartialPreemption PodGroupSchedulingShapeOrdering PodIntegrationCountSucceededPodsAsReady
+    PrioritizePreemptorWorkloads PriorityBoost RayServiceValidateUpgradeStrategy
+    RejectUpdatesToCQWithInvalidOnFlavors SchedulerLibraryIntegration
     SchedulingEquivalenceHashingIgnorePodSetName
-    ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASReplaceNodeDueToNotReadyOverFixedTime
-    TASRespectNodeAffinityPreferred UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady
+    ShortWorkloadNames SparkApplicationIntegration TASBalancedPlacement TASGroupedPodSetSlicing
+    TASLeaderPodSetFeasibility TASNodeFeasibilityForAllLevels TASPartialSlices
+    TASRejectFalseUnconstrainedTopology TASReplaceMultipleFailedNodes TASReplaceNodeDueToNotReadyOverFixedTime
+    TASRespectNodeAffinityPreferred TASTopologySpreading UnadmittedWorkloadsExplicitStatus WaitForPodsReadyMaxNotReady
     WaitForPodsReadyUnscheduledTimeout WorkloadLevelWaitForPodsReady WorkloadRequestUseMergePatch
 """
 #: The feature gates of Kueue by name: whether each is enabled by default.
@@ -299,3 +332,6 @@ GATES: Final[Mapping[str, bool]] = {
     **dict.fromkeys(_GATES_ON_BY_DEFAULT.split(), True),
     **dict.fromkeys(_GATES_OFF_BY_DEFAULT.split(), False),
 }
+
+#: The default range of the cluster IPs of Services.
+DEFAULT_SERVICE_CIDR: Final = "10.96.0.0/16"

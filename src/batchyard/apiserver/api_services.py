@@ -145,7 +145,6 @@ def _provided_api_service(
 
 # The Service `kubernetes` and its endpoints, through which in-cluster clients find the API server.
 #
-# It has a cluster IP only if pods have their own network in which the server listens too; no other Service has one.
 # Source: Kubernetes's pkg/controlplane/controller/kubernetesservice.
 
 
@@ -155,15 +154,22 @@ _ENDPOINT_SLICE_LABELS: Final = {"kubernetes.io/service-name": _SERVICE_NAME}
 _SERVICE_PORT: Final = 443
 
 
-def kubernetes_service_objects(address: str, port: int, *, is_https: bool, pod_network_ip: str = "") -> Sequence[Obj]:
+def kubernetes_service_objects(address: str, port: int, *, is_https: bool, cluster_ip: str = "") -> Sequence[Obj]:
     """Return the Service `kubernetes`, its Endpoints and EndpointSlice, for a server at an address.
 
-    `pod_network_ip`, the server's address in the pod network, is the cluster IP; with '' the Service is headless.
+    Without a cluster IP ('') the Service is headless.
     """
     name = "https" if is_https else "http"
     endpoint_ports = [{"name": name, "port": port, "protocol": "TCP"}]
     service_port = {"name": name, "port": _SERVICE_PORT, "protocol": "TCP", "targetPort": port}
-    spec = {"type": "ClusterIP", "clusterIP": pod_network_ip or "None"}
+    spec = {
+        "type": "ClusterIP",
+        "clusterIP": cluster_ip or "None",
+        "clusterIPs": [cluster_ip or "None"],
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster",
+    }
     address_family = f"IPv{ipaddress.ip_address(address).version}"
     endpoint = {"addresses": [address], "conditions": {"ready": True}}
     return [

@@ -10,6 +10,7 @@ import msgspec
 from batchyard.api.meta import Key, Obj, group_kind, key_of
 from batchyard.api.times import format_time
 from batchyard.apiserver import field_sets
+from batchyard.apiserver.conversions import convert as convert_by_webhook
 from batchyard.apiserver.patch import UNSTRUCTURED, MergeSchema
 from batchyard.apiserver.request import StatusError, bad_request
 from batchyard.apiserver.resources import Resource
@@ -544,6 +545,9 @@ def version_accessors_of(resource: Resource, namespace: str) -> VersionAccessors
         return resource.merge_schema(served_kind.version_of(api_version) or served_kind.storage_version)
 
     def convert(obj: Obj, api_version: str) -> Obj:
+        if resource.converter is not None:
+            is_known = served_kind.version_of(api_version) is not None
+            return convert_by_webhook(resource.converter, obj, api_version) if is_known else obj
         decoded_object = strategy.decode(obj, namespace).obj if served_kind.version_of(api_version) else None
         return obj if decoded_object is None else strategy.render(decoded_object, api_version)
 

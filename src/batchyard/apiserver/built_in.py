@@ -15,7 +15,7 @@ from batchyard.api.meta import QUANTITY_LENGTH_MAX, Obj, with_metadata
 from batchyard.api.printing import Column, columns, row
 from batchyard.api.scheme import FILE_KINDS, KINDS, NATIVE, Field, ServedKind, TypeScope, kind_info, load_scope_for_kind
 from batchyard.api.times import days_in_month
-from batchyard.api.validation import containers, rules
+from batchyard.api.validation import NO_DISABLED_GATES, DisabledGates, containers, rules
 from batchyard.apiserver.admission.attributes import POLICY_KINDS, WEBHOOK_KINDS
 from batchyard.apiserver.openapi_definitions import schemas_of
 from batchyard.apiserver.patch import merge_schema_of_kind
@@ -193,8 +193,10 @@ def _unqualified_name(type_name: str) -> str:
 class BuiltInStrategy:
     """The kind-specific API logic of one built-in kind: decoding, conversion, validation and table output."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, disabled_gates: DisabledGates = NO_DISABLED_GATES) -> None:
+        """`disabled_gates` are the disabled feature gates of Kueue that validation obeys."""
         self._constant = kind
+        self._disabled_gates = disabled_gates
         self._wire_times = WireTimesCache()
         #: The paths of time fields, by version.
         self._time_paths_by_version: dict[str, TimeLocations] = {}
@@ -224,15 +226,15 @@ class BuiltInStrategy:
 
     def check_create(self, new: Obj) -> list[FieldError]:
         """Return the validation errors of a new object."""
-        return validation.validate(new)
+        return validation.validate(new, self._disabled_gates)
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update."""
-        return validation.validate_update(new, old)
+        return validation.validate_update(new, old, self._disabled_gates)
 
     def check_status(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of a status update."""
-        return validation.validate_status(new, old)
+        return validation.validate_status(new, old, self._disabled_gates)
 
     def columns(self, api_version: str) -> Sequence[Column]:
         """Return the table columns of the kind, including those of `-o wide`."""
@@ -346,20 +348,25 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 )
 
 
-def built_in_resources() -> list[Resource]:
-    """Return the resources of the built-in kinds, except kinds that occur only in files."""
-    return [_built_in_resource(served_kind) for served_kind in KINDS if served_kind.constant not in FILE_KINDS]
+def built_in_resources(disabled_gates: DisabledGates = NO_DISABLED_GATES) -> list[Resource]:
+    """Return the resources of the built-in kinds, except kinds that occur only in files.
+
+    `disabled_gates` are the disabled feature gates of Kueue that validation obeys.
+    """
+    served_kinds = [served_kind for served_kind in KINDS if served_kind.constant not in FILE_KINDS]
+    return [_built_in_resource(served_kind, disabled_gates) for served_kind in served_kinds]
 
 
-def _built_in_resource(served_kind: ServedKind) -> Resource:
+def _built_in_resource(served_kind: ServedKind, disabled_gates: DisabledGates) -> Resource:
     orphans_by_default, type_scope = (
         served_kind.constant == scheme.JOB,
         load_scope_for_kind(served_kind, served_kind.storage_version),
     )
     is_native = type_scope.name == NATIVE
+    strategy_class = PolicyStrategy if served_kind.constant in POLICY_KINDS else BuiltInStrategy
     return Resource(
         served_kind,
-        (PolicyStrategy if served_kind.constant in POLICY_KINDS else BuiltInStrategy)(served_kind.constant),
+        strategy_class(served_kind.constant, disabled_gates),
         ("status",) if served_kind.has_status else (),
         merge_schema=partial(merge_schema_of_kind, served_kind),
         is_native=is_native,

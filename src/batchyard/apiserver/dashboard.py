@@ -226,6 +226,9 @@ class ModelStream:
         if not self._is_stale and any(change.key.kind not in _KINDS_WITHOUT_UPDATE for change in watch_events):
             self.mark_stale()
 
+    def forget_changes(self, _revision: int) -> None:
+        """Hold no changes."""
+
     def mark_stale(self) -> None:
         """Mark the page's document as stale: it is computed again after the client has read the buffered lines."""
         if self.is_over:

@@ -13,8 +13,8 @@ AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 #: The Kubernetes version of this API. Empty fields are unknown, but clients require them.
 VERSION: Final = {
     "major": "1",
-    "minor": "32",
-    "gitVersion": "v1.32.0+batchyard",
+    "minor": "36",
+    "gitVersion": "v1.36.0+batchyard",
     "platform": "linux/amd64",
     **dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler"), ""),
 }

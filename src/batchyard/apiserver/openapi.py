@@ -110,7 +110,7 @@ def _encode_varint(value: int) -> bytes:
 # OpenAPI documents of the served resources, with the fields that kubectl reads. Source: k8s.io/kube-openapi.
 
 
-_DOCUMENT_INFO: Final = {"title": "Kubernetes", "version": "v1.32.0"}
+_DOCUMENT_INFO: Final = {"title": "Kubernetes", "version": "v1.36.0"}
 _LIST_OPTIONS: Final = (
     "labelSelector",
     "fieldSelector",

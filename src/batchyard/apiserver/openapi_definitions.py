@@ -136,7 +136,7 @@ def _merge_keywords(field: Field) -> dict[str, Any]:
     ownership = constraints.get("owned", constraints.get("keys", "set" if constraints.get("set") else None))
     extensions: dict[str, Any] = {}
     if ownership == "atomic":
-        extensions["x-kubernetes-map-type"] = "atomic"
+        extensions[f"x-kubernetes-{'list' if field.is_list else 'map'}-type"] = "atomic"
     elif ownership is not None:
         extensions["x-kubernetes-list-type"] = "set" if ownership == "set" else "map"
         extensions |= {"x-kubernetes-list-map-keys": list(ownership)} if ownership != "set" else {}

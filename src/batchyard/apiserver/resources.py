@@ -5,18 +5,20 @@ Built-in kinds are served from the start. Kinds of CustomResourceDefinitions cha
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.errors import ApiError, Conflict, FieldError, Forbidden, InvalidObject, NotFound
 from batchyard.api.manifests import DecodedObject
 from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
+from batchyard.apiserver.conversions import ConversionNeeded, ObjectConverter
 from batchyard.apiserver.patch import UNSTRUCTURED, MergeSchema
 from batchyard.apiserver.request import AnyResponse, ApiRequest, StatusError, UserInfo, causes_of
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, ObjectReader, Propagation, Write, WriteResult
 
+_T = TypeVar("_T")
 _VERBS_BY_METHOD: Final = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -122,6 +124,8 @@ class Resource(NamedTuple):
     #: The default propagation policy, and the warning if a delete relies on it.
     propagation: Propagation = Propagation.BACKGROUND
     propagation_warning: str = ""
+    #: The conversion webhook of a custom kind; None if the kind is converted without one.
+    converter: ObjectConverter | None = None
 
     @property
     def has_typed_items(self) -> bool:
@@ -310,6 +314,15 @@ def execute_write(
         raise _rejected_write_error(write_result.error, write, served_kind, name) from write_result.error
     assert write_result.obj is not None, "a successful write must return an object"
     return write_result.obj
+
+
+def resumable(finish: Callable[[], _T]) -> _T:
+    """Run the part of a request that follows a change. If a conversion interrupts it, only this part runs again."""
+    try:
+        return finish()
+    except ConversionNeeded as need:
+        need.resume = need.resume or finish
+        raise
 
 
 # API errors in Kubernetes' wording. Source: k8s.io/apimachinery, pkg/api/errors.

@@ -12,9 +12,10 @@ from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, aggr
 from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.auth.tokens import ExternalTokens
+from batchyard.apiserver.conversions import ConversionNeeded
 from batchyard.apiserver.discovery import AGGREGATED, Discovery
 from batchyard.apiserver.handlers import prepared_writes, write
-from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler
+from batchyard.apiserver.handlers.read import ChangeFeed, ReadHandler, WatchStream
 from batchyard.apiserver.openapi import OpenApi
 from batchyard.apiserver.policies.loading import PolicyLoader
 from batchyard.apiserver.request import (
@@ -120,18 +121,35 @@ _FORECAST_KINDS: Final = (
 
 
 class WebhookGate(Protocol):
-    """Admits requests by webhooks, and answers them, possibly later."""
+    """Admits requests by policies and webhooks, and answers them, possibly later."""
 
     def matches(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Return whether webhooks may match a request."""
+        """Return whether policies or webhooks may match a request."""
 
-    def answer_write(self, request: ApiRequest, path: ResourcePath) -> AnyResponse:
+    def answer_write(self, request: ApiRequest, path: ResourcePath, *, is_large: bool = False) -> AnyResponse:
         """Admit and answer a write of stored objects. Raises StatusError on failure."""
 
     def answer_endpoint(
         self, request: ApiRequest, path: ResourcePath, handler: Callable[[ApiRequest, str, str], AnyResponse]
     ) -> AnyResponse:
         """Admit a request, and answer it with a handler function. Raises StatusError on failure."""
+
+
+class RequestConversions(Protocol):
+    """Answers requests that need objects converted by webhooks."""
+
+    def answer(self, step: Callable[[], AnyResponse], need: ConversionNeeded, *, is_list: bool) -> AnyResponse:
+        """Answer a request by a step that was interrupted, after the conversion that it needs."""
+
+    def answer_large_write(self, request: ApiRequest, path: ResourcePath, handler: write.WriteHandler) -> AnyResponse:
+        """Answer a large write, which is prepared outside the server's thread."""
+
+    def create_watch(self, *arguments: Any, with_bookmarks: bool = False) -> WatchStream:
+        """Create a watch that receives converted objects, with the arguments of WatchStream."""
+
+
+def _no_conversions() -> RequestConversions:
+    raise StatusError(503, "ServiceUnavailable", "this server calls no conversion webhooks")
 
 
 class ApiServer:
@@ -147,7 +165,7 @@ class ApiServer:
         audit: Auditor = discard_audit,
     ) -> None:
         self.policy_loader = PolicyLoader(objects, resources, auth_filters.authorizer)
-        self._write_handler = write.WriteHandler(objects, now, self.policy_loader, auth_filters.authorize)
+        self._write_handler = write.WriteHandler(objects, now, auth_filters.authorize)
         self._read_handler = ReadHandler(objects, feed, now)
         self._resources = resources
         self._auth_filters = auth_filters
@@ -162,6 +180,7 @@ class ApiServer:
         self._write_executor: prepared_writes.WriteExecutor | None = None
         self._prefix_handlers: dict[str, Callable[[ApiRequest], AnyResponse]] = {}
         self._admission_gate: WebhookGate | None = None
+        self._load_conversions: Callable[[], RequestConversions] = _no_conversions
 
     def add_document(self, path: str, compute_document: Callable[[], Any]) -> None:
         """Serve the JSON document that a function returns at a path, to users who are authorized for the path."""
@@ -187,13 +206,20 @@ class ApiServer:
         """Set the executor that prepares large writes outside the server's thread."""
         self._write_executor = executor
 
+    def set_conversions(self, load: Callable[[], RequestConversions]) -> None:
+        """Set the function that returns what answers requests with conversions by webhooks; called when needed."""
+        self._load_conversions = load
+        self._read_handler.create_converted_watch = lambda *arguments, **options: load().create_watch(
+            *arguments, **options
+        )
+
     @property
     def write_handler(self) -> write.WriteHandler:
         """The handler of writes of stored objects."""
         return self._write_handler
 
     def set_admission_gate(self, gate: WebhookGate | None) -> None:
-        """Set what admits the writes that webhooks match; None if no webhook is configured."""
+        """Set what admits the writes that policies or webhooks match; None if neither is configured."""
         self._admission_gate = gate
 
     def add_prefix_handler(self, prefix: str, handler: Callable[[ApiRequest], AnyResponse]) -> None:
@@ -279,13 +305,18 @@ class ApiServer:
             return NO_SUCH_PATH_RESPONSE
         if request.method != "GET":
             form = accepted_form(request)
+            finish = partial(self._finish_write, request, path, form)
             if self._admission_gate is not None and self._admission_gate.matches(request, path):
                 self._write_handler.check_target(request, path)
-                response = self._admission_gate.answer_write(request, path)
-                return _map_response(response, partial(self._finish_write, request, path, form))
+                is_large = self._write_executor is not None and self._is_large_write(request, path)
+                return _map_response(self._admission_gate.answer_write(request, path, is_large=is_large), finish)
             if self._write_executor is not None and self._is_large_write(request, path):
+                if path.resource.converter is not None:
+                    self._write_handler.check_target(request, path)
+                    conversions = self._load_conversions()
+                    return _map_response(conversions.answer_large_write(request, path, self._write_handler), finish)
                 return self._prepare_with_executor(request, path, form, self._write_executor)
-            return self._finish_write(request, path, form, self._write_handler.handle(request, path))
+            return _finish_after(partial(self._write_handler.handle, request, path), finish)
         handler = self._read_handler
         if path.name:
             return handler.get(request, path)
@@ -296,7 +327,12 @@ class ApiServer:
         apis = self._aggregated_apis
         api_service = apis.find(request.path) if path is None and apis is not None else None
         if apis is None or api_service is None:
-            return self._handle_request(request, path)
+            try:
+                return self._handle_request(request, path)
+            except ConversionNeeded as need:
+                step, is_list = partial(self._handle_request, request, path), path is not None and not path.name
+                is_list = is_list and request.method == "GET"
+                return self._load_conversions().answer(step, need, is_list=is_list)
         self._auth_filters.authorize_attributes(aggregated_attributes(request))
         return apis.forward(request, api_service)
 
@@ -388,8 +424,12 @@ class ApiServer:
         return Response(200, document, content_type=AGGREGATED) if is_aggregated else Response(200, document)
 
 
+#: The kinds that configure admission.
+_ADMISSION_KINDS: Final = frozenset({*WEBHOOK_KINDS, *POLICY_KINDS})
+
+
 class LoadedGate(Protocol):
-    """The admission by webhooks, as the switch connects it."""
+    """The admission by policies and webhooks, as the switch connects it."""
 
     @property
     def gate(self) -> WebhookGate:
@@ -400,23 +440,23 @@ class LoadedGate(Protocol):
         """Admits the writes of the controllers."""
 
     def refresh(self) -> bool:
-        """Read the configurations again; return whether a webhook is configured."""
+        """Read the configurations again; return whether a policy or a webhook is configured."""
 
 
 class AdmissionSwitch:
-    """Connects the admission by webhooks while a webhook is configured, so that other servers do not load it."""
+    """Connects the admission while a policy or a webhook is configured, so that other servers do not load it."""
 
     def __init__(self, server: ApiServer, client: LocalClient, load: Callable[[], LoadedGate]) -> None:
         self._server = server
         self._client = client
         self._load = load
         self._loaded: LoadedGate | None = None
-        if any(client.list(kind) for kind in WEBHOOK_KINDS):
+        if any(client.list(kind) for kind in _ADMISSION_KINDS):
             self._refresh()
 
     def observe(self, event: WatchEvent) -> None:
-        """Follow the change of a webhook configuration."""
-        if event.key.kind in WEBHOOK_KINDS:
+        """Follow the change of a policy or a webhook configuration."""
+        if event.key.kind in _ADMISSION_KINDS:
             self._refresh()
 
     def _refresh(self) -> None:
@@ -442,6 +482,18 @@ def _map_response(response: AnyResponse, finish: Callable[[Response], AnyRespons
             respond(final_response)
 
     return DeferredResponse(lambda respond: response.then(partial(finish_later, respond)))
+
+
+def _finish_after(step: Callable[[], Response], finish: Callable[[Response], AnyResponse]) -> AnyResponse:
+    """Return `finish(step())`. If a conversion interrupts the step after a change, the rest of it is finished too."""
+    try:
+        response = step()
+    except ConversionNeeded as need:
+        resume = need.resume
+        if resume is not None:
+            need.resume = lambda: finish(resume())
+        raise
+    return finish(response)
 
 
 def _check_body_size(request: ApiRequest, path: ResourcePath | None) -> None:

@@ -4,7 +4,7 @@ Source: k8s.io/apiserver, pkg/util/proxy/proxy.go (ResolveEndpoint).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product, starmap
+from itertools import chain, product
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -64,13 +64,22 @@ def find_endpoints(objects: ObjectReader, service: Obj) -> Obj:
     return objects.get(Key(scheme.ENDPOINTS, metadata["namespace"], metadata["name"])) or {}
 
 
-def endpoints_addresses(endpoints: Obj, service_port: Mapping[str, Any]) -> Iterator[EndpointAddress]:
+def _is_in_pod_network(objects: ObjectReader, target: Mapping[str, Any] | None) -> bool:
+    """Return whether the target of an endpoint is a pod with a network of its own."""
+    if target is None or target.get("kind") != "Pod":
+        return False
+    pod = objects.get(Key(scheme.POD, target.get("namespace") or "", target.get("name") or ""))
+    return pod is None or not pod["spec"].get("hostNetwork")
+
+
+def endpoints_addresses(
+    objects: ObjectReader, endpoints: Obj, service_port: Mapping[str, Any]
+) -> Iterator[EndpointAddress]:
     """Yield the addresses of an Endpoints object."""
     for subset in endpoints.get("subsets") or ():
         for port in _port_numbers(subset, service_port):
             for address in subset.get("addresses") or ():
-                is_pod = (address.get("targetRef") or {}).get("kind") == "Pod"
-                yield EndpointAddress(address["ip"], port, is_pod)
+                yield EndpointAddress(address["ip"], port, _is_in_pod_network(objects, address.get("targetRef")))
 
 
 def _slice_addresses(objects: ObjectReader, service: Obj, service_port: Mapping[str, Any]) -> Iterator[EndpointAddress]:
@@ -79,9 +88,9 @@ def _slice_addresses(objects: ObjectReader, service: Obj, service_port: Mapping[
     for endpoint_slice in objects.list(scheme.ENDPOINT_SLICE, metadata["namespace"]):
         if (endpoint_slice["metadata"].get("labels") or {}).get(_SERVICE_NAME_LABEL) == metadata["name"]:
             endpoints = filter(_is_ready_endpoint, endpoint_slice.get("endpoints") or ())
-            addresses = [address for endpoint in endpoints for address in endpoint["addresses"][:1]]
-            ports = [*_port_numbers(endpoint_slice, service_port)]
-            yield from starmap(EndpointAddress, product(addresses, ports))
+            for endpoint, port in product(endpoints, [*_port_numbers(endpoint_slice, service_port)]):
+                is_in_pod_network = _is_in_pod_network(objects, endpoint.get("targetRef"))
+                yield EndpointAddress(endpoint["addresses"][0], port, is_in_pod_network)
 
 
 def _is_ready_endpoint(endpoint: Mapping[str, Any]) -> bool:
@@ -90,9 +99,12 @@ def _is_ready_endpoint(endpoint: Mapping[str, Any]) -> bool:
 
 def ready_addresses(objects: ObjectReader, service: Obj, service_port: Mapping[str, Any]) -> Iterator[EndpointAddress]:
     """Yield the addresses behind a Service: of EndpointSlices, of Endpoints, and of the ready pods it selects."""
-    yield from _slice_addresses(objects, service, service_port)
-    yield from endpoints_addresses(find_endpoints(objects, service), service_port)
-    yield from pod_addresses(filter(is_ready, selected_pods(objects, service)), service_port)
+    addresses = chain(
+        _slice_addresses(objects, service, service_port),
+        endpoints_addresses(objects, find_endpoints(objects, service), service_port),
+        pod_addresses(filter(is_ready, selected_pods(objects, service)), service_port),
+    )
+    yield from dict.fromkeys(addresses)
 
 
 def _port_numbers(endpoints: Mapping[str, Any], service_port: Mapping[str, Any]) -> Iterator[int]:

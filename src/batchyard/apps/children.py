@@ -51,7 +51,7 @@ class ChildIndex:
         if event.type is _DELETED:
             selectors.pop(event.key, None)
         else:
-            selectors[event.key] = meta.parse_selector(event.obj["spec"].get("selector"))
+            selectors[event.key] = selector_of(event.obj)
 
     def observe_child(self, event: WatchEvent) -> list[meta.Key]:
         """Process a watch event of a child; return the keys of its controller, now and before, or of its adopters."""
@@ -78,7 +78,7 @@ class ChildIndex:
         """
         metadata = parent["metadata"]
         namespace, uid = metadata.get("namespace", ""), metadata["uid"]
-        selector = meta.parse_selector(parent["spec"].get("selector"))
+        selector = selector_of(parent)
         writes: list[Write] = []
         children: list[meta.Obj] = []
         for obj in reader.owned_by(uid, namespace):
@@ -111,7 +111,8 @@ class ChildIndex:
 
     def _parent_key(self, child: meta.Obj) -> meta.Key | None:
         owner = meta.controller_of(child)
-        if owner is None or owner["kind"] != self._parent_info.kind or owner["apiVersion"] != "apps/v1":
+        parent = self._parent_info
+        if owner is None or owner["kind"] != parent.kind or owner["apiVersion"] != parent.api_version:
             return None
         return meta.Key(self._parent_info.constant, child["metadata"].get("namespace", ""), owner["name"])
 
@@ -197,6 +198,12 @@ def next_availability(pods: Iterable[meta.Obj], min_ready_seconds: int, now: Ins
 
 
 # Fields of specs and statuses.
+
+
+def selector_of(parent: meta.Obj) -> meta.Selector | None:
+    """Return the selector of a controlling object; that of a ReplicationController is a mapping of labels."""
+    selector = parent["spec"].get("selector")
+    return meta.parse_selector({"matchLabels": selector} if parent["kind"] == "ReplicationController" else selector)
 
 
 def scaled_value(value: Any, total: int, *, round_up: bool) -> int:

@@ -1,6 +1,6 @@
 """ReplicaSet controller: creates and deletes pods until the desired number of pods is active, and reports their counts.
 
-Source: pkg/controller/replicaset of Kubernetes.
+ReplicationControllers have the same controller. Sources: pkg/controller/{replicaset,replication} of Kubernetes.
 """
 
 from collections import Counter
@@ -24,14 +24,14 @@ _REPLICA_FAILURE: Final = "ReplicaFailure"
 
 
 class ReplicaSetController:
-    """Controller that reconciles ReplicaSets with their pods."""
+    """Controller that reconciles ReplicaSets, or ReplicationControllers, with their pods."""
 
-    name = "replicaset-controller"
     rank = 0
-    kinds = (scheme.REPLICA_SET, scheme.POD)
 
-    def __init__(self) -> None:
-        self._pods = ChildIndex(scheme.REPLICA_SET, scheme.POD)
+    def __init__(self, kind: str = scheme.REPLICA_SET) -> None:
+        self.name = "replicaset-controller" if kind == scheme.REPLICA_SET else "replicationcontroller-controller"
+        self.kinds = (kind, scheme.POD)
+        self._pods = ChildIndex(kind, scheme.POD)
         #: The error of the last rejected creation or deletion of a pod, by ReplicaSet.
         self._errors: dict[meta.Key, str] = {}
 
@@ -127,6 +127,8 @@ def new_status(replica_set: meta.Obj, pods: Sequence[meta.Obj], error: str | Non
     }
     optional_fields = ("fullyLabeledReplicas", "readyReplicas", "availableReplicas")
     status = {field: value for field, value in status.items() if value or field not in optional_fields}
+    if replica_set["kind"] == "ReplicationController":
+        del status["terminatingReplicas"]  # it has no such field
     conditions = _conditions(replica_set, len(active_pods), error, now)
     kept_fields = {field: value for field, value in old_status.items() if field not in _COMPUTED_FIELDS}
     return {**kept_fields, **status, **({"conditions": conditions} if conditions else {})}
@@ -161,7 +163,7 @@ def related_active_pods(replica_set: meta.Obj, reader: Reader) -> Sequence[meta.
     return [
         pod
         for sibling in siblings
-        if meta.group_kind(sibling) == scheme.REPLICA_SET
+        if meta.group_kind(sibling) == meta.group_kind(replica_set)
         for pod in reader.owned_by(sibling["metadata"]["uid"], namespace)
         if meta.group_kind(pod) == scheme.POD and children.is_active(pod)
     ]

@@ -42,9 +42,8 @@ from batchyard.server.platform.data_dir import PlatformProcess, running_process_
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH
 from batchyard.sim.forecasting.run_times import with_runtimes
 from batchyard.sim.scenario import FileFault, InvalidScenario, read_sources
-from batchyard.sim.state import OMITTED_KINDS, State
+from batchyard.sim.state import OMITTED_KINDS, REQUIRED_KINDS, State, consequences_of_unread_kinds
 from batchyard.sim.state_document import is_snapshot_text, is_state_text, state_of, state_of_texts
-from batchyard.sim.whatif import REQUIRED_KINDS, consequences_of_unread_kinds
 
 # GET requests to the cluster of a kubeconfig, with any of its credential types, or to the local platform.
 

@@ -173,6 +173,17 @@ def parse_platform_controllers(text: str) -> tuple[str, ...]:
     return _parse_controllers(text, GROUPS)
 
 
+def check_service_cidr(text: str) -> str:
+    """Return a range of cluster IPs; raise BadParameter unless it is an IPv4 network of a supported size."""
+    from batchyard.services.addresses import ServiceAddresses  # noqa: PLC0415 - loads the platform
+
+    try:
+        ServiceAddresses(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; use a range such as 10.96.0.0/16") from error
+    return text
+
+
 def parse_operator_controllers(text: str) -> tuple[str, ...]:
     """Parse a `--controllers` list to the groups that an operator runs; '' selects KUBERNETES_GROUPS.
 

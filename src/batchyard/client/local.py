@@ -287,16 +287,22 @@ ManagerAssigner: TypeAlias = Callable[[client.Write, Callable[[Key], Obj | None]
 """Returns a submitted write, with the field manager recorded; the second argument looks up stored objects."""
 WriteInterceptor: TypeAlias = Callable[[Iterable[client.Write], Callable[[client.WriteResult], None]], None]
 """Executes submitted writes, possibly later, and passes the result of the last one to the callback."""
+UpdateCompleter: TypeAlias = Callable[[Obj, Obj, client.Reader], Obj]
+"""Completes an update, given the new and the old object; raises an ApiError to reject it."""
 UpdateCheck: TypeAlias = Callable[[Obj, Obj, client.Reader], None]
 """Validates an update, given the new and the old object; raises an ApiError to reject it."""
 
 
 class AdmissionHooks(NamedTuple):
-    """The functions by kind that a LocalClient calls: for a new object, before a deletion, and for a changed object."""
+    """The functions by kind that a LocalClient calls: for a new object, before a deletion, and for a changed object.
+
+    A changed object is first completed, then checked.
+    """
 
     prepare: Mapping[str, PrepareHook] = {}
     guards: Mapping[str, DeletionGuard] = {}
     checks: Mapping[str, UpdateCheck] = {}
+    completers: Mapping[str, UpdateCompleter] = {}
 
 
 #: The key of the `prepare` hook for all kinds without their own hook.
@@ -474,6 +480,9 @@ class LocalClient:
             new = apply_status_update(stored_object, write.obj, write.managed_fields)
         else:
             new = apply_update(stored_object, write.obj, write.managed_fields, is_whole=write.is_whole)
+            complete = self._admission.completers.get(key.kind)
+            if complete is not None and new is not stored_object:
+                new = complete(new, stored_object, self)
             if is_removable(new):
                 return target_store.delete(key)
             update_check = self._admission.checks.get(key.kind)

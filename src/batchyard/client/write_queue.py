@@ -58,8 +58,11 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 ADMISSION_MANAGER: Final = "kueue-admission"
 RECLAIMABLE_PODS_MANAGER: Final = "kueue-reclaimable-pods"
 PODS_READY_MANAGER: Final = "kueue-job-controller-PodsReady"
+POD_MANAGER: Final = "kueue-pod-controller"
 #: The field managers above, which both Kueue and this client use.
-SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER})
+SHARED_MANAGERS: Final = frozenset({ADMISSION_MANAGER, RECLAIMABLE_PODS_MANAGER, PODS_READY_MANAGER, POD_MANAGER})
+#: The managers of conditions that are applied alone.
+_MANAGER_BY_CONDITION: Final = {"PodsReady": PODS_READY_MANAGER, "WaitingForReplacementPods": POD_MANAGER}
 _RECLAIMABLE_PODS_FIELD: Final = "reclaimablePods"
 _BINDING_SUBRESOURCE: Final = "binding"
 #: The conditions that Kueue applies as `kueue-admission`, and the condition of batchyard's partial preemption.
@@ -192,11 +195,13 @@ def _apply_status(write: UpdateStatus, base: Obj | None, served_kind: ServedKind
 def _split_by_manager(old_status: Mapping[str, Any], status: Mapping[str, Any]) -> Sequence[_AppliedStatus]:
     changed_fields = [field for field in {**old_status, **status} if old_status.get(field) != status.get(field)]
     status_parts: list[_AppliedStatus] = []
-    if changed_fields == ["conditions"] and _changed_condition_types(old_status, status) == ["PodsReady"]:
-        ready_conditions = [condition for condition in status["conditions"] if condition["type"] == "PodsReady"]
+    changed_types = _changed_condition_types(old_status, status) if changed_fields == ["conditions"] else []
+    manager = _MANAGER_BY_CONDITION.get(changed_types[0]) if len(changed_types) == 1 else None
+    if manager is not None:
+        own_conditions = [condition for condition in status["conditions"] if condition["type"] == changed_types[0]]
         return (
-            [_AppliedStatus(PODS_READY_MANAGER, {"conditions": ready_conditions})]
-            if ready_conditions
+            [_AppliedStatus(manager, {"conditions": own_conditions})]
+            if own_conditions
             else [_admission_status_part(status)]
         )
     if changed_fields != [_RECLAIMABLE_PODS_FIELD]:

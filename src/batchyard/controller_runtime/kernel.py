@@ -267,17 +267,29 @@ class OnDemandController:
 
     rank = 0
 
-    def __init__(self, name: str, first_kinds: Sequence[str], create: Callable[[], Controller]) -> None:
-        """Create the stand-in of a controller of rank 0. `create` creates it when a kind of `first_kinds` changes."""
+    def __init__(
+        self,
+        name: str,
+        first_kinds: Sequence[str],
+        create: Callable[[], Controller],
+        is_first: Callable[[WatchEvent], bool] | None = None,
+    ) -> None:
+        """Create the stand-in of a controller of rank 0. `create` creates it when a kind of `first_kinds` changes.
+
+        With `is_first`, only a change for which this function returns True creates the controller.
+        """
         self.name = name
         self.kinds: Sequence[str] | None = first_kinds
         self._create = create
+        self._is_first = is_first
         self._controller: Controller | None = None
         #: Called when `kinds` has changed.
         self.on_load: Callable[[], None] = _ignore_load
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys that the controller returns; create the controller if it does not exist yet."""
+        if self._controller is None and self._is_first is not None and not self._is_first(event):
+            return ()
         return self._load().keys_for(event, now)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:

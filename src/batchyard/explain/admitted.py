@@ -32,10 +32,15 @@ from batchyard.explain.topology import placement_part
 from batchyard.interfaces.client import Reader
 from batchyard.jobframework import shrinking
 from batchyard.quotas.resource_quotas import QuotaAdmission
-from batchyard.scheduling.preemption.shrinking import PARTIALLY_PREEMPTED
+from batchyard.scheduling.preemption.shrinking import (
+    PARTIALLY_PREEMPTED,
+    allows_shrinking,
+    pod_counts_after,
+    releasable_part,
+)
 from batchyard.scheduling.quota import is_within_nominal
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.topology_nomination import nominate_replacement
+from batchyard.scheduling.second_pass import find_obstacle
 from batchyard.scheduling.workload.lifecycle import READY, awaits_topology, checks_of, retry_at
 from batchyard.topology.ungater import has_topology_gate
 
@@ -119,6 +124,7 @@ class AdmittedExplainer:
             since=admitted_condition["lastTransitionTime"],
             preemptible=preemptors,
             partiallyPreempted=self._describe_shrinking(workload),
+            partialPreemption=self._describe_releasable_part(view) if allows_shrinking(workload) else "",
         )
         return {**part, **self._explain_pods(workload, admitted_condition, now, user)}
 
@@ -128,7 +134,7 @@ class AdmittedExplainer:
         check_states = checks_of(workload)
         checks = [nonempty_fields(name=c["name"], state=c["state"], message=c.get("message", "")) for c in check_states]
         request_parts = [
-            nonempty_fields(kind=each["kind"], name=_name_of(each), told=_conditions_text(each))
+            nonempty_fields(kind=each["kind"], name=_name_of(each), conditions=_conditions_text(each))
             for each in self._provisioning_requests(workload)
         ]
         document_part = nonempty_fields(checks=checks, requests=request_parts)
@@ -153,7 +159,7 @@ class AdmittedExplainer:
         queue = snapshot.queues.get(view.cluster_queue)
         if queue is None or not awaits_topology(workload["status"]):
             return {}
-        reason = nominate_replacement(view, queue, snapshot).reason
+        reason = find_obstacle(view, queue, snapshot)
         if not reason:
             return {"summary": "it has quota, and gets its topology domains next"}
         flavors = [flavor for held in view.admitted_pod_sets for flavor in held.flavors.values()]
@@ -305,6 +311,20 @@ class AdmittedExplainer:
         job = None if owner is None else self._reader.get(Key(scheme.JOB, namespace, owner["name"]))
         due = None if job is None else shrinking.full_size_due(job)
         return since if due is None else f"{since}; it requests its full size again at {format_second(due)}"
+
+    def _describe_releasable_part(self, view: WorkloadView) -> str:
+        """Return how far a partial preemption would shrink a Workload, or why a preemption evicts it as a whole."""
+        snapshot = self._scheduler_cache.snapshot
+        holder = snapshot.holder(view.key)
+        if holder is None:
+            return ""
+        if holder.topology_usage:
+            return "not possible: a job that shrinks keeps its topology domains, so a preemption evicts all its pods"
+        part = releasable_part(holder, snapshot)
+        if part is None:
+            return "not possible: the job has no more pods than its minimum, so a preemption evicts all of them"
+        kept, count = pod_counts_after(part)
+        return f"leaves {kept} of its {count} pods, if that frees enough"
 
     # --- possible preemptors ---
 

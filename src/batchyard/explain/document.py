@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, is_true, label
 from batchyard.api.times import format_time
-from batchyard.api.views.pods import is_terminal
+from batchyard.api.views.pods import is_in_queue, is_terminal
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
@@ -23,6 +23,7 @@ from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.topology_nomination import FlavorTopologyMismatches, is_topology_considered
 from batchyard.scheduling.workload import adjustments
+from batchyard.scheduling.workload.lifecycle import has_queued_pods
 
 # The outcome of every flavor of a ClusterQueue for a Workload, including flavors that the scheduler does not reach.
 #
@@ -138,6 +139,7 @@ def assess_flavors(
     )
     if workload.replaced_slice and policy.rules.elastic_jobs:
         assigner.replaced = slices.find_replaced_slice(workload, queue)
+        assigner.keeps_unused_flavors = not policy.rules.changes_unused_flavors
     topology_mismatches = None
     if is_topology_considered(workload, queue, snapshot):
         topology_mismatches = assigner.topology = FlavorTopologyMismatches(workload, queue, snapshot)
@@ -150,7 +152,7 @@ def assess_flavors(
             pod_set.template, workload.counts[index], snapshot.obstacles
         )
         if assigner.replaced is not None:
-            pod_set_request = slices.request_difference(pod_set_request, assigner.replaced.pod_sets, (index,))
+            pod_set_request = assigner.request_difference(pod_set_request, assigner.replaced, (index,))
             pod_set_request = slices.with_mismatches_as_obstacles(pod_set_request)
         if topology_mismatches is not None:
             pod_set_request = topology_mismatches.with_obstacles(pod_set_request, index)
@@ -380,6 +382,13 @@ class WorkloadLookup(NamedTuple):
 def workload_of(obj: Obj, reader: Reader) -> WorkloadLookup:
     """Return the Workload of a Job, a JobSet or a pod, or the reason why the object has none."""
     job = outermost_job_of(obj, reader)
+    if job is None and obj["kind"] == "Pod" and is_in_queue(obj):
+        # These modules are imported here, because few platforms have pods in queues.
+        from batchyard.explain import queued_pods  # noqa: PLC0415
+
+        workload = queued_pods.workload_of_pod(obj, reader)
+        reason = queued_pods.missing_workload_reason(obj, reader) if workload is None else ""
+        return WorkloadLookup(workload, obj, reason)
     if job is None:
         kind = obj["kind"].lower()
         reason = f"no Job or JobSet with Kueue's queue label owns this {kind}, so it runs outside any queue"
@@ -440,8 +449,13 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner."""
+    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner.
+
+    The pods of a group, and a single pod in a queue, own their Workload themselves.
+    """
     owner = controller_of(workload)
+    if has_queued_pods(workload):
+        return _owning_pods(workload, reader)
     if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
         return ()
     jobs, namespace = [owner["uid"]], workload["metadata"].get("namespace", "")
@@ -450,3 +464,17 @@ def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
     owned_objects = [obj for uid in jobs for obj in reader.owned_by(uid, namespace)]
     pods = [obj for obj in owned_objects if obj["kind"] == "Pod" and not is_terminal(obj)]
     return sorted(pods, key=lambda pod: pod["metadata"]["name"])
+
+
+def _owning_pods(workload: Obj, reader: Reader) -> Sequence[Obj]:
+    namespace = workload["metadata"].get("namespace", "")
+    owners = [owner for owner in workload["metadata"].get("ownerReferences") or () if owner["kind"] == "Pod"]
+    pods = [(owner, reader.get(Key(scheme.POD, namespace, owner["name"]))) for owner in owners]
+    return sorted(
+        (
+            pod
+            for owner, pod in pods
+            if pod is not None and pod["metadata"].get("uid") == owner["uid"] and not is_terminal(pod)
+        ),
+        key=lambda pod: pod["metadata"]["name"],
+    )

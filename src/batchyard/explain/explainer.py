@@ -26,6 +26,7 @@ from batchyard.scheduling.preemption.fair import FairSharingStrategy
 from batchyard.scheduling.quota import available, weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.lifecycle import is_group_workload
 
 # Explains an eviction: the reason, the preempting Workload, and why other Workloads were not preempted instead.
 
@@ -308,6 +309,15 @@ class Explainer:
         return pod_parts
 
     def _explain_workload(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
+        part = self._explain_decision(workload, now, user)
+        if not is_group_workload(workload) or lifecycle.is_finished(workload):
+            return part
+        from batchyard.explain.queued_pods import replacement_text  # noqa: PLC0415 - few platforms have groups of pods
+
+        lacking_text = replacement_text(workload, document.pods_of(workload, self._reader))
+        return {**part, "summary": f"{lacking_text}; {part['summary']}"} if lacking_text else part
+
+    def _explain_decision(self, workload: Obj, now: Instant, user: ExplanationUser) -> DocumentPart:
         if lifecycle.is_finished(workload):
             return explain_finished(workload)
         if lifecycle.has_quota_reservation(workload):

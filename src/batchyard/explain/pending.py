@@ -1,15 +1,15 @@
 """Explains why a Workload has no quota: its limit, the holders of the quota, and changes that would admit it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.amounts import readable_amount, readable_quantity
-from batchyard.api.meta import Key, Obj, find_condition, format_amount
+from batchyard.api.meta import Key, Obj, find_condition, format_amount, with_path
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.base.counts import select_verb
+from batchyard.base.counts import count_with_noun, select_verb
 from batchyard.base.instant import Instant
 from batchyard.explain import blockers, document
 from batchyard.explain.blockers import BORROWING, LENDING, MAXIMUM, NOMINAL, QuotaShortage, shortage_of
@@ -31,7 +31,7 @@ from batchyard.scheduling.preemption.context import PreemptionContext, may_preem
 from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.quota import weighted_share
 from batchyard.scheduling.scheduler_cache import SchedulerCache
-from batchyard.scheduling.slices import find_replaced_slice
+from batchyard.scheduling.slices import find_replaced_slice, grows_in_part
 from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues
@@ -142,7 +142,8 @@ class PendingExplainer:
             blocked_workload = BlockedWorkload(workload, view, self._changes.owner_job(workload), queues, limit)
             binding_part = _with_previous_slice(limit, analysis, user, self._policy).document()
             return {**part, "binding": binding_part, **self._changes.fixes_part(blocked_workload, user)}
-        simulation = CohortSimulation(self._cache, self._policy, view, queue)
+        analysis = _requesting_all_pods(analysis, self._policy, self._cache)
+        simulation = CohortSimulation(self._cache, self._policy, analysis.view, queue)
         try:
             part |= self._simulate(analysis, simulation, user)
         finally:
@@ -337,6 +338,23 @@ class PendingExplainer:
         return document.nonempty_fields(position=position + 1, of=len(pending_queue), ahead=names, strategy=strategy)
 
 
+def _requesting_all_pods(
+    analysis: PendingAnalysis, policy: SchedulingPolicy, scheduler_cache: SchedulerCache
+) -> PendingAnalysis:
+    """Return the analysis of a slice that may grow in part, as if it had to get all its pods at once.
+
+    The changes that are proposed then admit the rest of its pods, not only some of them.
+    """
+    if not (policy.rules.partial_scale_up and analysis.view.replaced_slice and grows_in_part(analysis.view)):
+        return analysis
+    pod_sets = [
+        {field: value for field, value in pod_set.items() if field != "minCount"}
+        for pod_set in analysis.workload["spec"]["podSets"]
+    ]
+    workload = with_path(analysis.workload, ("spec", "podSets"), pod_sets)
+    return replace(analysis, workload=workload, view=scheduler_cache.hypothetical_view(workload, analysis.view))
+
+
 def _run_time_protection(snapshot: Snapshot, policy: SchedulingPolicy, analysis: PendingAnalysis, key: str) -> str:
     """Return until when a minimal run time protects the Workload `key`, which has quota; '' if none does."""
     holder = snapshot.holder(key)
@@ -358,6 +376,9 @@ def _with_previous_slice(
     pod_count = sum(pod_set.pods for pod_set in previous_slice.pod_sets)
     pods_text = f"{pod_count} {select_verb(pod_count, 'pod', 'pods')}"
     text = f"its previous slice {user.name_of(previous_slice.key)} runs with {pods_text}"
+    rest = sum(analysis.view.counts) - pod_count
+    if policy.rules.partial_scale_up and grows_in_part(analysis.view) and rest > 0:
+        text += f"; the job grows by as many of the other {count_with_noun(rest, 'pod')} as fit"
     return binding._replace(message=f"{binding.message}; {text}")
 
 

@@ -13,6 +13,7 @@ from batchyard.base.counts import count_with_noun
 from batchyard.explain.cohort_simulation import CohortSimulation, DecisionLimitReached, HypotheticalChange
 from batchyard.explain.document import PodSetFlavorOutcomes
 from batchyard.explain.searches import Patch, Proposal, Search, search_smallest_between
+from batchyard.scheduling.slices import grows_in_part
 
 # The kinds of proposals, and their patches.
 
@@ -114,6 +115,8 @@ def propose_priority(proposal_case: ProposalCase, build_view: ViewBuilder, class
 
 def propose_size(proposal_case: ProposalCase, build_view: ViewBuilder) -> Search:
     """Search for the highest reduced count of the largest pod set with which the Workload would be admitted."""
+    if proposal_case.view.replaced_slice and grows_in_part(proposal_case.view):
+        return  # the job already gets each pod that fits
     pod_sets = proposal_case.workload["spec"]["podSets"]
     index = max(range(len(pod_sets)), key=lambda each: int(pod_sets[each].get("count", 1)))
     pod_set = pod_sets[index]

@@ -9,6 +9,7 @@ from math import ceil
 from typing import Any, Final
 
 from batchyard.api.meta import Obj, with_path
+from batchyard.api.validation.topology import SliceLayer
 from batchyard.api.views.node import NodeView
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.well_known import HOSTNAME, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
@@ -245,8 +246,8 @@ def _shortage_text(fit: GroupFit | None) -> str:
     capacity, parameters, tree = fit.capacity, fit.capacity.parameters, fit.flavor.tree
     pods_text = count_with_noun(fit.needed_count, "pod")
     if parameters.slice_size > 1:
-        slices = f"slices of {parameters.slice_size} at level {tree.levels[parameters.slice_level]}"
-        pods_text += f" in {slices}"
+        layers = parameters.layers or (SliceLayer(tree.levels[parameters.slice_level], parameters.slice_size),)
+        pods_text += f" in slices {', '.join(f'of {layer.size} at level {layer.topology}' for layer in layers)}"
     if capacity.leader is not None:
         pods_text += " and a leader"
     if fit.level is None:
@@ -334,6 +335,7 @@ def _group_part(
         level=tree.levels[parameters.level],
         sliceLevel=tree.levels[parameters.slice_level] if has_slices else "",
         sliceSize=parameters.slice_size if has_slices else None,
+        sliceLayers=[{"level": layer.topology, "size": layer.size} for layer in parameters.layers],
         pods=parameters.pod_count,
         fits=not capacity.reason,
         reason=capacity.reason,

@@ -516,13 +516,16 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
         old_conditions, type=custom_kinds.NAMES_ACCEPTED, status=not conflicts, reason=reason, message=message, now=now
     )
     if not meta.is_true(definition, custom_kinds.ESTABLISHED):
-        reason, message = (
-            ("NotAccepted", "not all names are accepted")
-            if conflicts
-            else ("InitialNamesAccepted", "the initial names have been accepted")
-        )
+        is_established = False
+        if conflicts:
+            reason, message = "NotAccepted", "not all names are accepted"
+        elif not custom_kinds.has_valid_ca_bundle(definition):
+            reason, message = "InvalidCABundle", "The conversion webhook CABundle is invalid"
+        else:
+            is_established = True
+            reason, message = "InitialNamesAccepted", "the initial names have been accepted"
         conditions = meta.with_condition(
-            conditions, type=custom_kinds.ESTABLISHED, status=not conflicts, reason=reason, message=message, now=now
+            conditions, type=custom_kinds.ESTABLISHED, status=is_established, reason=reason, message=message, now=now
         )
     if custom_kinds.built_in_kind(definition) is not None:
         message = "batchyard serves this kind itself, and keeps its own schema for it"

@@ -2,8 +2,7 @@
 
 A reconcile finds the first action that is due, in the order of Kueue's JobReconciler (pkg/controller/jobframework/
 reconciler.go), and returns its writes. Their watch events trigger the next reconcile. A job in a managed namespace is
-managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`). The reconciler does
-not depend on the controller that runs the pods.
+managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`).
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,9 +19,12 @@ from batchyard.jobframework import slices, workloads
 from batchyard.jobframework.workloads import (
     GenericJob,
     InvalidPodSetInfo,
+    PodSetInfo,
     admitted_injections,
+    delete_workloads,
     original_injections,
     prebuilt_key,
+    release_workload_finalizer,
 )
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import adjustments, evictions, lifecycle
@@ -32,6 +34,7 @@ from batchyard.scheduling.workload.retention import RetentionPolicy, job_deletio
 # Index of the relations between jobs, Workloads, child jobs, and awaited classes and Workloads, from watch events.
 
 
+_NO_MATCH_MESSAGE: Final = "No matching Workload; restoring pod templates according to existent Workload"
 _PRIORITY_CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
@@ -153,26 +156,29 @@ def _owner_uid(obj: meta.Obj) -> str | None:
     return None if owner_reference is None else owner_reference["uid"]
 
 
-class _JobPass(NamedTuple):
+class JobPass(NamedTuple):
+    """One reconcile of a job: the job with its pod sets, and the integration that reads it."""
+
     key: meta.Key
     job: meta.Obj
+    integration: GenericJob
     pod_sets: list[dict[str, Any]]
     suspended: bool
     reader: Reader
     now: Instant
 
     def event(self, reason: str, message: str, kind: str = "Normal") -> EventRecord:
+        """Return the record of an Event about the job."""
         return EventRecord(self.key, kind, reason, message)
+
+
+_WATCHED_KINDS: Final = (scheme.WORKLOAD, *_PRIORITY_CLASS_KINDS, scheme.RESOURCE_FLAVOR)
 
 
 class JobReconciler:
     """Controller that manages the Workloads of one kind of job; a job runs only while its Workload is admitted."""
 
     rank = 0
-    kinds: Sequence[str] = (
-        *(*meta.JOB_KINDS, scheme.WORKLOAD, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS),
-        scheme.RESOURCE_FLAVOR,
-    )
 
     def __init__(
         self,
@@ -187,6 +193,7 @@ class JobReconciler:
         self._rules = rules
         self.name = integration.kind.partition(".")[0].lower()
         self._integration = integration
+        self.kinds: Sequence[str] = (*dict.fromkeys((*meta.JOB_KINDS, integration.kind)), *_WATCHED_KINDS)
         #: If set, PodsReady is set on Workloads from the pods of their jobs.
         self._pods_ready = pods_ready
         #: Whether Workloads get the timeouts for ready pods from the annotation of their jobs.
@@ -203,9 +210,8 @@ class JobReconciler:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Update the index from an event of a watched object; return the keys of the jobs to reconcile."""
-        if event.key.kind == scheme.POD:
-            return self._relations.observe_pod(event)
-        return self._relations.observe(event)
+        observe = self._relations.observe_pod if event.key.kind == scheme.POD else self._relations.observe
+        return observe(event)
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the writes of the first action that a job or its Workloads need now, such as creating the Workload."""
@@ -215,8 +221,9 @@ class JobReconciler:
             if job is not None and well_known.ORPHAN_FINALIZER in job["metadata"].get("finalizers", ()):
                 return _release_orphans(job_workloads)
             if job is not None and self._rules.is_current:
-                return self._release_deleted(_JobPass(key, job, [], False, reader, now), job_workloads)
-            return _delete_workloads(job_workloads)
+                job_pass = JobPass(key, job, self._integration, [], False, reader, now)
+                return self._release_deleted(job_pass, job_workloads)
+            return delete_workloads(job_workloads)
         if not built_in.is_managed_namespace(key.namespace, self._managed_jobs.namespaces, reader.get):
             return ReconcileResult()
         job_ancestry = built_in.find_managed_ancestor(job, reader.get, self._managed_jobs)
@@ -226,18 +233,19 @@ class JobReconciler:
             return ReconcileResult([], [_nesting_event(key)])
         if job_ancestry.problem or not self._managed_jobs.names(job):
             return ReconcileResult()
-        is_suspended = self._integration.is_suspended(job)
-        job_pass = _JobPass(key, job, self._integration.pod_sets(job), is_suspended, reader, now)
-        return self._manage_workloads(job_pass)
+        integration = self._integration
+        suspended = integration.is_suspended(job)
+        pod_sets = workloads.allowed_pod_sets(integration.pod_sets(job), allows_layers=self._rules.allows_layers)
+        return self._manage_workloads(JobPass(key, job, integration, pod_sets, suspended, reader, now))
 
-    def _release_deleted(self, job_pass: _JobPass, workloads: Sequence[meta.Obj]) -> ReconcileResult:
+    def _release_deleted(self, job_pass: JobPass, workloads: Sequence[meta.Obj]) -> ReconcileResult:
         """Stop a job that is being deleted if a Workload of it is too, then release it; its other Workloads stay."""
         deleted = [each for each in workloads if "deletionTimestamp" in each["metadata"]]
-        job_pass = job_pass._replace(suspended=self._integration.is_suspended(job_pass.job))
+        job_pass = job_pass._replace(suspended=job_pass.integration.is_suspended(job_pass.job))
         stop_result = self._stop_job(job_pass, deleted[0], "Workload is deleted") if deleted else ReconcileResult()
-        return stop_result or _release_workload_finalizer(deleted[0])
+        return stop_result or release_workload_finalizer(deleted[0])
 
-    def _manage_workloads(self, job_pass: _JobPass) -> ReconcileResult:
+    def _manage_workloads(self, job_pass: JobPass) -> ReconcileResult:
         workload_key = workloads.prebuilt_key(job_pass.job)
         if workload_key is not None:
             return self._manage_prebuilt_workload(job_pass, job_pass.reader.get(workload_key))
@@ -257,21 +265,23 @@ class JobReconciler:
         if matching_workload is None:
             stop_result = self._stop_unmatched_job(job_pass, old_workloads)
             return stop_result or self._replace_unmatched(job_pass, old_workloads) or self._create_workload(job_pass)
-        stop_result = _delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, matching_workload)
+        stop_result = delete_unmatched(job_pass, old_workloads) or self._sync_workload(job_pass, matching_workload)
         return stop_result or self._sync_job(job_pass, matching_workload)
 
-    def _elastic_job(self, job_pass: _JobPass, job_workloads: Sequence[meta.Obj]) -> slices.ElasticJob:
+    def _elastic_job(self, job_pass: JobPass, job_workloads: Sequence[meta.Obj]) -> slices.ElasticJob:
         actions = slices.SliceActions(
             partial(self._sync_workload, job_pass),
             partial(self._sync_job, job_pass),
             partial(self._write_new_workload, job_pass),
-            _delete_workloads,
+            delete_workloads,
         )
         job, pod_sets, reader, now = job_pass.job, job_pass.pod_sets, job_pass.reader, job_pass.now
-        elastic = slices.ElasticJob(job, pod_sets, job_workloads, self._integration, reader, now, actions, self._rules)
+        elastic = slices.ElasticJob(
+            job, pod_sets, job_workloads, job_pass.integration, reader, now, actions, self._rules
+        )
         return elastic._replace(unowned_pods=self._relations.unowned_pods(job_pass.key.namespace, job_workloads))
 
-    def _manage_prebuilt_workload(self, job_pass: _JobPass, workload: meta.Obj | None) -> ReconcileResult:
+    def _manage_prebuilt_workload(self, job_pass: JobPass, workload: meta.Obj | None) -> ReconcileResult:
         """Return the writes that keep a job and its prebuilt Workload in sync.
         First the job becomes the owner of a Workload without owner. A Workload that does not match the job is finished;
         a job whose Workload is missing or belongs to another job is stopped.
@@ -285,19 +295,18 @@ class JobReconciler:
                 message = "The prebuilt workload is out of sync with its user job"
                 finished_workload = lifecycle.finish(workload, lifecycle.OUT_OF_SYNC, message, job_pass.now)
                 return ReconcileResult([UpdateStatus(finished_workload)])
-        if self._integration.completion(job_pass.job) is not None:
+        if job_pass.integration.completion(job_pass.job) is not None:
             return ReconcileResult()
         return self._stop_job(job_pass, None, "missing workload") or ReconcileResult()
 
-    def _stop_unmatched_job(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-        if job_pass.suspended or self._integration.completion(job_pass.job) is not None:
+    def _stop_unmatched_job(self, job_pass: JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
+        if job_pass.suspended or job_pass.integration.completion(job_pass.job) is not None:
             return None
         if len(old_workloads) == 1:
-            message = "No matching Workload; restoring pod templates according to existent Workload"
-            return self._stop_job(job_pass, old_workloads[0], message)
+            return self._stop_job(job_pass, old_workloads[0], _NO_MATCH_MESSAGE)
         return self._stop_job(job_pass, None, "Missing Workload; unable to restore pod templates")
 
-    def _replace_unmatched(self, job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
+    def _replace_unmatched(self, job_pass: JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
         if not old_workloads:
             return None
         workload = old_workloads[0]
@@ -307,28 +316,28 @@ class JobReconciler:
             and not lifecycle.has_quota_reservation(workload)
         )
         if not can_be_updated or lifecycle.is_finished(workload) or "deletionTimestamp" in workload["metadata"]:
-            return _delete_unmatched(job_pass, old_workloads)
+            return delete_unmatched(job_pass, old_workloads)
         if len(old_workloads) > 1:
-            return _delete_unmatched(job_pass, old_workloads[1:])
+            return delete_unmatched(job_pass, old_workloads[1:])
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
-            return _report_missing_class(job_pass, priority)
+            return report_missing_class(job_pass, priority)
         spec = workloads.workload_spec(job_pass.job, job_pass.pod_sets, priority)
         spec["active"] = lifecycle.is_active(workload)
         message = f"Updated not matching Workload for suspended job: {meta.key_of(workload)}"
         return ReconcileResult([Update({**workload, "spec": spec})], [job_pass.event("UpdatedWorkload", message)])
 
-    def _create_workload(self, job_pass: _JobPass) -> ReconcileResult:
-        if self._integration.completion(job_pass.job) is not None or self._integration.is_active(job_pass.job):
+    def _create_workload(self, job_pass: JobPass) -> ReconcileResult:
+        if job_pass.integration.completion(job_pass.job) is not None or job_pass.integration.is_active(job_pass.job):
             return ReconcileResult()  # finished, or its old pods are still stopping
         return self._write_new_workload(job_pass, job_pass.pod_sets)
 
     def _write_new_workload(
-        self, job_pass: _JobPass, pod_sets: workloads.PodSets, complete: Callable[[meta.Obj], meta.Obj] | None = None
+        self, job_pass: JobPass, pod_sets: workloads.PodSets, complete: Callable[[meta.Obj], meta.Obj] | None = None
     ) -> ReconcileResult:
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
-            return _report_missing_class(job_pass, priority)
+            return report_missing_class(job_pass, priority)
         workload: meta.Obj = workloads.make_workload(job_pass.job, pod_sets, priority, self._copied_keys)
         if self._copies_timeouts:
             workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
@@ -337,7 +346,7 @@ class JobReconciler:
         message = f"Created Workload: {meta.key_of(workload)}"
         return ReconcileResult([Create(workload)], [job_pass.event("CreatedWorkload", message)])
 
-    def _sync_workload(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    def _sync_workload(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
         if lifecycle.is_finished(workload):
             return None
         return (
@@ -346,10 +355,10 @@ class JobReconciler:
             or self._sync_priority(job_pass, workload)
         )
 
-    def _priority_of(self, job_pass: _JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
-        return adjustments.resolve_priority(job_pass.job, self._integration.templates(job_pass.job), job_pass.reader)
+    def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
+        return adjustments.resolve_priority(job_pass.job, job_pass.integration.templates(job_pass.job), job_pass.reader)
 
-    def _sync_priority(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    def _sync_priority(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
         has_quota = lifecycle.has_quota_reservation(workload)
         if adjustments.priority_class_name(workload) == label_class or not adjustments.follows_priority_label(
@@ -358,88 +367,102 @@ class JobReconciler:
             return None
         priority = self._priority_of(job_pass)
         if isinstance(priority, adjustments.MissingPriorityClass):
-            return _report_missing_class(job_pass, priority)
+            return report_missing_class(job_pass, priority)
         new_workload = meta.with_path(workload, ("spec", "priority"), priority.value)
         new_workload = meta.with_path(new_workload, ("spec", "priorityClassRef"), priority.class_ref)
         message = f"Updated workload priority class: {meta.key_of(workload)}"
         return ReconcileResult([Update(new_workload)], [job_pass.event("UpdatedWorkload", message)])
 
-    def _sync_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
+    def _sync_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload):
-            return _release_workload_finalizer(workload)
+            return release_workload_finalizer(workload)
         if "deletionTimestamp" in workload["metadata"]:
-            return self._stop_job(job_pass, workload, "Workload is deleted") or _release_workload_finalizer(workload)
+            return self._stop_job(job_pass, workload, "Workload is deleted") or release_workload_finalizer(workload)
         return (
-            _finish_workload(self._integration, job_pass, workload)
-            or _sync_reclaimable_pods(self._integration, job_pass, workload)
-            or (_set_pods_ready(self._integration, job_pass, workload, self._pods_ready) if self._pods_ready else None)
+            _finish_workload(job_pass.integration, job_pass, workload)
+            or _sync_reclaimable_pods(job_pass.integration, job_pass, workload)
+            or (
+                _set_pods_ready(job_pass.integration, job_pass, workload, self._pods_ready)
+                if self._pods_ready
+                else None
+            )
             or self._stop_evicted_job(job_pass, workload)
             or self._start_or_stop_job(job_pass, workload)
         )
 
-    def _stop_evicted_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+    def _stop_evicted_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
         """Stop the job of an evicted Workload; release the quota when the job's pods are gone.
 
         Return None if the Workload is not evicted.
         """
-        if not lifecycle.is_evicted(workload):
+        condition = meta.find_condition(workload, lifecycle.EVICTED)
+        if condition is None or condition["status"] != "True":
             return None
-        evicted_condition = meta.find_condition(workload, lifecycle.EVICTED)
-        assert evicted_condition is not None
-        stop_result = self._stop_job(job_pass, workload, evicted_condition["message"])
+        stop_result = self._stop_job(job_pass, workload, condition["message"])
         if stop_result is not None:
             return stop_result
-        if not lifecycle.has_quota_reservation(workload) or self._integration.is_active(job_pass.job):
+        if not lifecycle.has_quota_reservation(workload) or job_pass.integration.is_active(job_pass.job):
             return _delete_after_deactivation(job_pass, workload, self._after_deactivated)
-        return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, job_pass.now))])
+        return _release_quota(job_pass, workload, self._rules)
 
-    def _start_or_stop_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
+    def _start_or_stop_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult:
         is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
             # The pods of a waiting slice have scheduling gates, so the job need not stop.
             is_kept = is_admitted or (self._elastic_jobs and meta.is_elastic(job_pass.job))
-            return (
-                ReconcileResult()
-                if is_kept
-                else self._stop_job(job_pass, workload, "Not admitted by cluster queue") or ReconcileResult()
-            )
+            stop_result = None if is_kept else self._stop_job(job_pass, workload, "Not admitted by cluster queue")
+            return stop_result or ReconcileResult()
         if is_admitted:
             return self._start_job(job_pass, workload)
         queue_name = meta.label(job_pass.job, well_known.QUEUE_NAME) or ""
         if workload["spec"].get("queueName", "") != queue_name and not lifecycle.has_quota_reservation(workload):
-            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name))])
+            return ReconcileResult([Update(meta.with_path(workload, ("spec", "queueName"), queue_name or None))])
         return ReconcileResult([], _admission_check_events(job_pass, workload))
 
-    def _start_job(self, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult:
-        def find_flavor(name: str) -> meta.Obj | None:
-            return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
-
+    def _start_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult:
         try:
-            gates_pods = self._rules.gates_topology_pods
-            injections = admitted_injections(workload, find_flavor, gates_topology_pods=gates_pods)
+            injections = _injections_of(job_pass, workload, self._rules)
             if injections is None:
                 self._relations.record_missing_flavor(job_pass.key)
                 return ReconcileResult()
-            started_job = self._integration.started_job(job_pass.job, injections)
+            message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
+            return self._start_with(job_pass, injections, message)
         except InvalidPodSetInfo as error:
             failed_workload = lifecycle.finish(workload, lifecycle.FAILED_TO_START, str(error), job_pass.now)
             return ReconcileResult([UpdateStatus(failed_workload)])
-        message = f"Admitted by clusterQueue {lifecycle.cluster_queue_of(workload)}"
+
+    def _start_with(self, job_pass: JobPass, injections: Sequence[PodSetInfo], message: str) -> ReconcileResult:
+        started_job = job_pass.integration.started_job(job_pass.job, injections)
         return ReconcileResult([Update(started_job)], [job_pass.event("Started", message)])
 
-    def _stop_job(self, job_pass: _JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
+    def _stop_job(self, job_pass: JobPass, workload: meta.Obj | None, message: str) -> ReconcileResult | None:
         """Return the next write that stops a job and restores its pod templates.
 
         The result has no write while the job's pods are still terminating, and is None once the job is stopped.
         """
-        if _is_stopping(job_pass) and self._integration.is_active(job_pass.job):
+        if _is_stopping(job_pass) and job_pass.integration.is_active(job_pass.job):
             return ReconcileResult()
         original_infos = original_injections(workload) if workload is not None else []
-        stop_write = self._integration.stop(job_pass.job, original_infos)
+        stop_write = job_pass.integration.stop(job_pass.job, original_infos)
         if stop_write is None:
             return None
-        is_first_write = job_pass.job["spec"].get("suspend") is not True
+        is_first_write = not workloads.is_set(job_pass.job, self._integration.suspend_path)
         return ReconcileResult([stop_write], [job_pass.event("Stopped", message)] if is_first_write else [])
+
+
+def _injections_of(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) -> list[PodSetInfo] | None:
+    def find_flavor(name: str) -> meta.Obj | None:
+        return job_pass.reader.get(meta.Key(scheme.RESOURCE_FLAVOR, "", name))
+
+    return admitted_injections(workload, find_flavor, gates_topology_pods=rules.gates_topology_pods)
+
+
+def _release_quota(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) -> ReconcileResult:
+    """Return the write that releases the quota of an evicted Workload; that of a single pod is not queued again."""
+    is_single_pod = job_pass.integration.kind == scheme.POD and meta.controller_of(workload) is not None
+    may_requeue = not (is_single_pod and rules.keeps_pod_assignments)
+    released_workload = evictions.release_after_eviction(workload, job_pass.now, may_requeue=may_requeue)
+    return ReconcileResult([UpdateStatus(released_workload)])
 
 
 def _sync_child_job(
@@ -451,11 +474,11 @@ def _sync_child_job(
     if any(lifecycle.is_admitted(workload) for workload in ancestor_workloads):
         return ReconcileResult()
     event = EventRecord(key, "Normal", "Suspended", "Kueue managed child job suspended")
-    return ReconcileResult([Update(meta.with_path(job, ("spec", "suspend"), True))], [event])
+    return ReconcileResult([Update(meta.with_path(job, integration.suspend_path, True))], [event])
 
 
 def _set_pods_ready(
-    integration: GenericJob, job_pass: _JobPass, workload: meta.Obj, policy: PodsReadyPolicy
+    integration: GenericJob, job_pass: JobPass, workload: meta.Obj, policy: PodsReadyPolicy
 ) -> ReconcileResult | None:
     job = slices.with_granted_parallelism(job_pass.job, workload) if meta.is_elastic(workload) else job_pass.job
     are_ready, tracks_scheduling = integration.pods_ready(job), policy.unscheduled_timeout > 0
@@ -464,7 +487,7 @@ def _set_pods_ready(
 
 
 def _delete_after_deactivation(
-    job_pass: _JobPass, workload: meta.Obj, after_deactivated: Duration | None
+    job_pass: JobPass, workload: meta.Obj, after_deactivated: Duration | None
 ) -> ReconcileResult:
     """Delete a job whose Workload Kueue deactivated, once the retention time has passed since the eviction."""
     deletion_time = None if after_deactivated is None else job_deletion_time(workload, after_deactivated)
@@ -485,7 +508,7 @@ def _nesting_event(key: meta.Key) -> EventRecord:
     )
 
 
-def _sync_admission_gate(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+def _sync_admission_gate(job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
     updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.ADMISSION_GATED_BY)
     if updated_workload is workload:
         return None
@@ -494,7 +517,7 @@ def _sync_admission_gate(job_pass: _JobPass, workload: meta.Obj) -> ReconcileRes
     return ReconcileResult([Update(updated_workload)], [event])
 
 
-def _sync_timeouts(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+def _sync_timeouts(job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
     updated_workload = workloads.with_annotation_of(workload, job_pass.job, well_known.WAIT_FOR_PODS_READY)
     if updated_workload is workload:
         return None
@@ -502,14 +525,15 @@ def _sync_timeouts(job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | 
     return ReconcileResult([Update(updated_workload)], [job_pass.event("UpdatedWorkload", message)])
 
 
-def _delete_unmatched(job_pass: _JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
-    outcome = _delete_workloads(old_workloads)
+def delete_unmatched(job_pass: JobPass, old_workloads: Sequence[meta.Obj]) -> ReconcileResult | None:
+    """Return the writes that delete Workloads which do not match their job; None if all are being deleted."""
+    outcome = delete_workloads(old_workloads)
     keys = [meta.key_of(workload) for workload in old_workloads if "deletionTimestamp" not in workload["metadata"]]
     outcome.events += [job_pass.event("DeletedWorkload", f"Deleted not matching Workload: {key}") for key in keys]
     return outcome if outcome.writes else None
 
 
-def _finish_workload(integration: GenericJob, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+def _finish_workload(integration: GenericJob, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
     completion = integration.completion(job_pass.job)
     if completion is None:
         return None
@@ -519,7 +543,7 @@ def _finish_workload(integration: GenericJob, job_pass: _JobPass, workload: meta
     return ReconcileResult([UpdateStatus(finished_workload)], [job_pass.event("FinishedWorkload", message)])
 
 
-def _sync_reclaimable_pods(integration: GenericJob, job_pass: _JobPass, workload: meta.Obj) -> ReconcileResult | None:
+def _sync_reclaimable_pods(integration: GenericJob, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
     new_workload = _with_reclaimable_pods(workload, integration.reclaimable_pods(job_pass.job))
     return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
@@ -543,7 +567,7 @@ def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mappin
     return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
-def _is_stopping(job_pass: _JobPass) -> bool:
+def _is_stopping(job_pass: JobPass) -> bool:
     """Return whether a job is suspended but the integration has not completed its stop.
 
     While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
@@ -552,7 +576,7 @@ def _is_stopping(job_pass: _JobPass) -> bool:
     return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
 
 
-def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[EventRecord]:
+def _admission_check_events(job_pass: JobPass, workload: meta.Obj) -> list[EventRecord]:
     if not lifecycle.has_quota_reservation(workload):
         return []
     pending_checks = lifecycle.checks_in_state(workload, lifecycle.PENDING)
@@ -560,7 +584,7 @@ def _admission_check_events(job_pass: _JobPass, workload: meta.Obj) -> list[Even
     return [job_pass.event("UpdatedAdmissionCheck", "; ".join(check_messages))] if check_messages else []
 
 
-def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.MissingPriorityClass) -> ReconcileResult:
+def report_missing_class(job_pass: JobPass, missing_class: adjustments.MissingPriorityClass) -> ReconcileResult:
     """Return a warning Event about a job's missing WorkloadPriorityClass; no Event for a missing PriorityClass.
 
     The creation of the class triggers the next reconcile.
@@ -571,20 +595,6 @@ def _report_missing_class(job_pass: _JobPass, missing_class: adjustments.Missing
     return ReconcileResult([], [job_pass.event("WorkloadPriorityClassNotFound", message, kind="Warning")])
 
 
-def _delete_workloads(workloads_to_delete: Sequence[meta.Obj]) -> ReconcileResult:
-    deletion_result = ReconcileResult()
-    for workload in workloads_to_delete:
-        deletion_result.writes += _release_workload_finalizer(workload).writes
-        if "deletionTimestamp" not in workload["metadata"]:
-            deletion_result.writes.append(Delete(meta.key_of(workload)))
-    return deletion_result
-
-
 def _release_orphans(workloads: Sequence[meta.Obj]) -> ReconcileResult:
     """Release the Workloads of a job that is deleted without its dependents; they finish once they have no owner."""
-    return ReconcileResult([write for each in workloads for write in _release_workload_finalizer(each).writes])
-
-
-def _release_workload_finalizer(workload: meta.Obj) -> ReconcileResult:
-    new_workload = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
-    return ReconcileResult() if new_workload is workload else ReconcileResult([Update(new_workload)])
+    return ReconcileResult([write for each in workloads for write in release_workload_finalizer(each).writes])

@@ -18,7 +18,8 @@ from batchyard.api.well_known import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED_TOPOLOGY,
 )
-from batchyard.interfaces.client import EventType, WatchEvent, Write
+from batchyard.interfaces.client import Delete, EventType, Update, WatchEvent, Write
+from batchyard.interfaces.controller import ReconcileResult
 from batchyard.scheduling.workload import lifecycle
 from batchyard.scheduling.workload.adjustments import WorkloadPriority
 from batchyard.scheduling.workload.lifecycle import admission_of, cluster_queue_of
@@ -269,10 +270,27 @@ def _without_duplicate_env(container: Mapping[str, Any]) -> Mapping[str, Any]:
 # this code ignores them.
 
 
+#: The field of a topology request that contains the layers of slices.
+_LAYERS: Final = "podsetSliceRequiredTopologyConstraints"
+
+
 def topology_request(template: Mapping[str, Any], **indices: Any) -> dict[str, Any]:
     """Return a pod set's `topologyRequest` from the annotations of its pod template, with `indices` as extra fields."""
     annotations = (template.get("metadata") or {}).get("annotations") or {}
     return {**_placement_request(annotations), **_slice_request(annotations), **indices, **_group_request(annotations)}
+
+
+def allowed_pod_sets(pod_sets: list[dict[str, Any]], *, allows_layers: bool) -> list[dict[str, Any]]:
+    """Return pod sets, without layers of slices if the feature gate TASMultiLayerTopology is disabled."""
+    if allows_layers:
+        return pod_sets
+    return [_without_layers(each) if _LAYERS in (each.get("topologyRequest") or {}) else each for each in pod_sets]
+
+
+def _without_layers(pod_set: dict[str, Any]) -> dict[str, Any]:
+    annotations = (pod_set["template"].get("metadata") or {}).get("annotations") or {}
+    request = {name: value for name, value in pod_set["topologyRequest"].items() if name != _LAYERS}
+    return {**pod_set, "topologyRequest": {**request, **_single_slice_request(annotations)}}
 
 
 def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
@@ -289,8 +307,11 @@ def _placement_request(annotations: Mapping[str, str]) -> dict[str, Any]:
 def _slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     slice_layers = (parse_slice_layers(annotations[SLICE_LAYERS]) if SLICE_LAYERS in annotations else None) or ()
     if 1 <= len(slice_layers) <= SLICE_LAYERS_MAX:
-        constraints = [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]
-        return {"podsetSliceRequiredTopologyConstraints": constraints}
+        return {_LAYERS: [{"topology": layer.topology, "size": layer.size} for layer in slice_layers]}
+    return _single_slice_request(annotations)
+
+
+def _single_slice_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     slice_size = meta.parse_integer(annotations.get(SLICE_SIZE, ""), bits=32)
     if SLICE_TOPOLOGY in annotations and slice_size is not None:
         return {"podSetSliceRequiredTopology": annotations[SLICE_TOPOLOGY], "podSetSliceSize": slice_size}
@@ -375,13 +396,10 @@ def with_job_owner(workload: meta.Obj, job: meta.Obj) -> meta.Obj:
 
 
 def workload_spec(job: meta.Obj, pod_sets: PodSets, priority: WorkloadPriority) -> dict[str, Any]:
-    """Return the spec of a job's Workload, with `active` true."""
-    spec: dict[str, Any] = {
-        "queueName": meta.label(job, well_known.QUEUE_NAME) or "",
-        "podSets": list(pod_sets),
-        "priority": priority.value,
-        "active": True,
-    }
+    """Return the spec of a job's Workload, with `active` true; a job without a queue name sets no `queueName`."""
+    spec: dict[str, Any] = {"podSets": list(pod_sets), "priority": priority.value, "active": True}
+    if queue_name := meta.label(job, well_known.QUEUE_NAME):
+        spec = {"queueName": queue_name, **spec}
     if priority.class_ref is not None:
         spec["priorityClassRef"] = priority.class_ref
     seconds_max = execution_seconds_max(job)
@@ -446,6 +464,22 @@ def is_pending_report(event: WatchEvent) -> bool:
     return bool({**old_status, **report} == {**status, **report})
 
 
+def delete_workloads(workloads: Sequence[meta.Obj]) -> ReconcileResult:
+    """Return the writes that release the finalizers of Workloads and delete those that are not being deleted."""
+    deletion_result = ReconcileResult()
+    for workload in workloads:
+        deletion_result.writes += release_workload_finalizer(workload).writes
+        if "deletionTimestamp" not in workload["metadata"]:
+            deletion_result.writes.append(Delete(meta.key_of(workload)))
+    return deletion_result
+
+
+def release_workload_finalizer(workload: meta.Obj) -> ReconcileResult:
+    """Return the write that removes the finalizer of a Workload; no write if it has none."""
+    new_workload = meta.without_finalizer(workload, well_known.RESOURCE_IN_USE)
+    return ReconcileResult() if new_workload is workload else ReconcileResult([Update(new_workload)])
+
+
 def with_annotation_of(workload: meta.Obj, job: meta.Obj, name: str) -> meta.Obj:
     """Return the Workload with an annotation of its job, or without it; the same object if already equal."""
     value = meta.annotation(job, name) or ""
@@ -502,7 +536,13 @@ class JobCompletion(NamedTuple):
 class GenericJob(Protocol):
     """Interface by which the job framework reads, starts and stops jobs of one kind."""
 
-    kind: str
+    @property
+    def suspend_path(self) -> Sequence[str]:
+        """The path of the field that suspends a job."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the jobs, as `Kind.group`."""
 
     def is_suspended(self, job: meta.Obj) -> bool:
         """Return whether a job is suspended and its last stop is complete."""
@@ -530,6 +570,18 @@ class GenericJob(Protocol):
 
     def stop(self, job: meta.Obj, pod_set_infos: Sequence[PodSetInfo]) -> Write | None:
         """Return the next write that stops a job and restores its pod templates; None if the job is stopped."""
+
+
+#: The path of the field that suspends Jobs, JobSets and most other kinds of jobs.
+SUSPEND_PATH: Final = ("spec", "suspend")
+
+
+def is_set(job: meta.Obj, path: Sequence[str]) -> bool:
+    """Return whether the field of a job at a path is true."""
+    value: Any = job
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value is True
 
 
 def minimum_parallelism(job: meta.Obj) -> int | None:

@@ -1,6 +1,6 @@
 """Lint rules about the capacity of machines: quota above the capacity of a flavor, and topology domains."""
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
@@ -24,7 +24,7 @@ from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.cluster_queue import flavor_mismatch
 from batchyard.scheduling.quota import QuotaNode
 from batchyard.topology.assigner import PodSetTopologyRequest, TopologyFailure, assign_domains
-from batchyard.topology.placement import has_levels
+from batchyard.topology.placement import has_levels, resolve_parameters
 from batchyard.topology.state import TopologyState
 
 # The maximum amount of a flavor-resource that a tree of queues can use at the same time.
@@ -294,13 +294,30 @@ def unknown_topology_level(linted: LintedManifests) -> Iterator[RuleResult]:
             problem = f"no flavor of ClusterQueue {queue.name} has a Topology: Kueue never admits the job"
             fix = "set topologyName in a flavor of the queue, or remove the topology request"
         elif not text or any(has_levels(request, levels) for levels in levels_by_topology.values()):
-            continue
+            problem = _order_problem(request, levels_by_topology.values())
+            if not problem:
+                continue
+            fix = "list the layers from the widest level to the narrowest, below the requested level"
         else:
             known = "; ".join(f"{name}: {', '.join(levels)}" for name, levels in levels_by_topology.items())
             problem = f"no flavor of ClusterQueue {queue.name} has the levels {text}: the job is never admitted"
             fix = f"use levels of one Topology ({known})"
         keys = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, SLICE_TOPOLOGY, SLICE_LAYERS)
         yield RuleResult(job.manifest, _request_path(job, index, *keys), problem, fix)
+
+
+def _order_problem(request: TopologyRequest, topologies: Iterable[Sequence[str]]) -> str:
+    """Return why the levels of a request are in the wrong order for all Topologies that have them; '' if they are not.
+
+    Kueue checks the order only when it places the pods.
+    """
+    reasons = [
+        resolve_parameters(request, levels, 1, has_leader=False, is_implied=False, is_profile_mixed=True)
+        for levels in topologies
+        if has_levels(request, levels)
+    ]
+    texts = [reason for reason in reasons if isinstance(reason, str)]
+    return f"{texts[0]}: the job is never admitted" if len(texts) == len(reasons) else ""
 
 
 def uneven_slices(linted: LintedManifests) -> Iterator[RuleResult]:

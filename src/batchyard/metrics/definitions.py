@@ -2,8 +2,7 @@
 
 Names, labels and buckets are those of Kueue (pkg/metrics), controller-runtime (pkg/metrics,
 pkg/internal/controller/metrics, pkg/webhook/internal/metrics), k8s.io/apiserver (pkg/endpoints/metrics),
-kube-state-metrics and dcgm-exporter (default counters). Metrics of batchyard begin with `batchyard_`. A test compares
-docs/reference/metrics.md with these definitions.
+kube-state-metrics and dcgm-exporter (default counters). Metrics of batchyard begin with `batchyard_`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +20,6 @@ def _geometric_buckets(start: float, factor: float, count: int) -> tuple[float, 
 #: Kueue's buckets: 1, then 2.5, doubling each time.
 _LONG_DURATION_BUCKETS: Final = (1.0, *_geometric_buckets(2.5, 2, 15))
 _SHORT_DURATION_BUCKETS: Final = _LONG_DURATION_BUCKETS[:14]
-#: The default buckets of client_golang.
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 #: Buckets multiplied step by step, as in client_golang, which gives rounded values such as 9.99e-06.
 _WORK_DURATION_BUCKETS: Final = tuple(accumulate(repeat(10.0, 11), mul, initial=10e-9))
@@ -225,33 +223,23 @@ _KUEUE_METRICS: Final = (
         _SHORT_DURATION_BUCKETS,
     ),
     # ready pods
-    Metric(
-        "ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from creation or requeueing to ready pods",
-        _CQ_PRIORITY_LABELS,
-        _SHORT_DURATION_BUCKETS,
+    *(
+        Metric(f"{prefix}{name}_wait_time_seconds", HISTOGRAM, text, labels, _SHORT_DURATION_BUCKETS)
+        for prefix, labels in (("", _CQ_PRIORITY_LABELS), ("local_queue_", _LQ_CLASS_LABELS))
+        for name, text in (
+            ("ready", "Time from creation or requeueing to ready pods"),
+            ("admitted_until_ready", "Time from admission to ready pods"),
+        )
     ),
-    Metric(
-        "admitted_until_ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from admission to ready pods",
-        _CQ_PRIORITY_LABELS,
-        _SHORT_DURATION_BUCKETS,
-    ),
-    Metric(
-        "local_queue_ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from creation or requeueing to ready pods",
-        _LQ_CLASS_LABELS,
-        _SHORT_DURATION_BUCKETS,
-    ),
-    Metric(
-        "local_queue_admitted_until_ready_wait_time_seconds",
-        HISTOGRAM,
-        "Time from admission to ready pods",
-        _LQ_CLASS_LABELS,
-        _SHORT_DURATION_BUCKETS,
+    *(
+        Metric(
+            f"{prefix}workload_recovery_wait_time_seconds",
+            HISTOGRAM,
+            "Time from the loss of ready pods to their recovery",
+            labels,
+            _SHORT_DURATION_BUCKETS,
+        )
+        for prefix, labels in (("", _CQ_LABELS), ("local_queue_", _LQ_LABELS))
     ),
     # state of queues
     Metric("reserving_active_workloads", GAUGE, "Workloads with reserved quota", _CQ_LABELS),
@@ -337,6 +325,10 @@ _CONTROLLER_LABELS: Final = ("controller",)
 _WEBHOOK_LABELS: Final = ("webhook",)
 _REQUEST_LABELS: Final = ("verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component")
 #: Source of the names and labels: k8s.io/apiserver, pkg/admission/metrics/metrics.go.
+_CRD_LABELS: Final = ("crd_name", "from_version", "to_version", "succeeded")
+_CRD_BUCKETS: Final = _geometric_buckets(0.001, 2, 15)
+_RESULT_LABELS: Final = ("result", "failure_type")
+_CALL_BUCKETS: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 _ADMISSION_WEBHOOK_LABELS: Final = ("name", "type", "operation")
 _CALL_LABELS: Final = (*_ADMISSION_WEBHOOK_LABELS, "code", "rejected")
 _MATCH_CONDITION_LABELS: Final = ("name", "kind", "type", "operation")
@@ -423,18 +415,18 @@ _PROGRAM_METRICS: Final = (
         (*_ADMISSION_WEBHOOK_LABELS, "error_type", "rejection_code"),
     ),
     Metric("apiserver_admission_webhook_fail_open_count", COUNTER, "Ignored failures of webhooks", ("name", "type")),
-    Metric(
-        "apiserver_admission_match_condition_evaluation_errors_total",
-        COUNTER,
-        "Match conditions of webhooks whose evaluation failed",
-        _MATCH_CONDITION_LABELS,
+    *(
+        Metric(f"apiserver_admission_match_condition_{name}_total", COUNTER, text, _MATCH_CONDITION_LABELS)
+        for name, text in (
+            ("evaluation_errors", "Match conditions of webhooks whose evaluation failed"),
+            ("exclusions", "Requests that a match condition excluded from a webhook"),
+        )
     ),
     Metric(
-        "apiserver_admission_match_condition_exclusions_total",
-        COUNTER,
-        "Requests that a match condition excluded from a webhook",
-        _MATCH_CONDITION_LABELS,
+        "apiserver_crd_conversion_webhook_duration_seconds", HISTOGRAM, "Conversion time", _CRD_LABELS, _CRD_BUCKETS
     ),
+    Metric("apiserver_conversion_webhook_request_total", COUNTER, "Calls to conversion webhooks", _RESULT_LABELS),
+    Metric("apiserver_conversion_webhook_duration_seconds", HISTOGRAM, "Call time", _RESULT_LABELS, _CALL_BUCKETS),
     # metrics of the process
     Metric("process_cpu_seconds_total", COUNTER, "Seconds of CPU used"),
     Metric("process_resident_memory_bytes", GAUGE, "Memory in use"),

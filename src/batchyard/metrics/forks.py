@@ -189,3 +189,29 @@ class AdmissionWebhookMetrics:
         """Count a match condition that failed (`is_error`), or that excluded a request."""
         name = _CONDITION_ERRORS if is_error else _CONDITION_EXCLUSIONS
         self._group.add(name, (webhook.name, "webhook", webhook.type, operation))
+
+
+# Metrics of conversion webhooks. Source: k8s.io/apiextensions-apiserver, pkg/apiserver/conversion/metrics.go.
+
+
+_CONVERSION_DURATION: Final = "apiserver_crd_conversion_webhook_duration_seconds"
+_CONVERSION_REQUESTS: Final = "apiserver_conversion_webhook_request_total"
+_CONVERSION_REQUEST_DURATION: Final = "apiserver_conversion_webhook_duration_seconds"
+
+
+class ConversionWebhookMetrics:
+    """Counts and durations of the calls to conversion webhooks."""
+
+    def __init__(self) -> None:
+        self._group = MetricGroup((_CONVERSION_DURATION, _CONVERSION_REQUESTS, _CONVERSION_REQUEST_DURATION))
+
+    def texts(self) -> Iterator[str]:
+        """Yield the exposition text of all metrics of conversion webhooks."""
+        return self._group.texts()
+
+    def count_conversion(self, definition: str, versions: tuple[str, str], failure_type: str, seconds: float) -> None:
+        """Count a call for a definition, from one version to another; `failure_type` is '' if it succeeded."""
+        result = ("failure" if failure_type else "success", failure_type)
+        self._group.observe(_CONVERSION_DURATION, (definition, *versions, str(not failure_type).lower()), seconds)
+        self._group.add(_CONVERSION_REQUESTS, result)
+        self._group.observe(_CONVERSION_REQUEST_DURATION, result, seconds)

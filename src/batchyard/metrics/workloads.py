@@ -37,6 +37,7 @@ _CQ_METRIC_NAMES: Final = (
 _OTHER_METRIC_NAMES: Final = (
     *("evicted_workloads_total", "evicted_workloads_once_total", "local_queue_evicted_workloads_total"),
     *("pods_ready_to_evicted_time_seconds", "workload_eviction_latency_seconds"),
+    *("workload_recovery_wait_time_seconds", "local_queue_workload_recovery_wait_time_seconds"),
     *("replaced_workload_slices_total", "pod_scheduling_gate_removal_seconds"),
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
@@ -216,7 +217,7 @@ class WorkloadMetrics:
         if view.finished and not old_view.finished:
             self._observe_end(obj, view)
         if view.pods_ready and not old_view.pods_ready:
-            self._observe_readiness(obj, view)
+            self._observe_readiness(obj, old, view)
 
     def _observe_gates(self, event: WatchEvent, old: Obj) -> None:
         pod = event.obj
@@ -290,9 +291,18 @@ class WorkloadMetrics:
             last_execution_time = parse_time(end["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
             self._end.measure(obj, view, past_execution_time + last_execution_time)
 
-    def _observe_readiness(self, obj: Obj, view: WorkloadView) -> None:
+    def _observe_readiness(self, obj: Obj, old: Obj, view: WorkloadView) -> None:
+        """Measure how long the pods took to be ready, or to be ready again after some were lost."""
         readiness, admission = (find_condition(obj, lifecycle.PODS_READY), find_condition(obj, lifecycle.ADMITTED))
-        if readiness is None or admission is None or readiness["reason"] != lifecycle.STARTED:
+        if readiness is None or admission is None:
+            return
+        loss = find_condition(old, lifecycle.PODS_READY)
+        if readiness["reason"] == lifecycle.RECOVERED and loss is not None:
+            elapsed = parse_time(readiness["lastTransitionTime"]) - parse_time(loss["lastTransitionTime"])
+            for prefix, labels in (("kueue", (view.cluster_queue,)), ("kueue_local_queue", _local_queue_labels(view))):
+                name = f"{prefix}_workload_recovery_wait_time_seconds"
+                self._group.observe(name, labels, max(0, elapsed) / SECOND)
+        if readiness["reason"] != lifecycle.STARTED:
             return
         self._readiness.measure(obj, view, self._now() - view.waiting_since)
         wait_time = parse_time(readiness["lastTransitionTime"]) - parse_time(admission["lastTransitionTime"])
@@ -419,7 +429,10 @@ class CycleMetrics:
     def end(self, cycle: Cycle, decisions: Sequence[Decision]) -> None:
         """Count a completed scheduling cycle and its decisions, and record the durations of deciding and writing."""
         ended_at = self._clock()
-        result = "success" if any(isinstance(d, Admit) for d in decisions) else "inadmissible"
+        outcomes = () if cycle.second_pass is None else cycle.second_pass.outcomes
+        decisions = [*(outcome.decision for outcome in outcomes), *decisions]
+        is_success = any(isinstance(d, Admit) for d in decisions) or any(outcome.evicts for outcome in outcomes)
+        result = "success" if is_success else "inadmissible"
         self._group.add("kueue_admission_attempts_total", (result,))
         self._group.observe("kueue_admission_attempt_duration_seconds", (result,), ended_at - self._started_at)
         self._own_group.add("batchyard_cycle_phase_seconds_total", ("decide",), self._decided_at - self._started_at)

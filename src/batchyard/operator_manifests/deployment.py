@@ -341,6 +341,8 @@ def _webhook_entry(hook: hooks.OperatorWebhook, settings: InstallSettings) -> Ob
         excluded_namespaces = [hooks.SYSTEM_NAMESPACE, settings.namespace]
         outside_operator = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded_namespaces}
         webhook["namespaceSelector"] = {"matchExpressions": [outside_operator]}
-    if hook.served_kind.constant == scheme.POD:
+    if hook.match_conditions:
+        webhook["matchConditions"] = [dict(condition) for condition in hook.match_conditions]
+    elif hook.served_kind.constant == scheme.POD:
         webhook["objectSelector"] = {"matchExpressions": [{"key": hooks.JOB_SET_POD_LABEL, "operator": "Exists"}]}
     return webhook

@@ -267,12 +267,19 @@ class Scheduler:
         cycle = Cycle(self._cache.snapshot, self._policy, self._cache.namespaces, self._number)
         if self._has_cycle_gates:
             cycle = gated_cycles.create_cycle(cycle, self._cache.queue_manager, heads, self._refill)
-        active_queues = self._cache.snapshot.queues
-        replaceable = [h for h in failed if h.queue in active_queues and active_queues[h.queue].active]
-        decisions = cycle.run(self._blocked.first_heads(heads), replaceable)
-        self._observer.end_decisions()
         if failed:
-            node_failures.apply_replacements(cycle.replacements, (failed, self._second_pass), reader, now, outcome)
+            from batchyard.scheduling.second_pass import SecondPass  # noqa: PLC0415 - few clusters need it
+
+            cycle.second_pass = SecondPass(cycle, failed)
+        decisions = cycle.run(self._blocked.first_heads(heads))
+        self._observer.end_decisions()
+        if cycle.second_pass is not None:
+            pass_of_heads = failed, self._second_pass
+            outcomes = cycle.second_pass.outcomes
+            preemptions = node_failures.apply_second_pass(outcomes, pass_of_heads, reader, now, outcome)
+            for preemption in preemptions:
+                if not self._in_flight.postpones(preemption):
+                    self._preempt_targets(preemption, reader, now, outcome)
         self._apply_decisions(decisions, reader, now, outcome)
         self._observer.end(cycle, decisions)
         return outcome

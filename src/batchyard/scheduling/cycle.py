@@ -12,7 +12,7 @@ pkg/scheduler/scheduler.go.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
 from batchyard.base.instant import Instant
@@ -26,6 +26,7 @@ from batchyard.scheduling.decisions import (
     Head,
     InadmissibleReason,
     Preempt,
+    SecondPassOutcome,
     StayPending,
 )
 from batchyard.scheduling.fair_sharing.fair_order import EntryT, OrderableEntry, fair_order
@@ -120,6 +121,33 @@ class NominatedEntry:
         """The quota that the Workload would use if admitted."""
         return self.assignment.usage
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the Workload loses its quota because its pods have no place; only in the second pass."""
+        return False
+
+    def nominate_again(self, cycle: "Cycle") -> None:
+        """Repeat the flavor assignment; the flavors may not change, but the topology domains may."""
+        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in self.assignment.pod_sets]
+        self.assignment, self.targets = cycle.assign_flavors(self.workload, self.queue, None, nominated_flavors)
+
+
+class WorkloadsWithQuota(Protocol):
+    """Interface of the Workloads with quota that take part in a cycle: topology domains are searched for them."""
+
+    @property
+    def outcomes(self) -> Sequence[SecondPassOutcome]:
+        """The decisions about these Workloads, after the cycle."""
+
+    def nominate(self, pending_entries: Sequence[NominatedEntry]) -> Sequence[NominatedEntry]:
+        """Return the entries of the Workloads with quota, given those of the pending Workloads."""
+
+    def classical_order(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
+        """Yield all entries of the cycle in the order without fair sharing."""
+
+    def take_decisions(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        """Take the decisions about the Workloads with quota; return the others."""
+
 
 @dataclass(slots=True)
 class Cycle:
@@ -136,14 +164,13 @@ class Cycle:
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
     #: With the rule `prioritizes_preemptors`, the keys of the heads that wait for their victims to stop.
     preemptors: frozenset[str] = frozenset()
-    #: The results for Workloads with quota whose topology assignment contains a failed node.
-    replacements: list[topology_nomination.NodeReplacement] = field(default_factory=list)
+    #: The Workloads with quota that take part to get topology domains; None without such Workloads.
+    second_pass: WorkloadsWithQuota | None = None
 
-    def run(self, heads: Sequence[Head], with_failed_nodes: Sequence[Head] = ()) -> list[Decision]:
+    def run(self, heads: Sequence[Head]) -> list[Decision]:
         """Return a decision for each head (first pending Workload of a ClusterQueue).
 
-        Heads that cannot be nominated come first, then the others in scheduling order. Before, `replacements` is set to
-        the results for `with_failed_nodes`, Workloads with quota of which a failed node must be replaced.
+        Heads that cannot be nominated come first, then the others in scheduling order.
         """
         self.snapshot.rebuild_if_changed()
         self.snapshot.preemption.protection_ends = {}
@@ -157,13 +184,12 @@ class Cycle:
                 entries.append(self.nominate_head(head))
             else:
                 decisions.append(pending_decision)
-        if with_failed_nodes:
-            self._nominate_replacements(with_failed_nodes, entries)
+        if self.second_pass is not None:
+            entries = [*self.second_pass.nominate(entries), *entries]
         with self.snapshot.what_if():
             claimed_victims = ClaimedVictims(self.snapshot, is_strict=self.policy.rules.partial_preemption)
-            self.replacements = [self._decide_replacement(each) for each in self.replacements]
-            decisions += self.decide_entries(entries, claimed_victims)
-        return decisions
+            decided = self.decide_entries(entries, claimed_victims)
+        return [*decisions, *(decided if self.second_pass is None else self.second_pass.take_decisions(decided))]
 
     def decide_entries(
         self, entries: Sequence[NominatedEntry], claimed_victims: "ClaimedVictims"
@@ -174,6 +200,8 @@ class Cycle:
     def _order_entries(self, entries: Sequence[NominatedEntry]) -> Iterator[NominatedEntry]:
         if self.policy.fair_sharing:
             return fair_order(entries, self.snapshot, self.preemptors)
+        if self.second_pass is not None:
+            return self.second_pass.classical_order(entries)
         return classical_order(entries, self.preemptors)
 
     # Nomination.
@@ -208,29 +236,28 @@ class Cycle:
     def nominate_head(self, head: Head) -> NominatedEntry:
         """Choose flavors and preemption targets for a head in the current snapshot."""
         queue = self.snapshot.queues[head.queue]
-        assignment, targets = self._assign_flavors(head.workload, queue, head.last_assignment, ())
+        assignment, targets = self.assign_flavors(head.workload, queue, head.last_assignment, ())
         return NominatedEntry(head, head.workload, queue, assignment, targets)
 
-    def _assign_flavors(
+    def assign_flavors(
         self,
         workload: WorkloadView,
         queue: ClusterQueue,
         last_assignment: flavor_assigner.LastAssignment | None,
         nominated_flavors: flavor_assigner.NominatedFlavors,
     ) -> tuple[flavor_assigner.Assignment, list[PreemptionTarget]]:
+        """Return the flavors of a Workload and its preemption targets; `nominated_flavors` may not change."""
         if last_assignment is not None and flavor_assigner.is_outdated(last_assignment, queue, self.number, workload):
             last_assignment = None
         is_fair_sharing = self.policy.fair_sharing
-        is_preemptor = queue.view.preemption.is_allowed
-        if self.snapshot.preemption.configs:
-            is_preemptor = is_preemptor or config_of(self.snapshot, queue) is not None
-        preemptor = self._preemptor_for(workload, queue) if is_preemptor else None
+        preemptor = self.preemptor_for(workload, queue)
         preemption_oracle = preemptor.simulate_preemption if preemptor is not None else None
         assigner = flavor_assigner.FlavorAssigner(
             workload, queue, self.snapshot, preemption_oracle, last_assignment, is_fair_sharing, nominated_flavors
         )
         if workload.replaced_slice and self.policy.rules.elastic_jobs:
             assigner.replaced = slices.find_replaced_slice(workload, queue)
+            assigner.keeps_unused_flavors = not self.policy.rules.changes_unused_flavors
         grows_in_part = self.policy.rules.partial_scale_up
         if queue.topology_flavors or (workload.requests_topology and self.snapshot.topology.is_enabled):
             return topology_nomination.TopologyNominator(
@@ -246,7 +273,13 @@ class Cycle:
         partial_result = flavor_assigner.search_pod_counts(workload.pod_sets, assign, slices.fits_or_has_targets)
         return partial_result or full_result
 
-    def _preemptor_for(self, workload: WorkloadView, queue: ClusterQueue) -> Preemptor:
+    def preemptor_for(self, workload: WorkloadView, queue: ClusterQueue) -> Preemptor | None:
+        """Return what finds the victims of a Workload; None if its ClusterQueue does not preempt."""
+        is_preemptor = queue.view.preemption.is_allowed
+        if self.snapshot.preemption.configs:
+            is_preemptor = is_preemptor or config_of(self.snapshot, queue) is not None
+        if not is_preemptor:
+            return None
         return Preemptor(workload, queue, self.snapshot, self.policy.fair_strategies, self.policy.rules)
 
     # Decision.
@@ -268,9 +301,9 @@ class Cycle:
             and self.snapshot.topology.rules.recomputes
             and claimed_victims.leaves_too_few_domains(entry)
         ):
-            self._place_again(entry)
+            entry.nominate_again(self)
         assignment, head = entry.assignment, entry.head
-        if assignment.mode is _MODE_NO_FIT:
+        if assignment.mode is _MODE_NO_FIT or entry.is_given_up:
             why = InadmissibleReason(self._no_fit_reason(assignment), assignment)
             return StayPending(head, why, _REQUEUE_NO_FIT, self._last_assignment(entry))
         if assignment.mode is _MODE_PREEMPT and not entry.targets:
@@ -299,38 +332,6 @@ class Cycle:
         if entry.assignment.topology_usage:
             self.snapshot.use_topology(entry.assignment.topology_usage)
 
-    def _nominate_replacements(self, heads: Sequence[Head], entries: Sequence[NominatedEntry]) -> None:
-        """Nominate Workloads with quota of which a failed node must be replaced.
-
-        As in Kueue, fair sharing considers one Workload per ClusterQueue, a pending one first. The others are skipped.
-        """
-        snapshot, is_fair_sharing = self.snapshot, self.policy.fair_sharing
-        considered_queues = {entry.queue.name for entry in entries} if is_fair_sharing else set()
-        for head in reversed(heads):
-            queue = snapshot.queues[head.queue]
-            replacement = topology_nomination.nominate_replacement(head.workload, queue, snapshot)
-            replacement.is_skipped = is_fair_sharing and queue.name in considered_queues
-            considered_queues.add(queue.name)
-            self.replacements.insert(0, replacement)
-
-    def _decide_replacement(
-        self, replacement: topology_nomination.NodeReplacement
-    ) -> topology_nomination.NodeReplacement:
-        """Use the domains of a replacement; if an earlier one took them, search others first."""
-        topology = self.snapshot.topology
-        if replacement.is_skipped:
-            return replacement
-        if replacement.added_usage and not topology.fits(replacement.added_usage):
-            if topology.rules.recomputes:
-                replacement = topology_nomination.nominate_replacement(
-                    replacement.workload, replacement.queue, self.snapshot
-                )
-            replacement.is_skipped = not replacement.reason and not topology.fits(replacement.added_usage)
-        if not replacement.is_skipped and not replacement.reason:
-            self.snapshot.add_usage(replacement.queue, ())
-            self.snapshot.use_topology(replacement.added_usage)
-        return replacement
-
     def _skip_entry(self, entry: NominatedEntry, message: str = _NO_LONGER_FITS) -> Decision:
         if entry.assignment.mode is _MODE_PREEMPT:
             self.skipped_preemptions[entry.queue.name] = self.skipped_preemptions.get(entry.queue.name, 0) + 1
@@ -357,14 +358,9 @@ class Cycle:
         with self.snapshot.what_if():
             for victim in claimed_victims.claimed_in_tree(entry).values():
                 self.snapshot.remove_workload(victim)
-            self._place_again(entry)
+            entry.nominate_again(self)
         if entry.assignment.mode is _MODE_FIT:
             entry.assignment.mode = _MODE_DEFERRED_FIT
-
-    def _place_again(self, entry: NominatedEntry) -> None:
-        """Repeat a Workload's flavor assignment; the flavors may not change, but the topology domains may."""
-        nominated_flavors = [{r: c.flavor for r, c in p.choices.items()} for p in entry.assignment.pod_sets]
-        entry.assignment, entry.targets = self._assign_flavors(entry.workload, entry.queue, None, nominated_flavors)
 
     def _reserve_quota(self, entry: NominatedEntry) -> None:
         """Add a pending Workload's usage to the snapshot, so that later Workloads of the cycle cannot take this quota.

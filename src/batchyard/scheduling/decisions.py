@@ -11,9 +11,13 @@ from batchyard.api.well_known import (
     ANCHOR_AT_QUOTA_RESERVATION,
     CONFIGURABLE_PREEMPTIONS,
     ELASTIC_JOBS_GATE,
+    FLAVOR_CHANGE_GATE,
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
+    TAS_MULTIPLE_LAYERS,
+    TAS_SLICE_SIZE_VALIDATION,
     TOPOLOGY_AWARE_SCHEDULING,
+    VALIDATION_GATES,
 )
 from batchyard.scheduling.cluster_queue import AdmittedWorkload, ClusterQueue
 from batchyard.scheduling.flavor_assigner import Assignment, LastAssignment
@@ -63,10 +67,20 @@ class DecisionRules:
     partial_scale_up: bool = False
     #: Gate PartialPreemption: elastic jobs that allow it are preempted down to their minimum number of pods.
     partial_preemption: bool = False
+    #: Gate ElasticJobsViaWorkloadSlicesFlavorChangeFromZero: a pod set without pods may get another flavor.
+    changes_unused_flavors: bool = False
     #: Gate TopologyAwareScheduling: pods with a topology assignment wait with a scheduling gate for their domain.
     gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
     finishes_orphans: bool = True
+    #: Gate FastQuotaReleaseInPodIntegration: the terminating pods of an evicted group hold no quota.
+    releases_pods_fast: bool = False
+    #: Gate SkipReassignmentForPodOwnedWorkloads: the Workload of a single pod is not queued again after an eviction.
+    keeps_pod_assignments: bool = True
+    #: Gate TASMultiLayerTopology: jobs may have layers of slices.
+    allows_layers: bool = True
+    #: Gate TASValidateWorkloadSliceSize: Workloads with invalid slice sizes are rejected.
+    checks_slice_sizes: bool = True
     #: The feature gates of these rules that the Configuration sets, sorted by name.
     set_gates: tuple[tuple[str, bool], ...] = ()
 
@@ -76,6 +90,11 @@ class DecisionRules:
         if not self.defaults_priority_class:
             return PriorityClassDefaulting.NONE
         return PriorityClassDefaulting.MANAGED if self.is_current else PriorityClassDefaulting.ALL
+
+    @property
+    def disabled_validation_gates(self) -> frozenset[str]:
+        """The disabled feature gates that the validation of objects obeys."""
+        return frozenset([name for name in VALIDATION_GATES if not getattr(self, RULE_BY_GATE[name])])
 
     @property
     def has_cycle_gates(self) -> bool:
@@ -97,16 +116,22 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     ANCHOR_AT_QUOTA_RESERVATION: "anchors_usage_at_reservation",
     "WorkloadPriorityClassDefaulting": "defaults_priority_class",
     "FinishOrphanedWorkloads": "finishes_orphans",
+    "FastQuotaReleaseInPodIntegration": "releases_pods_fast",
+    "SkipReassignmentForPodOwnedWorkloads": "keeps_pod_assignments",
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
     PARTIAL_SCALE_UP_GATE: "partial_scale_up",
+    FLAVOR_CHANGE_GATE: "changes_unused_flavors",
     PARTIAL_PREEMPTION_GATE: "partial_preemption",
+    TAS_MULTIPLE_LAYERS: "allows_layers",
+    TAS_SLICE_SIZE_VALIDATION: "checks_slice_sizes",
 }
 #: The gates that are enabled by default since Kueue 0.20.
 _ENABLED_IN_0_20: Final = (
     "SchedulingEquivalenceHashingIgnorePodSetName",
     "RejectUpdatesToCQWithInvalidOnFlavors",
     ANCHOR_AT_QUOTA_RESERVATION,
+    FLAVOR_CHANGE_GATE,
 )
 
 
@@ -184,3 +209,11 @@ class StayPending(NamedTuple):
 
 
 Decision: TypeAlias = Admit | Preempt | StayPending
+
+
+class SecondPassOutcome(NamedTuple):
+    """The decision about a Workload in the second pass."""
+
+    decision: Decision
+    #: Whether the Workload is evicted because there is no replacement for its failed node.
+    evicts: bool = False

@@ -207,6 +207,8 @@ class FlavorAssigner:
     nominated_flavors: NominatedFlavors = ()
     #: The slice that the Workload replaces: only the difference to its usage is requested, in the same flavors.
     replaced: cluster_queue.AdmittedWorkload | None = None
+    #: Whether a pod set also keeps the flavors of the replaced slice if it had no pods there.
+    keeps_unused_flavors: bool = True
     #: Finds flavors whose topology does not suit the Workload; None without topology-aware scheduling.
     topology: FlavorMismatchFinder | None = None
 
@@ -260,11 +262,22 @@ class FlavorAssigner:
             self._iterate_qualities(total_usages, group_request.obstacles, 0, cached_available_amounts(self.queue.node))
         )
 
+    def request_difference(
+        self,
+        pod_set_request: cluster_queue.PodSetRequest,
+        replaced: cluster_queue.AdmittedWorkload,
+        indexes: Sequence[int],
+    ) -> cluster_queue.PodSetRequest:
+        """Return the request of pod sets in addition to the usage of the replaced slice."""
+        return slices.request_difference(
+            pod_set_request, replaced.pod_sets, indexes, keeps_unused_flavors=self.keeps_unused_flavors
+        )
+
     def _assign_pod_set(self, pod_set_index: int, pod_counts: Sequence[int], usage: Usage) -> PodSetAssignment:
         pod_set, pod_count = self.workload.pod_sets[pod_set_index], pod_counts[pod_set_index]
         pod_set_request = self.queue.coverage.split_pod_requests(pod_set.template, pod_count, self.snapshot.obstacles)
         if self.replaced is not None:
-            pod_set_request = slices.request_difference(pod_set_request, self.replaced.pod_sets, (pod_set_index,))
+            pod_set_request = self.request_difference(pod_set_request, self.replaced, (pod_set_index,))
         flavor_scans = self._scan_groups(pod_set_request, (pod_set_index,), usage)
         assignment = _merge_assignments(pod_set_request, flavor_scans)
         return PodSetAssignment(
@@ -292,7 +305,7 @@ class FlavorAssigner:
         )
         pod_set_group_request = coverage.split_requests(total_requests, templates, obstacles)
         if self.replaced is not None:
-            pod_set_group_request = slices.request_difference(pod_set_group_request, self.replaced.pod_sets, indexes)
+            pod_set_group_request = self.request_difference(pod_set_group_request, self.replaced, indexes)
         flavor_scans = self._scan_groups(pod_set_group_request, indexes, usage)
         assignment = _merge_assignments(pod_set_group_request, flavor_scans)
         return [

@@ -88,7 +88,7 @@ class RefillingCycle(Cycle):
 
         def nominate_successor(winner: NominatedEntry) -> NominatedEntry | None:
             decision = decisions[-1]
-            if not isinstance(decision, Admit):
+            if not isinstance(decision, Admit) or decision.head.workload.quota_reserved:
                 return None
             self._record_penalty(decision)
             head = self._next_head(winner.queue.name)

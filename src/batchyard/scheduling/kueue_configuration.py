@@ -60,8 +60,6 @@ _DECISION_FIELDS: Final = (
     *("resources", "waitForPodsReady"),
 )
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
-#: The supported job frameworks, with their kinds.
-_SUPPORTED_FRAMEWORKS: Final[Mapping[str, str]] = {"batch/job": scheme.JOB, "jobset.x-k8s.io/jobset": scheme.JOB_SET}
 #: Labels of Workloads that only Kueue's controllers set. Source: nonInheritableLabels in jobframework/utils.go.
 _UNCOPIED_LABELS: Final = frozenset(
     {"kueue.x-k8s.io/concurrent-admission-parent", "kueue.x-k8s.io/job-uid", "kueue.x-k8s.io/multikueue-origin"}
@@ -258,13 +256,13 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
     """Return which jobs a Configuration manages; without a list of frameworks, all supported kinds."""
     integrations = configuration.get("integrations") or {}
-    frameworks = integrations.get("frameworks") or _SUPPORTED_FRAMEWORKS
+    frameworks = integrations.get("frameworks") or scheme.JOB_FRAMEWORKS
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     external_names = [name.split(".", 2) for name in integrations.get("externalFrameworks") or ()]
     return ManagedJobs(
         managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace),
         bool(configuration.get("manageJobsWithoutQueueName")),
-        tuple(kind for framework, kind in _SUPPORTED_FRAMEWORKS.items() if framework in frameworks),
+        tuple(kind for framework, kind in scheme.JOB_FRAMEWORKS.items() if framework in frameworks),
         tuple((f"{group}/{version}", kind) for kind, version, group in external_names),
     )
 
@@ -372,7 +370,7 @@ def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldE
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
     """Yield texts about ignored settings: job integrations and feature gates."""
     integrations = configuration.get("integrations") or {}
-    ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in _SUPPORTED_FRAMEWORKS]
+    ignored_frameworks = [name for name in integrations.get("frameworks") or () if name not in scheme.JOB_FRAMEWORKS]
     if ignored_frameworks:
         yield f"the job integrations {', '.join(ignored_frameworks)}"
     names = changed_gates(configuration, GateEffect.NONE)

@@ -76,13 +76,20 @@ def find_replaced_slice(workload: WorkloadView, queue: ClusterQueue) -> Admitted
 
 
 def request_difference(
-    pod_set_request: PodSetRequest, old_pod_sets: Sequence[AdmittedPodSet], pod_set_indexes: Sequence[int]
+    pod_set_request: PodSetRequest,
+    old_pod_sets: Sequence[AdmittedPodSet],
+    pod_set_indexes: Sequence[int],
+    *,
+    keeps_unused_flavors: bool = True,
 ) -> PodSetRequest:
     """Return the request of pod sets, in quota, minus the usage of the same pod sets of the replaced slice.
 
     The amounts may be zero or negative. A flavor that differs from the flavor of the replaced slice gets a mismatch.
+    Without `keeps_unused_flavors`, it does not if the pod set had no pods.
     """
     replaced = [old_pod_sets[index] for index in pod_set_indexes]
+    if not keeps_unused_flavors:
+        replaced = [each for each in replaced if each.pods]
     return pod_set_request._replace(groups=tuple([_subtract(group, replaced) for group in pod_set_request.groups]))
 
 

@@ -1,12 +1,12 @@
 """Topology-aware scheduling in a cycle: flavors, domains and preemption for Workloads that need topology domains.
 
 Flavors are assigned by quota first, then the pods are placed in the topology of the flavors. Pods that only fit without
-other Workloads need preemption. A Workload with quota is nominated again only to replace a failed node. Sources:
-Kueue's pkg/scheduler/flavorassigner/tas_flavorassigner.go and pkg/scheduler/scheduler.go (updateAssignmentForTAS).
+other Workloads need preemption. `second_pass` nominates Workloads that have quota already. Sources: Kueue's
+pkg/scheduler/flavorassigner/tas_flavorassigner.go and pkg/scheduler/scheduler.go (updateAssignmentForTAS).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
@@ -17,7 +17,7 @@ from batchyard.api.views.workload import AdmittedPodSet, ClusterQueueView, PodSe
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling import cluster_queue, slices
 from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME, AdmissionCheckInfo
-from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignment, make_flavor_assignment
+from batchyard.scheduling.cluster_queue import ClusterQueue, make_flavor_assignment
 from batchyard.scheduling.flavor_assigner import Assignment, FlavorAssigner, PodSetAssignment, search_pod_counts
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.preemptor import Preemptor
@@ -117,14 +117,18 @@ class FlavorTopologyMismatches:
 
 
 @dataclass(slots=True)
-class _TopologyCheck:
+class DomainCheck:
     """Checks whether the pods of a Workload fit in topology domains."""
 
     snapshot: Snapshot
     requests: Sequence[PodSetTopologyRequest]
+    #: The node whose pods get other domains; '' if all pods are placed.
+    failed_node: str = ""
 
     def fits(self) -> bool:
-        found = assign_domains(self.snapshot.topology, self.requests, explains=False)
+        """Return whether the pods fit in the current snapshot."""
+        topology, requests = self.snapshot.topology, self.requests
+        found = assign_domains(topology, requests, failed_node=self.failed_node, explains=False)
         return not isinstance(found, TopologyFailure)
 
 
@@ -168,7 +172,7 @@ class TopologyNominator:
         requests = self._place(assignment)
         if self.preemptor is None or assignment.mode is not _PREEMPT:
             return assignment, []
-        check = _TopologyCheck(self.snapshot, requests) if requests else None
+        check = DomainCheck(self.snapshot, requests) if requests else None
         replaced = self.assigner.replaced
         if replaced is not None:
             usage = slices.requested_difference(self.workload, assignment.pod_sets, replaced.pod_sets)
@@ -181,7 +185,7 @@ class TopologyNominator:
             return []
         requests, errors = self._topology_requests(assignment)
         for pod_set, error in errors.items():
-            _set_topology_error(assignment, pod_set, error)
+            set_topology_error(assignment, pod_set, error)
         if errors:
             assignment.mode = _NO_FIT
             return []
@@ -192,21 +196,21 @@ class TopologyNominator:
             if not isinstance(found, TopologyFailure):
                 set_domains(assignment, found, self.workload)
                 return requests
-            failed_pod_set = _pod_set_of(assignment, found.pod_set)
+            failed_pod_set = pod_set_of(assignment, found.pod_set)
             failed_pod_set.topology_reason = found.reason
-            _set_mode(failed_pod_set, _PREEMPT)
+            set_mode(failed_pod_set, _PREEMPT)
             assignment.mode = _PREEMPT
         found = assign_domains(state, requests, is_idle=True, explains=False)
         if isinstance(found, TopologyFailure):
-            failed = _pod_set_of(assignment, found.pod_set)
+            failed = pod_set_of(assignment, found.pod_set)
             failed.topology_failed_flavor = found.flavor
-            _set_mode(failed, _NO_FIT)
+            set_mode(failed, _NO_FIT)
             assignment.mode = _NO_FIT
             return requests
         for request in requests:
-            placed_pod_set = _pod_set_of(assignment, request.name)
+            placed_pod_set = pod_set_of(assignment, request.name)
             if placed_pod_set is not failed_pod_set:
-                _set_mode(placed_pod_set, _PREEMPT)
+                set_mode(placed_pod_set, _PREEMPT)
         self._idle_placement = assignment, requests, found
         return requests
 
@@ -338,21 +342,24 @@ def set_domains(assignment: Assignment, domains: Mapping[str, TopologyAssignment
             assigned.topology = domains[pod_set.name]
         if assigned.topology is not None:
             flavors = {resource: choice.flavor for resource, choice in assigned.choices.items()}
-            usage += usage_of(_placed_flavors(flavors, pod_set), assigned.topology, pod_set.template)
+            usage += usage_of(placed_flavors(flavors, pod_set), assigned.topology, pod_set.template)
     assignment.topology_usage = tuple(usage)
 
 
-def _pod_set_of(assignment: Assignment, name: str) -> PodSetAssignment:
+def pod_set_of(assignment: Assignment, name: str) -> PodSetAssignment:
+    """Return the assignment of the pod set with this name."""
     return next(pod_set for pod_set in assignment.pod_sets if pod_set.name == name)
 
 
-def _set_topology_error(assignment: Assignment, pod_set: str, error: str) -> None:
-    assigned = _pod_set_of(assignment, pod_set)
+def set_topology_error(assignment: Assignment, pod_set: str, error: str) -> None:
+    """Record why the topology domains of a pod set could not be searched: it does not fit."""
+    assigned = pod_set_of(assignment, pod_set)
     assigned.topology_error = error
-    _set_mode(assigned, _NO_FIT)
+    set_mode(assigned, _NO_FIT)
 
 
-def _set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
+def set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
+    """Set the mode of a pod set and of all its flavors."""
     flavors = assigned.assigned_flavors
     choices = {
         resource: choice if choice.mode is mode else choice._replace(mode=mode)
@@ -368,10 +375,10 @@ def usage_of_pod_set(workload: WorkloadView, held: AdmittedPodSet) -> TopologyUs
     """Return the usage of topology domains of an admitted pod set, which must have a topology assignment."""
     assert held.topology is not None
     pod_set = next(pod_set for pod_set in workload.pod_sets if pod_set.name == held.name)
-    return usage_of(_placed_flavors(held.flavors, pod_set), held.topology, pod_set.template)
+    return usage_of(placed_flavors(held.flavors, pod_set), held.topology, pod_set.template)
 
 
-def _placed_flavors(flavors: Mapping[str, str], pod_set: PodSet) -> Collection[str]:
+def placed_flavors(flavors: Mapping[str, str], pod_set: PodSet) -> Collection[str]:
     """Return the flavors whose nodes run the pods; flavors of generated resources only provide quota.
 
     `flavors` are the flavors by resource. If quota is charged for generated resources only, all flavors are returned.
@@ -412,105 +419,3 @@ def queues_after_node_event(event: WatchEvent, snapshot: Snapshot) -> list[str]:
     freed_node = topology.observe_pod(event.obj, is_deleted=is_deleted)
     flavors = topology.flavors_of_node(freed_node) if freed_node else ()
     return [queue.name for queue in snapshot.queues.values() if not queue.topology_flavors.isdisjoint(flavors)]
-
-
-# The second pass: the replacement of a failed node of a Workload with quota, or the delayed search for its domains.
-
-
-@dataclass(slots=True)
-class NodeReplacement:
-    """The nomination of a Workload with quota whose topology assignment contains a failed node, or is delayed."""
-
-    workload: WorkloadView
-    queue: ClusterQueue
-    #: The assignment with the failed node replaced; it has mode FIT only if that was possible.
-    assignment: Assignment
-    #: The usage of pods in domains beyond the existing assignment.
-    added_usage: TopologyUsage
-    #: Why no replacement was found; '' if one was found.
-    reason: str
-    #: Whether other replacements of the cycle took the domains.
-    is_skipped: bool = field(default=False)
-    #: Whether the search is repeated later if no domains are found; otherwise the Workload is evicted.
-    is_repeated: bool = field(default=False)
-
-
-def nominate_replacement(workload: WorkloadView, queue: ClusterQueue, snapshot: Snapshot) -> NodeReplacement:
-    """Return a Workload's assignment with its failed node replaced; its flavors and other domains stay.
-
-    A Workload that is not admitted yet gets its delayed domains instead.
-    """
-    assignment = _existing_assignment(workload, snapshot)
-    failed_nodes = frozenset(workload.unhealthy_nodes)
-    requests, _ = topology_requests(assignment, workload, queue)
-    if not workload.admitted:
-        return _nominate_delayed(NodeReplacement(workload, queue, assignment, (), ""), requests, snapshot)
-    requests = [
-        request._replace(existing=topology)
-        for request in requests
-        if (topology := _pod_set_of(assignment, request.name).topology) is not None
-        and any(domain.values[-1] in failed_nodes for domain in topology.domains)
-    ]
-    found = assign_domains(snapshot.topology, requests, failed_node=workload.unhealthy_nodes[0])
-    if isinstance(found, TopologyFailure):
-        assignment.mode = _PREEMPT
-        if snapshot.topology.rules.fails_fast:
-            return NodeReplacement(workload, queue, assignment, (), found.reason)
-        return NodeReplacement(workload, queue, assignment, (), _repeated_reason(found), is_repeated=True)
-    set_domains(assignment, found, workload)
-    return NodeReplacement(workload, queue, assignment, _added_usage(workload, assignment), "")
-
-
-def _repeated_reason(failure: TopologyFailure) -> str:
-    return f"couldn't assign flavors to pod set {failure.pod_set}: {failure.reason}"
-
-
-def _nominate_delayed(
-    nomination: NodeReplacement, requests: Sequence[PodSetTopologyRequest], snapshot: Snapshot
-) -> NodeReplacement:
-    workload, assignment = nomination.workload, nomination.assignment
-    requests = [request for request in requests if _pod_set_of(assignment, request.name).topology is None]
-    found = assign_domains(snapshot.topology, requests)
-    if isinstance(found, TopologyFailure):
-        assignment.mode = _PREEMPT
-        nomination.reason, nomination.is_repeated = _repeated_reason(found), True
-    else:
-        set_domains(assignment, found, workload)
-        nomination.added_usage = _added_usage(workload, assignment)
-    return nomination
-
-
-def _added_usage(workload: WorkloadView, assignment: Assignment) -> TopologyUsage:
-    """Return the usage of pods in domains beyond the existing assignment."""
-    existing_usage = _domain_counts(workload)
-    added: list[DomainUsage] = []
-    for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
-        if assigned.topology is None:
-            continue
-        flavors = {resource: choice.flavor for resource, choice in assigned.choices.items()}
-        for usage in usage_of(_placed_flavors(flavors, pod_set), assigned.topology, pod_set.template):
-            count = usage.pod_count - existing_usage.get((pod_set.name, usage.values), 0)
-            if count > 0:
-                added.append(usage._replace(pod_count=count))
-    return tuple(added)
-
-
-def _existing_assignment(workload: WorkloadView, snapshot: Snapshot) -> Assignment:
-    pod_sets: list[PodSetAssignment] = []
-    for held in workload.admitted_pod_sets:
-        choices = {
-            resource: cluster_queue.FlavorChoice(flavor, snapshot.flavor_resource_id(flavor, resource), _FIT, 0)
-            for resource, flavor in held.flavors.items()
-        }
-        flavors: FlavorAssignment = make_flavor_assignment(choices, (), {}, _FIT)
-        pod_sets.append(PodSetAssignment(held.name, held.pods, held.usage, flavors, (), "", held.topology))
-    return Assignment(pod_sets, _FIT, 0, ())
-
-
-def _domain_counts(workload: WorkloadView) -> dict[tuple[str, tuple[str, ...]], int]:
-    counts: dict[tuple[str, tuple[str, ...]], int] = {}
-    for held in workload.admitted_pod_sets:
-        for domain in held.topology.domains if held.topology is not None else ():
-            key = held.name, domain.values
-            counts[key] = counts.get(key, 0) + domain.pods
-    return counts

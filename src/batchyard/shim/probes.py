@@ -134,7 +134,7 @@ def _decode_varint(data: bytes) -> int:
 
 
 ProbeResultKind: TypeAlias = Literal["success", "warning", "failure", "unknown"]
-_USER_AGENT = "kube-probe/1.32"
+_USER_AGENT = "kube-probe/1.36"
 _BODY_BYTES_MAX = 10 * 1024
 _REDIRECTS_MAX = 10
 _REDIRECT_CODES = frozenset({301, 302, 303, 307, 308})

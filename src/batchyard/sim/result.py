@@ -27,6 +27,7 @@ from batchyard.scheduling.workload.pending_reason import SCHEDULER_REASONS
 from batchyard.sim.event_log import Event
 from batchyard.sim.faults import ScheduledFault
 from batchyard.sim.recovery import GangLoss
+from batchyard.sim.shrinkings import Shrinking
 from batchyard.sim.world import WaitTracker, World
 
 
@@ -149,6 +150,8 @@ class Result:
     costs: Statement | None = None
     #: The gangs of pods that lost a machine, with the time until each ran in full again.
     losses: Sequence[GangLoss] = ()
+    #: The partial preemptions, in order of time; None without the feature gate.
+    shrinkings: Sequence[Shrinking] | None = None
     #: The Jobs and bare pods whose pods the API server rejected, by the cause.
     rejected_pods: Mapping[str, Sequence[Key]] = field(default_factory=dict)
     #: The jobs without a Workload, by the key of the priority class that they name and that does not exist.

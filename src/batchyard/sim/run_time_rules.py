@@ -21,10 +21,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Key, Obj, annotation, controller_of, group_kind, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, with_metadata
 from batchyard.base.instant import MILLISECOND, Duration, format_duration, parse_duration
 from batchyard.base.primitives import draw_integer
 from batchyard.kubelet.simulated import durations
+from batchyard.scheduling.workload.lifecycle import is_bare_workload
 from batchyard.sim.scenario import VIRTUAL_TIME_MAX, FileFault, InvalidScenario, Scenario
 
 #: The maximum size of a file of rules: each rule is compared with each job.
@@ -247,7 +248,7 @@ def with_run_times(scenario: Scenario, rules: Sequence[RunTimeRule], seed: int) 
 
 def _is_job(obj: Obj) -> bool:
     kind = group_kind(obj)
-    return kind in _JOB_KINDS or (kind == scheme.WORKLOAD and controller_of(obj) is None)
+    return kind in _JOB_KINDS or (kind == scheme.WORKLOAD and is_bare_workload(obj))
 
 
 def _with_run_time(obj: Obj, runtime: Duration) -> Obj:

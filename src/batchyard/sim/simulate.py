@@ -39,6 +39,7 @@ from batchyard.sim.scenario import (
     parse_run_duration,
     read_sources,
 )
+from batchyard.sim.shrinkings import ShrinkTracker
 from batchyard.sim.state import State
 from batchyard.sim.world import StoppedByPreemptionLoop, WaitTracker, World, do_nothing, ignore_record
 
@@ -137,6 +138,7 @@ class Simulation:
         earlier_workloads = () if options.state is None else options.state.of_kind(scheme.WORKLOAD)
         self._finished_earlier = {each["metadata"]["uid"] for each in earlier_workloads if is_finished(each)}
         self._accounting = self._open_accounting(options.state)
+        self._shrinkings = self._watch_shrinkings(options.state)
         self._end = self._start + (VIRTUAL_TIME_MAX if self.horizon is None else self.horizon)
         self._ending: RunEnding | None = None
         self._result: Result | None = None
@@ -178,6 +180,15 @@ class Simulation:
             accounting.add_initial_objects(state.added_events())
         return accounting
 
+    def _watch_shrinkings(self, state: State | None) -> ShrinkTracker | None:
+        if not self.scenario.kueue.policy.rules.partial_preemption:
+            return None
+        tracker, kernel = ShrinkTracker(), self.world.kernel
+        if state is not None:
+            tracker.observe(state.added_events(), kernel.now())
+        self.world.client.subscribe(lambda events: tracker.observe(events, kernel.now()))
+        return tracker
+
     def _make_result(self, run_ending: RunEnding) -> Result:
         world, accounting = self.world, self._accounting
         world.flush_batched_writes()
@@ -199,6 +210,7 @@ class Simulation:
             waits=world.waits,
             costs=None if accounting is None else accounting.cost_statement(now),
             losses=() if accounting is None else tuple(accounting.recoveries.losses),
+            shrinkings=None if self._shrinkings is None else tuple(self._shrinkings.finish(now)),
             rejected_pods={cause: tuple(keys) for cause, keys in world.rejected_pods.items()},
             jobs_without_class=_jobs_by_missing_priority_class(world, workloads),
         )

@@ -22,6 +22,7 @@ from batchyard.sim.event_log import Record
 from batchyard.sim.forecasting.run_times import age_of
 from batchyard.sim.result import RejectedWrite, Result
 from batchyard.sim.scenario import FileFault, Scenario, ScenarioStep, Source, make_scenario, read_sources
+from batchyard.sim.shrinkings import ShrinkTotals, totals_by_name
 from batchyard.sim.simulate import Simulation, SimulationOptions
 from batchyard.sim.state import State
 from batchyard.sim.world import World
@@ -74,6 +75,8 @@ class WorkloadTimeline:
     exists: bool = True
     #: The topology domains that its pods got last, as text.
     domains: str = ""
+    #: Its partial preemptions; None without any.
+    shrunk: ShrinkTotals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,8 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
             continue
         timeline = timelines.setdefault(name, _TimelineBuilder(""))
         timeline.record_event(record, _shift_record(start.at, record)["time"])
+    change_time = result.now - round(result.duration * SECOND) + start.at
+    shrunk = totals_by_name(result.shrinkings or (), result.now, change_time)
     return {
         name: WorkloadTimeline(
             each.queue or queues.get(name, ""),
@@ -236,6 +241,7 @@ def _timelines(start: RunStart, result: Result, log: Sequence[Record]) -> dict[s
             each.preempted_by,
             each.exists,
             each.domains,
+            shrunk.get(name),
         )
         for name, each in timelines.items()
         if each.ended_at is None or each.ended_at > 0
@@ -287,52 +293,6 @@ def _name_of(obj: Obj) -> str:
 
 def _queue_of(obj: Obj) -> str:
     return workload_view(obj).queue
-
-
-# The consequences for answers if the objects of a kind could not be read from a cluster.
-
-
-#: The suffix of batchyard's own API groups.
-_OWN_GROUP_SUFFIX: Final = ".batchyard.dev"
-#: The kinds without which no answer is possible.
-REQUIRED_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD)
-_CONSEQUENCES: Final = {
-    scheme.NAMESPACE: "namespaceSelectors match by the namespace's name only",
-    scheme.COHORT: "Cohorts count as having no quota of their own and no parents",
-    scheme.PREEMPTION_CONFIG: "the rules of PreemptionConfigs select no victims",
-    scheme.TOPOLOGY: "queues with flavors of a Topology count as inactive",
-    scheme.ADMISSION_CHECK: "queues with AdmissionChecks count as inactive",
-    scheme.PROVISIONING_REQUEST_CONFIG: "the settings of provisioning checks are unknown",
-    scheme.PROVISIONING_REQUEST: "Workloads that wait for provisioned capacity are unknown",
-    scheme.POD_TEMPLATE: "the capacity of ProvisioningRequests is unknown",
-    scheme.LIMIT_RANGE: "violations of LimitRanges are not detected",
-    scheme.PRIORITY_CLASS: "new jobs get no priority from a PriorityClass; existing ones keep theirs",
-    scheme.WORKLOAD_PRIORITY_CLASS: "new jobs get no priority from one; existing ones keep theirs",
-    scheme.JOB: "run times come from history only, and Jobs cannot be queried",
-    scheme.JOB_SET: "JobSets cannot be queried, and their run times come from history only",
-    scheme.POD: "nodes count as empty, and pods cannot be queried",
-    scheme.NODE: "only quota is considered, no machines",
-    scheme.POD_DISRUPTION_BUDGET: "pods count as having no disruption budgets",
-    scheme.RESOURCE_QUOTA: "ResourceQuotas do not limit new pods",
-}
-
-
-def consequence_of_unread_kind(kind: str) -> str:
-    """Return a text about the results that are unreliable because the objects of a kind could not be read."""
-    served_kind = kind_info(kind)
-    name = f"{served_kind.plural}.{served_kind.group}" if served_kind.group else served_kind.plural
-    return f"{name}: {_CONSEQUENCES.get(kind, 'their content is ignored')}"
-
-
-def consequences_of_unread_kinds(kinds: Iterable[str]) -> list[str]:
-    """Return texts about the results that are unreliable because the objects of some kinds could not be read."""
-    unread_kinds = list(kinds)
-    own_kinds = [kind for kind in unread_kinds if kind.endswith(_OWN_GROUP_SUFFIX)]
-    consequence_texts = [consequence_of_unread_kind(kind) for kind in unread_kinds if kind not in own_kinds]
-    names = ", ".join(kind_info(kind).plural for kind in own_kinds)
-    if own_kinds:
-        consequence_texts.append(f"{names}: if this is a batchyard platform, the autoscaling of machines is unknown")
-    return consequence_texts
 
 
 # The subject of a query: a Workload, or the Workload of a Job or JobSet.
@@ -404,6 +364,9 @@ class WorkloadDifference:
             return "does not start"
         if with_change.preemptions != without_change.preemptions:
             return "preempted" if with_change.preemptions > without_change.preemptions else "not preempted"
+        shrink_counts = shrink_count(without_change), shrink_count(with_change)
+        if shrink_counts[0] != shrink_counts[1]:
+            return "shrunk" if shrink_counts[1] > shrink_counts[0] else "not shrunk"
         start_shift = self.sooner_by or 0
         if without_change.ended_at is not None and with_change.ended_at is None and start_shift >= 0:
             return "does not finish"
@@ -443,15 +406,18 @@ class Difference:
         counts: dict[str, int] = {}
         for row in self.workloads:
             counts[row.effect] = counts.get(row.effect, 0) + 1
-        preemptions = _preemption_count_change(self.workloads)
+        count_changes = {
+            "preemption": _count_change(self.workloads, _preemption_count),
+            "partial preemption": _count_change(self.workloads, shrink_count),
+        }
         shown_counts = [(counts[effect], verbs) for effect, *verbs in _EFFECT_VERBS if effect in counts]
         texts = [f"{count:,} {select_verb(count, *verbs)}" for count, verbs in shown_counts]
         if shown_counts:
             count, verbs = shown_counts[0]
             texts[0] = f"{count_with_noun(count, 'Workload')} {select_verb(count, *verbs)}"
-        if preemptions:
-            noun = f"{'more' if preemptions > 0 else 'fewer'} preemption"
-            texts.append(count_with_noun(abs(preemptions), noun))
+        for noun, change in count_changes.items():
+            if change:
+                texts.append(count_with_noun(abs(change), f"{'more' if change > 0 else 'fewer'} {noun}"))
         costs_in_cents = [_cost_cents(run.result) for run in (self.comparison.changed, self.comparison.without)]
         if costs_in_cents[0] != costs_in_cents[1]:
             texts.append(f"{_format_dollars(costs_in_cents[0] - costs_in_cents[1])} for machines")
@@ -466,6 +432,8 @@ _EFFECT_VERBS: Final = (
     ("does not start", "no longer starts", "no longer start"),
     ("preempted", "is preempted only with the change", "are preempted only with the change"),
     ("not preempted", "is no longer preempted", "are no longer preempted"),
+    ("shrunk", "is shrunk only with the change", "are shrunk only with the change"),
+    ("not shrunk", "is no longer shrunk", "are no longer shrunk"),
     ("finishes", "finishes only with the change", "finish only with the change"),
     ("does not finish", "no longer finishes", "no longer finish"),
     ("sooner", "starts sooner", "start sooner"),
@@ -526,8 +494,13 @@ def _format_dollars(cents: int) -> str:
     return f"{'+' if cents > 0 else '-'}${_format_cents(abs(cents))}"
 
 
-def _preemption_count_change(rows: Sequence[WorkloadDifference]) -> int:
-    return sum(_preemption_count(row.changed) - _preemption_count(row.without) for row in rows)
+def _count_change(rows: Sequence[WorkloadDifference], count_of: Callable[[WorkloadTimeline | None], int]) -> int:
+    return sum(count_of(row.changed) - count_of(row.without) for row in rows)
+
+
+def shrink_count(timeline: WorkloadTimeline | None) -> int:
+    """Return how often a Workload was shrunk by a partial preemption."""
+    return 0 if timeline is None or timeline.shrunk is None else timeline.shrunk.shrink_count
 
 
 def _preemption_count(timeline: WorkloadTimeline | None) -> int:
@@ -578,7 +551,8 @@ def _timeline_document(timeline: WorkloadTimeline) -> dict[str, Any]:
     document: dict[str, Any] = {name: round(time, _DECIMAL_PLACES) for name, time in times.items() if time is not None}
     preemptor_fields = {"preemptedBy": timeline.preempted_by} if timeline.preempted_by else {}
     domains_field = {"domains": timeline.domains} if timeline.domains else {}
-    return {**document, "preemptions": timeline.preemptions, **preemptor_fields, **domains_field}
+    shrunk_field = {} if timeline.shrunk is None else {"partialPreemptions": timeline.shrunk.document()}
+    return {**document, "preemptions": timeline.preemptions, **preemptor_fields, **domains_field, **shrunk_field}
 
 
 def _queue_document(difference: QueueDifference) -> dict[str, Any]:

@@ -364,7 +364,8 @@ class World:
 
     def _update(self, stored_object: Obj, last_applied: Obj, obj: Obj) -> None:
         new_object = merge_applied(stored_object, last_applied, obj)
-        errors = validate_update(new_object, stored_object)
+        disabled_gates = self._settings.kueue.policy.rules.disabled_validation_gates
+        errors = validate_update(new_object, stored_object, disabled_gates)
         if errors:
             self.rejected_writes.append((Update(new_object), InvalidObject(errors)))
         else:

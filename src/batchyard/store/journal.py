@@ -17,7 +17,7 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
@@ -65,14 +65,16 @@ class RevisionJournal:
         lack acknowledged changes. The revision is then raised by REVISION_LEAP, so that no revision is used twice.
         """
         self._path = path
+        self._is_mark_flushed_early = sync is SyncMode.FULL
         self._commit_mark = journal_file.CommitMark(path)
         try:
-            journal_contents = self._read_contents(accept_loss=accept_loss)
-            self._connection = self._open_connection(journal_contents.store.revision, sync)
+            with journal_file.convert_disk_errors(path):
+                journal_contents = self._read_contents(accept_loss=accept_loss)
+                self._floor = journal_contents.floor
+                self._connection = self._open_connection(journal_contents.store.revision, sync)
         except journal_file.JournalError:
             self._commit_mark.close()
             raise
-        self._floor = journal_contents.floor
         self._recovered: RecoveredStore | None = journal_contents.store
         self._replaced_rows = journal_contents.replaced_rows
 
@@ -143,12 +145,22 @@ class RevisionJournal:
             with self._transaction():
                 journal_file.write_setting(self._connection, name, value)
 
+    def flush_commit_mark(self) -> None:
+        """Flush the commit mark, so that the loss of changes before it is detected even after a power loss.
+
+        With SyncMode.PROCESS, do nothing, since the mark must not reach the disk before the changes.
+        """
+        if self._is_mark_flushed_early:
+            self._flush_commit_mark()
+
     def close(self) -> None:
         """Close the journal file, and its commit mark (the small file that is also the journal's lock)."""
-        self._flush_commit_mark()
-        with journal_file.convert_sqlite_errors(self._path):
-            self._connection.close()
-        self._commit_mark.close()
+        try:
+            self._flush_commit_mark()
+        finally:
+            with journal_file.convert_sqlite_errors(self._path):
+                self._connection.close()
+            self._commit_mark.close()
 
     # --- opening ---
 
@@ -160,7 +172,8 @@ class RevisionJournal:
         try:
             commit_record, problem = self._commit_mark.read(), "" if self._path.exists() else "missing"
         except journal_file.DamagedCommitMarkError:
-            commit_record, problem = None, "its commit mark is damaged, so the acknowledged revision is unknown"
+            problem = "its commit mark is damaged (offset 0), so the acknowledged revision is unknown"
+            commit_record = None
         if problem == "missing":
             journal_file.reject_interrupted_restore(self._path)
             if commit_record is not None and commit_record.revision:
@@ -172,18 +185,21 @@ class RevisionJournal:
         contents = journal_file.read_journal(self._path)
         problem = problem or _find_mark_mismatch(contents, commit_record)
         if not problem and commit_record is not None and commit_record.revision < contents.floor.revision:
-            problem = "its commit mark is older than its last compaction"
+            problem = "its commit mark (offset 0) is older than its last compaction"
         if not problem:
             return contents
         if not accept_loss:
             damage_text = f"{self._path} is damaged: {problem}"
+            if "offset" not in problem:
+                damage_text += f" ({journal_file.find_end_of_log(self._path)})"
             raise journal_file.JournalError(f"{damage_text}; restore a backup, or start with --accept-loss")
         return self._raise_revision(max(contents.store.revision, commit_record.revision if commit_record else 0))
 
     def _create_journal(self) -> journal_file.CommitRecord:
         draft_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            draft_path.unlink(missing_ok=True)
+            for suffix in ("", "-wal"):
+                draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
             commit_record = journal_file.CommitRecord(journal_file.create_journal(draft_path).identity, 0)
             self._commit_mark.write(commit_record)
             self._commit_mark.flush()
@@ -199,14 +215,14 @@ class RevisionJournal:
 
         Return the contents of the journal, read again.
         """
-        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
-        with self._transaction():
+        with journal_file.convert_sqlite_errors(self._path):
+            self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=0)
+        with closing(self._connection), self._transaction():
             (identity,) = self._connection.execute("SELECT identity FROM floor").fetchone()
             self._floor = journal_file.write_floor(
                 self._connection,
                 journal_file.floor_covering_all_rows(self._connection, identity, revision + REVISION_LEAP),
             )
-        self._connection.close()
         self._record_acknowledged(revision + REVISION_LEAP)
         return journal_file.read_journal(self._path)
 
@@ -219,16 +235,25 @@ class RevisionJournal:
                 timeout=journal_file.BUSY_TIMEOUT_SECONDS,
                 cached_statements=_STATEMENT_CACHE_SIZE,
             )
+        with ExitStack() as on_failure, journal_file.convert_sqlite_errors(self._path):
+            on_failure.callback(connection.close)
             connection.execute(f"PRAGMA synchronous = {'FULL' if sync is SyncMode.FULL else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             (last_revision,) = connection.execute("SELECT max(revision) FROM revisions").fetchone()
             connection.execute("COMMIT")
-        if (last_revision or 0) > revision:
-            connection.close()
-            raise journal_file.JournalError(
-                f"{self._path}: another process has the journal open; stop that process first"
-            )
+            if (last_revision or 0) > revision:
+                raise journal_file.JournalError(
+                    f"{self._path}: another process has the journal open; stop that process first"
+                )
+            self._make_durable(revision)
+            on_failure.pop_all()
         return connection
+
+    def _make_durable(self, revision: int) -> None:
+        """Write again what an earlier process may have left in the page cache only, before clients see it."""
+        journal_file.rewrite_log(self._path)
+        self._record_acknowledged(revision)
+        self._flush_commit_mark()
 
     # --- writing ---
 
@@ -273,9 +298,9 @@ class RevisionJournal:
 def _find_mark_mismatch(contents: journal_file.JournalContents, commit_record: journal_file.CommitRecord | None) -> str:
     last_revision = contents.store.revision
     if commit_record is None:
-        return "its commit mark is missing, so the acknowledged revision is unknown"
+        return "its commit mark is missing (offset 0), so the acknowledged revision is unknown"
     if commit_record.identity != contents.floor.identity:
-        return "it belongs to another data directory"
+        return "it belongs to another data directory (its commit mark, offset 0)"
     if commit_record.revision > last_revision:
         return f"it ends at revision {last_revision}, but revision {commit_record.revision} was acknowledged"
     return ""
@@ -311,10 +336,11 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     if not backup.parent.is_dir():
         raise journal_file.JournalError(f"{backup}: the folder {backup.parent} does not exist; create it first")
     try:
-        record = journal_file.read_commit_record(journal)
+        with journal_file.convert_disk_errors(journal):
+            record = journal_file.read_commit_record(journal)
     except journal_file.DamagedCommitMarkError:
         record = None
-    with _temporary_file(backup) as draft_path:
+    with journal_file.convert_disk_errors(backup), _temporary_file(backup) as draft_path:
         copy_journal(journal, draft_path, error_path=backup)
         backup_contents = journal_file.read_journal(draft_path, is_immutable=True, error_path=journal)
         mismatch = _find_mark_mismatch(backup_contents, record)
@@ -337,33 +363,40 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         raise journal_file.JournalError(
             f"{backup} is not a backup: a SQLite log file is beside it; pass a file that `batchyard backup` wrote"
         )
-    with backup.open("rb") as file:
+    with journal_file.convert_disk_errors(backup), backup.open("rb") as file:
         if file.read(len(_SQLITE_FILE_HEADER)) != _SQLITE_FILE_HEADER:
             raise journal_file.JournalError(f"{backup} is not a backup; pass a file that `batchyard backup` wrote")
     backup_contents = journal_file.read_journal(backup, is_immutable=True)
     commit_mark = journal_file.CommitMark(journal)
     try:
-        _refuse_to_overwrite(journal)
-        journal_file.reject_orphaned_log(journal)
-        draft_path = journal_file.restore_draft_path(journal)
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
-        copy_journal(backup, draft_path, is_immutable=True, error_path=journal)
-        with (
-            journal_file.convert_sqlite_errors(draft_path),
-            closing(sqlite3.connect(draft_path, isolation_level=None)) as db,
-        ):
-            db.execute("BEGIN IMMEDIATE")
-            restored_revision = backup_contents.store.revision + REVISION_LEAP
-            new_floor = journal_file.floor_covering_all_rows(db, journal_file.new_identity(db), restored_revision)
-            journal_file.write_floor(db, new_floor)
-            db.execute("COMMIT")
-        restored_contents = journal_file.read_journal(draft_path, is_immutable=True)
-        commit_mark.write(journal_file.CommitRecord(new_floor.identity, new_floor.revision))
-        commit_mark.flush()
-        journal_file.rename_durably(draft_path, journal)
+        with journal_file.convert_disk_errors(journal):
+            return _restore_contents(backup, journal, commit_mark, backup_contents.store.revision + REVISION_LEAP)
     finally:
         commit_mark.close()
+
+
+def _restore_contents(
+    backup: Path, journal: Path, commit_mark: journal_file.CommitMark, restored_revision: int
+) -> journal_file.JournalContents:
+    _refuse_to_overwrite(journal)
+    journal_file.reject_orphaned_log(journal)
+    draft_path = journal_file.restore_draft_path(journal)
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
+    copy_journal(backup, draft_path, is_immutable=True, error_path=journal)
+    with (
+        journal_file.convert_sqlite_errors(draft_path),
+        closing(sqlite3.connect(draft_path, isolation_level=None)) as db,
+    ):
+        db.execute("BEGIN IMMEDIATE")
+        new_floor = journal_file.floor_covering_all_rows(db, journal_file.new_identity(db), restored_revision)
+        journal_file.write_floor(db, new_floor)
+        db.execute("COMMIT")
+        journal_file.empty_log(db)
+    restored_contents = journal_file.read_journal(draft_path, is_immutable=True)
+    commit_mark.write(journal_file.CommitRecord(new_floor.identity, new_floor.revision))
+    commit_mark.flush()
+    journal_file.rename_durably(draft_path, journal)
     return restored_contents
 
 
@@ -409,7 +442,7 @@ def install_copy(copy: Path, journal: Path) -> journal_file.JournalContents:
     commit_mark = journal_file.CommitMark(journal)
     try:
         journal.with_name(f"{journal.name}-shm").unlink(missing_ok=True)
-        for suffix in ("-wal", ""):
+        for suffix in ("", "-wal"):  # a log without its journal is moved away by the next attempt
             with suppress(FileNotFoundError):
                 journal.with_name(journal.name + suffix).replace(journal.with_name(f"{journal.name}.replaced{suffix}"))
         commit_mark.write(journal_file.CommitRecord(contents.floor.identity, contents.store.revision))

@@ -5,8 +5,10 @@ revision and the number of rows up to it. The revisions above the compacted one 
 Reading changes nothing: a damaged file stays as found, including its write-ahead log.
 """
 
+import errno
 import fcntl
 import os
+import re
 import sqlite3
 import struct
 import zlib
@@ -38,6 +40,15 @@ from batchyard.store.memory import RecoveredStore
 _COMMIT_RECORD_STRUCT: Final = struct.Struct("<16sQ")
 _CHECKSUM_STRUCT: Final = struct.Struct("<I")
 _COMMIT_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
+_COPY_BYTES: Final = 1 << 20
+#: The layout of SQLite's files: pages, and the headers of a write-ahead log and of its frames.
+_PAGE_BYTES: Final = 4096
+_LOG_HEADER_BYTES: Final = 32
+_FRAME_HEADER_BYTES: Final = 24
+_CHECKSUM_PAIR_STRUCT: Final = struct.Struct(">II")
+#: So many bytes of a row are in one piece, in its page.
+_ROW_SEARCH_BYTES: Final = 300
+_PAGE_NUMBER: Final = re.compile(r"[Pp]age (\d+)")
 
 
 class JournalError(Exception):
@@ -79,7 +90,9 @@ class CommitMark:
     def write(self, commit_record: CommitRecord) -> None:
         """Overwrite the commit mark file with a record, without a flush. Raises OSError if that fails."""
         packed_record = _COMMIT_RECORD_STRUCT.pack(*commit_record)
-        os.pwrite(self._fd, packed_record + _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)), 0)
+        written_length = os.pwrite(self._fd, packed_record + _CHECKSUM_STRUCT.pack(zlib.crc32(packed_record)), 0)
+        if written_length != _COMMIT_MARK_LENGTH:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self) -> None:
         """Flush the commit mark file to the disk (fsync)."""
@@ -137,11 +150,34 @@ def read_commit_record(journal: Path) -> CommitRecord | None:
 def rename_durably(draft_path: Path, path: Path) -> None:
     """Rename a complete file to `path`, so that the new name survives a power loss."""
     draft_path.rename(path)
+    flush_folder(path)
+
+
+def flush_folder(path: Path) -> None:
+    """Flush the folder of a file to the disk, so that the names of its files survive a power loss."""
     folder_fd = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder_fd)
     finally:
         os.close(folder_fd)
+
+
+def rewrite_log(path: Path) -> None:
+    """Write the bytes of a journal's write-ahead log again, and flush them and the folder. Raises OSError.
+
+    After a failed flush, Linux serves pages from its cache that are not on the disk, and the next flush succeeds
+    without writing them. A log that another process left must therefore not be extended before it is written again.
+    SQLite ignores errors when it flushes the folder of a new log.
+    """
+    fd = os.open(path.with_name(f"{path.name}-wal"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        offset = 0
+        while chunk := os.pread(fd, _COPY_BYTES, offset):
+            offset += os.pwrite(fd, chunk, offset)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    flush_folder(path)
 
 
 def _read_commit_record_from(fd: int) -> CommitRecord | None:
@@ -208,13 +244,23 @@ class JournalContents(NamedTuple):
 def create_journal(path: Path) -> CompactionFloor:
     """Create an empty journal file with a new identity; return its compaction floor, at revision 0."""
     with convert_sqlite_errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
+        (journal_mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if journal_mode != "wal":  # SQLite reports errors of this statement only in its result
+            raise sqlite3.OperationalError("cannot write a write-ahead log; check the disk and start again")
         connection.executescript(_CREATE_TABLES_SQL)
         connection.execute(f"PRAGMA application_id = {JOURNAL_APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {JOURNAL_FORMAT}")
         floor = CompactionFloor(new_identity(connection), 0, 0)
         connection.execute("INSERT INTO floor VALUES (?, ?, ?, ?)", (*floor, floor_checksum(floor)))
+        empty_log(connection)
     return floor
+
+
+def empty_log(connection: sqlite3.Connection) -> None:
+    """Move the write-ahead log into the file and flush it. SQLite does this on closing, but ignores errors then."""
+    is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if is_busy:
+        raise sqlite3.OperationalError("another process reads the file")
 
 
 def new_identity(connection: sqlite3.Connection) -> bytes:
@@ -252,7 +298,7 @@ def read_journal(path: Path, *, is_immutable: bool = False, error_path: Path | N
     with convert_sqlite_errors(reported_path), closing(open_read_only(path, is_immutable=is_immutable)) as connection:
         connection.execute("BEGIN")
         _check_file(reported_path, connection)
-        return _JournalReader(reported_path, _read_floor(reported_path, connection)).read(connection)
+        return _JournalReader(reported_path, path, _read_floor(reported_path, connection)).read(connection)
 
 
 _CREATE_SETTINGS_SQL: Final = "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
@@ -323,8 +369,9 @@ def _read_floor(path: Path, connection: sqlite3.Connection) -> CompactionFloor:
 
 
 class _JournalReader:
-    def __init__(self, path: Path, floor: CompactionFloor) -> None:
+    def __init__(self, path: Path, file_path: Path, floor: CompactionFloor) -> None:
         self._path = path
+        self._file_path = file_path
         self._floor = floor
         self._objects: dict[Key, Obj] = {}
         self._shared_parts = SharedParts()
@@ -352,7 +399,9 @@ class _JournalReader:
         revision, kind, namespace, name, text, checksum = row
         key = Key(kind, namespace, name)
         if checksum != row_checksum(revision, key, text):
-            raise damaged_journal_error(self._path, f"the checksum of revision {revision} does not match")
+            row_start = f"{kind}{namespace}{name}".encode() + (text or b"")[:_ROW_SEARCH_BYTES]
+            problem = f"the checksum of revision {revision} does not match"
+            raise damaged_journal_error(self._path, problem, find_row(self._file_path, row_start))
         old = self._objects.get(key)
         if text is None:
             if old is None:
@@ -400,8 +449,19 @@ def convert_sqlite_errors(path: Path) -> Iterator[None]:
         raise damaged_journal_error(path, error.object.decode("utf-8", "replace")) from error
 
 
+@contextmanager
+def convert_disk_errors(path: Path) -> Iterator[None]:
+    """Convert the operating system's errors within the `with` block into JournalErrors that name `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalError(f"{path}: {error.strerror}; check the disk and its free space, then try again") from error
+
+
 def journal_error(path: Path, error: sqlite3.Error) -> JournalError:
     """Return the JournalError for an SQLite error other than damage, with the remedy if one is known."""
+    if _sqlite_result_code(error) == sqlite3.SQLITE_ERROR:  # the statements are right, so the schema is damaged
+        return damaged_journal_error(path, str(error))
     problem, remedy = _PROBLEM_AND_REMEDY_BY_CODE.get(_sqlite_result_code(error), (str(error), ""))
     return JournalError(f"{path}: {problem}; {remedy}" if remedy else f"{path}: {problem}")
 
@@ -415,6 +475,76 @@ def _sqlite_result_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def damaged_journal_error(path: Path, problem: str) -> JournalError:
-    """Return the JournalError for a damaged journal file, with the advice to restore a backup."""
-    return JournalError(f"{path} is damaged: {problem}; restore a backup")
+def damaged_journal_error(path: Path, problem: str, place: str = "") -> JournalError:
+    """Return the JournalError for a damaged journal file, with the place of the damage and the advice to restore.
+
+    Without a `place`, it is derived from the page number in SQLite's message.
+    """
+    if "offset" in problem:
+        return JournalError(f"{path} is damaged: {problem}; restore a backup")
+    if not place:
+        page = _PAGE_NUMBER.search(problem.replace("not a database", "not a database: page 1"))
+        place = f"page at offset {(int(page[1]) - 1) * _PAGE_BYTES}" if page else "at an unknown offset"
+    return JournalError(f"{path} is damaged: {problem} ({place}); restore a backup")
+
+
+def find_row(path: Path, row: bytes) -> str:
+    """Return the file and the offset of a row of the journal, found by its first bytes; the log is searched first."""
+    for searched_path in (path.with_name(f"{path.name}-wal"), path):
+        fd = -1
+        try:
+            fd = os.open(searched_path, os.O_RDONLY | os.O_CLOEXEC)
+            offset, before = 0, b""
+            while chunk := os.pread(fd, _COPY_BYTES, offset):
+                position = (before + chunk).rfind(row)
+                if position >= 0:
+                    return f"{searched_path.name}, offset {offset - len(before) + position}"
+                offset, before = offset + len(chunk), chunk[-len(row) :]
+        except OSError:
+            continue
+        finally:
+            if fd >= 0:
+                os.close(fd)
+    return "at an unknown offset"
+
+
+def find_end_of_log(path: Path) -> str:
+    """Return the file and the offset at which the valid part of a journal's write-ahead log ends."""
+    log_path = path.with_name(f"{path.name}-wal")
+    try:
+        fd = os.open(log_path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return f"{log_path.name} cannot be read, offset 0"
+    try:
+        return f"{log_path.name} is valid up to offset {_valid_log_bytes(fd)}"
+    except OSError:
+        return f"{log_path.name} cannot be read, at an unknown offset"
+    finally:
+        os.close(fd)
+
+
+def _valid_log_bytes(fd: int) -> int:
+    """Return the number of bytes before the first invalid frame of a write-ahead log of SQLite."""
+    header = os.pread(fd, _LOG_HEADER_BYTES, 0)
+    if len(header) < _LOG_HEADER_BYTES:
+        return 0
+    words = struct.Struct(">1024I" if header[3] & 1 else "<1024I")
+    checksum = _log_checksum(words, header[:24], (0, 0))
+    if checksum != _CHECKSUM_PAIR_STRUCT.unpack(header[24:]):
+        return 0
+    offset = _LOG_HEADER_BYTES
+    while len(frame := os.pread(fd, _FRAME_HEADER_BYTES + _PAGE_BYTES, offset)) == _FRAME_HEADER_BYTES + _PAGE_BYTES:
+        checksum = _log_checksum(words, frame[_FRAME_HEADER_BYTES:], _log_checksum(words, frame[:8], checksum))
+        if frame[8:16] != header[16:24] or checksum != _CHECKSUM_PAIR_STRUCT.unpack(frame[16:24]):
+            break
+        offset += len(frame)
+    return offset
+
+
+def _log_checksum(words: struct.Struct, content: bytes, checksum: tuple[int, int]) -> tuple[int, int]:
+    first, second = checksum
+    numbers = words.unpack(content.ljust(_PAGE_BYTES, b"\0"))[: len(content) // 4]
+    for index in range(0, len(numbers), 2):
+        first = (first + numbers[index] + second) & 0xFFFFFFFF
+        second = (second + numbers[index + 1] + first) & 0xFFFFFFFF
+    return first, second

@@ -363,7 +363,7 @@ class _FlavorAssigner:
                 )
         request = request._replace(pod_count=count)
         slices = request.request.slices if request.request is not None else ()
-        if slices and slices[0].size <= 0:
+        if any(layer.size <= 0 for layer in slices):
             return "slice topology requested, but slice size not provided"
         leaves = self._replacement_leaves(request, remaining)
         if slices and leaves is not None and count % slices[0].size:

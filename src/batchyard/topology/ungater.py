@@ -228,13 +228,13 @@ class AdmittedSlices:
                 del self._replaced_keys[chain]
 
     def workload_of(self, pod: Obj) -> Key | None:
-        """Return the Workload whose assignment holds for a pod; None without one, or if no slice is admitted.
+        """Return the Workload whose assignment holds for a pod: the admitted slice, else the one that the pod names.
 
         While the scheduler replaces a slice, two of them are admitted; the newer one counts.
         """
         namespace = pod["metadata"].get("namespace", "")
         keys = self._replaced_keys.get((namespace, pod_owner_name(pod)), _NO_SLICES)
-        if keys or annotation(pod, well_known.SLICE_NAME) is not None:
+        if keys:
             return next((key for key in keys if f"{namespace}/{key.name}" not in keys.values()), None)
         name = annotation(pod, well_known.WORKLOAD)
         return None if name is None else Key(scheme.WORKLOAD, namespace, name)

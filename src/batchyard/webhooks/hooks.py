@@ -20,10 +20,12 @@ from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.meta import Key, Obj, group_kind, is_elastic
 from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.api.validation import queued_pods
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.base.instant import Duration
-from batchyard.controller_groups import ADMISSION, JOBSET
+from batchyard.controller_groups import ADMISSION, JOBSET, PODS
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
+from batchyard.jobs.pod.admission import queue_pod
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 
 #: The URL paths of the webhooks.
@@ -47,6 +49,8 @@ class OperatorWebhook(NamedTuple):
     mutates: bool
     #: Subresources that the webhook also handles.
     subresources: Sequence[str] = ()
+    #: CEL conditions on the objects that the API server sends to the webhook.
+    match_conditions: Sequence[Mapping[str, str]] = ()
 
     @property
     def resources(self) -> list[str]:
@@ -67,6 +71,7 @@ _MUTATED_KINDS: Final = {
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR),
         *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
     ),
+    controller_groups.PODS: (scheme.POD,),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 _VALIDATED_KINDS: Final = {
@@ -74,6 +79,7 @@ _VALIDATED_KINDS: Final = {
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY),
     ),
+    controller_groups.PODS: (scheme.POD,),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 #: Kinds whose status subresource is validated too.
@@ -89,10 +95,24 @@ def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterat
     kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
     for kind in dict.fromkeys(kind for group in enabled_groups for kind in kinds_by_group.get(group, ())):
         served_kind = kind_info(kind)
-        operations = _CREATE_OPERATIONS if mutates or kind == scheme.POD else _CREATE_AND_UPDATE_OPERATIONS
+        is_created_only = mutates or (kind == scheme.POD and PODS not in enabled_groups)
+        operations = _CREATE_OPERATIONS if is_created_only else _CREATE_AND_UPDATE_OPERATIONS
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
         name = f"{'m' if mutates else 'v'}{served_kind.singular}.kb.io"
-        yield OperatorWebhook(name, served_kind, operations, mutates, subresources)
+        conditions = _pod_conditions(enabled_groups) if kind == scheme.POD else ()
+        yield OperatorWebhook(name, served_kind, operations, mutates, subresources, conditions)
+
+
+def _pod_conditions(enabled_groups: Sequence[str]) -> Sequence[Mapping[str, str]]:
+    """Return the match conditions of the webhooks of pods, so that other pods never depend on the operator."""
+    if PODS not in enabled_groups:
+        return ()
+    labels = [well_known.QUEUE_NAME, well_known.MANAGED, *([JOB_SET_POD_LABEL] if JOBSET in enabled_groups else [])]
+    alternatives = [f"'{name}' in object.metadata.labels" for name in labels]
+    annotation = f"'{well_known.SUSPENDING_PARENT}' in object.metadata.annotations"
+    expression = f"(has(object.metadata.labels) && ({' || '.join(alternatives)}))"
+    expression += f" || (has(object.metadata.annotations) && {annotation})"
+    return ({"name": "queued", "expression": expression},)
 
 
 # Lookups of objects for a response. The response is computed from the fetched objects, and computed again after each
@@ -200,6 +220,9 @@ def review_mutation(
     obj = _read_object(request, "object")
     try:
         complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, managed_jobs)
+        if group_kind(obj) == scheme.POD and PODS in groups:
+            gates_topology = rules.gates_topology_pods
+            complete_object = queue_pod(complete_object, fetched.get, managed_jobs, gates_topology=gates_topology)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     if rules.elastic_jobs and ADMISSION in groups and group_kind(obj) == scheme.JOB and is_elastic(complete_object):
@@ -227,14 +250,21 @@ def review_validation(
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
-    errors = list(_validation_errors(new_object, old, request.get("subResource") or "", rules))
+    if group_kind(new_object) == scheme.POD:
+        is_checked = PODS in enabled_groups and scheme.POD in managed_jobs.kinds
+        errors = list(_queued_pod_errors(new_object, old)) if is_checked else []
+    else:
+        errors = list(_validation_errors(new_object, old, request.get("subResource") or "", rules))
     if errors:
         message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
         return _denial_response(request, message)
     try:
         kind = group_kind(new_object)
         if kind == scheme.POD:
-            validate_pod(new_object, fetched_objects)
+            if old is None and JOBSET in enabled_groups:
+                validate_pod(new_object, fetched_objects)
+            if old is not None and PODS in enabled_groups:
+                check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
         elif kind in managed_jobs.kinds and ADMISSION in enabled_groups:
             if old is not None:
                 check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
@@ -267,7 +297,7 @@ def review_conversion(review: Mapping[str, Any]) -> Obj:
 def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, managed_jobs: ManagedJobs) -> Obj:
     kind = group_kind(obj)
     if kind == scheme.POD:
-        return mutate_pod(obj, objects)
+        return mutate_pod(obj, objects) if JOBSET in groups else obj
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
@@ -277,17 +307,23 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, m
 
 def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: DecisionRules) -> Iterator[FieldError]:
     kind = group_kind(new)
-    if kind == scheme.POD:
-        return
+    disabled_gates = rules.disabled_validation_gates
     if subresource:
-        yield from validation.validate_status(new, old) if old is not None else ()
+        yield from validation.validate_status(new, old, disabled_gates) if old is not None else ()
         return
-    errors = validation.validate(new) if old is None else validation.validate_update(new, old)
+    if old is None:
+        errors = validation.validate(new, disabled_gates)
+    else:
+        errors = validation.validate_update(new, old, disabled_gates)
     if old is not None and kind == scheme.CLUSTER_QUEUE and rules.rejects_unknown_on_flavors:
         errors = list(dict.fromkeys([*errors, *on_flavors_errors(new)]))  # without duplicates
     # The API server validates names itself; a name that is still to be generated is empty.
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
+
+
+def _queued_pod_errors(new: Obj, old: Obj | None) -> Iterator[FieldError]:
+    return queued_pods.queued_pod_errors(new) if old is None else queued_pods.queued_pod_update_errors(new, old)
 
 
 def _read_request(review: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """An API server over a store in memory, without HTTP: by default, each request comes from the owner."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,12 +10,17 @@ import make
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.admission.attributes import POLICY_KINDS
+from batchyard.apiserver.admission.calls import TimedReply, WebhookRequest
+from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
+from batchyard.apiserver.admission.registrations import WebhookRegistry
 from batchyard.apiserver.api_services import api_service_resource
 from batchyard.apiserver.auth.security import build_security
 from batchyard.apiserver.auth.tokens import TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
 from batchyard.apiserver.certificates.requests import CertificateRequests
 from batchyard.apiserver.crd.definitions import CustomResources, definition_resource
+from batchyard.apiserver.handlers.prepared_writes import WriteExecutor
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import (
     ANONYMOUS,
@@ -38,6 +43,7 @@ from batchyard.client.local import LocalClient
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import WatchEvent, Write, WriteResult
 from batchyard.kubelet.simulated.containers import SimulatedContainers
+from batchyard.metrics.forks import AdmissionWebhookMetrics
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.server.http.dispatcher import encode_body
 from batchyard.store.memory import Store
@@ -95,6 +101,16 @@ class ApiStore:
             watch.process_changes([change])
 
 
+class NoCaller:
+    """A caller of webhooks for an API without any."""
+
+    def seconds(self) -> float:
+        return 0.0
+
+    def call(self, request: WebhookRequest, timeout_seconds: float, on_reply: Callable[[TimedReply], None]) -> None:
+        raise AssertionError("there are no webhooks")
+
+
 class DigestSigner:
     """Signs messages with a digest and a secret word."""
 
@@ -138,6 +154,19 @@ class Api:
         self.stored.store.listen(CustomResources(self.stored, resources, self.stored.kernel.now).observe)
         self.server = ApiServer(self.stored, self.stored, now, resources, security.auth_filters, self.audited.append)
         self.stored.store.listen(self.server.observe)
+        self.stored.store.listen(self._follow_policies)
+
+    def _follow_policies(self, change: WatchEvent) -> None:
+        """Admit writes by policies once one is stored; a test of webhooks sets a gate of its own."""
+        if change.key.kind in POLICY_KINDS:
+            self.admit_by_policies()
+
+    def admit_by_policies(self, executor: WriteExecutor | None = None) -> None:
+        """Admit the later writes by the stored policies; the executor prepares large ones."""
+        handler, policies, metrics = self.server.write_handler, self.server.policy_loader, AdmissionWebhookMetrics()
+        no_webhooks = WebhookRegistry(self.stored)
+        parts = GateParts(self.stored, handler, no_webhooks, metrics, NoCaller(), 1, policies, executor)
+        self.server.set_admission_gate(AdmissionGate(parts))
 
     def ask(
         self,

@@ -118,7 +118,7 @@ class OtherTokens:
     def find_user(self, token: str) -> UserInfo | None:
         return {"good": UserInfo("ada", ("a",)), "late": PENDING_USER}.get(token)
 
-    def finish(self, token: str, on_result: Callable[[UserInfo | None], None]) -> None:
+    def finish(self, token: str, client_address: str, on_result: Callable[[UserInfo | None], None]) -> None:
         self.waiting.append(on_result)
 
 

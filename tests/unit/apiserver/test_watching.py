@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.handlers import read
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.apiserver.request import ApiRequest, UserInfo
 from unit.apiserver.api import Api, config_map
@@ -67,6 +68,33 @@ def test_watch_without_bookmarks_does_not_mark_end_of_initial_events() -> None:
     api.post(MAPS, config_map("a"))
     request = "watch&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=2"
     assert [event["type"] for event in api.watch(f"{MAPS}?{request}").take_buffered_data()] == ["ADDED"]
+
+
+def test_watch_expires_when_history_drops_buffered_change() -> None:
+    api = Api()
+    first = int(api.post(MAPS, config_map("a"))["metadata"]["resourceVersion"])
+    slow, fast = api.watch(f"{MAPS}?watch=1"), api.watch(f"{MAPS}?watch=1")
+    second = int(api.post(MAPS, config_map("b"))["metadata"]["resourceVersion"])
+    fast.take_buffered_data()
+    for watch in (slow, fast):
+        watch.forget_changes(first)
+    assert (slow.is_over, fast.is_over) == (False, False)
+    for watch in (slow, fast):
+        watch.forget_changes(second)
+    assert (slow.is_over, fast.is_over) == (True, False)
+    assert [event["object"]["code"] for event in slow.take_buffered_data()] == [410]
+
+
+def test_watch_expires_above_limit_of_buffered_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "WATCH_BACKLOG_MAX", 2)
+    api = Api()
+    api.post(MAPS, config_map("a"))
+    watch = api.watch(f"{MAPS}?watch=1")
+    for name in "bc":
+        api.post(MAPS, config_map(name))
+    assert not watch.is_over
+    api.post(MAPS, config_map("d"))
+    assert [event["type"] for event in watch.take_buffered_data()] == ["ERROR"]
 
 
 def test_watch_sends_bookmarks_on_request_only() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 import make
 from batchyard.api import meta, scheme
+from batchyard.api.defaults import with_defaults
 from batchyard.api.meta import Obj
-from batchyard.apps.replica_set import pods_to_delete
+from batchyard.apps.replica_set import ReplicaSetController, pods_to_delete
 from unit.apps.apps_world import LABELS, AppsWorld, app, controllers, template
 
 NOW = make.at(3600)
@@ -118,3 +119,35 @@ def test_pods_are_deleted_in_the_order_of_kubernetes(first: Obj, second: Obj) ->
 def test_pod_beside_related_pods_is_deleted_first() -> None:
     alone, doubled = candidate("a", node="n1"), candidate("b", node="n2")
     assert pods_to_delete([alone, doubled], [alone, doubled, candidate("c", node="n2")], 1, NOW) == [doubled]
+
+
+def replication_controller(**spec: Any) -> Obj:
+    """A ReplicationController with its defaults; keywords set fields of its spec."""
+    metadata = make.metadata("web", uid=None, creationTimestamp=None)
+    fields = {"template": template(), **spec}
+    return with_defaults({"apiVersion": "v1", "kind": "ReplicationController", "metadata": metadata, "spec": fields})
+
+
+def test_replication_controller_keeps_its_pods() -> None:
+    world = AppsWorld(ReplicaSetController(scheme.REPLICATION_CONTROLLER))
+    world.put(replication_controller(replicas=3))
+    status = world.get(scheme.REPLICATION_CONTROLLER, "web")["status"]
+    counts_of_status = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+    assert [status[field] for field in counts_of_status] == [3, 3, 3, 3]
+    assert "terminatingReplicas" not in status
+    owner = world.pods()[0]["metadata"]["ownerReferences"][0]
+    assert (owner["apiVersion"], owner["kind"]) == ("v1", "ReplicationController")
+    world.change(scheme.REPLICATION_CONTROLLER, replicas=1)
+    assert len(world.pods()) == 1
+    world.delete(scheme.REPLICATION_CONTROLLER, "web")
+    assert world.pods() == []
+
+
+def test_replication_controller_adopts_orphans() -> None:
+    world = AppsWorld(ReplicaSetController(scheme.REPLICATION_CONTROLLER))
+    metadata = make.metadata("lone", labels=LABELS, uid=None, creationTimestamp=None)
+    world.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, **pod_spec()})
+    world.put(replication_controller(replicas=1))
+    (pod,) = world.pods()
+    assert pod["metadata"]["name"] == "lone"
+    assert pod["metadata"]["ownerReferences"][0]["kind"] == "ReplicationController"

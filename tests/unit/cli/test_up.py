@@ -49,7 +49,7 @@ def test_commands_without_running_platform_are_rejected(tmp_path: Path) -> None:
 def test_damaged_journal_is_reported_with_path_and_remedy(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_text("text " * 1000, "utf-8")
     reported = output_of_failure("up", "--data-dir", str(tmp_path))
-    assert f"{tmp_path / 'journal.db'} is damaged: file is not a database; restore a backup" in reported
+    assert f"{tmp_path / 'journal.db'} is damaged: file is not a database (page at offset 0)" in reported
 
 
 def test_local_image_option_requires_local_cluster(tmp_path: Path) -> None:

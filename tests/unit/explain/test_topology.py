@@ -104,6 +104,16 @@ def test_pods_are_removed_in_whole_slices() -> None:
     assert document["binding"]["message"].startswith("6 pods in slices of 2 at level kubernetes.io/hostname need one")
 
 
+def test_layers_of_slices_are_named() -> None:
+    layers = "[{topology: rack, size: 4}, {topology: kubernetes.io/hostname, size: 2}]"
+    request = f"{{required: block, podsetSliceRequiredTopologyConstraints: {layers}}}"
+    document = explain(rack_queues() + FULL_RACKS + rack_workload("asked", 64, request, at=9))
+    start = "64 pods in slices of 4 at level rack, of 2 at level kubernetes.io/hostname need one domain of level block"
+    assert document["binding"]["message"].startswith(start)
+    (part,) = document["topology"]
+    assert part["sliceLayers"] == [{"level": "rack", "size": 4}, {"level": "kubernetes.io/hostname", "size": 2}]
+
+
 def test_idle_room_is_named_if_the_domain_is_always_too_small() -> None:
     document = explain(rack_queues() + FOUR_RACKS + rack_workload("asked", 9, at=9))
     assert document["binding"]["message"].endswith("; even without other Workloads, it would have room for 8")

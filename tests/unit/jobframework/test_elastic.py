@@ -401,3 +401,16 @@ def test_pod_of_a_job_that_has_grown_moves_from_a_deleted_node_to_its_replacemen
     assert lost not in phases
     assert lost not in current_nodes(world)
     assert not keeps_domains or sorted(phases) == sorted(current_nodes(world))
+
+
+def test_changed_priority_class_of_a_job_reaches_all_its_slices() -> None:
+    stage = Stage(JobReconciler(JobIntegration()))
+    stage.put(make.flavor(), *[make.workload_priority_class(name, n) for name, n in (("low", 1), ("high", 100))])
+    stage.put(elastic_job(labels={well_known.PRIORITY_CLASS: "low"}))
+    admit(stage, stage.only_workload())
+    scale(stage, 5)
+    job = stage.get(scheme.JOB, "job")
+    labels = {**job["metadata"]["labels"], well_known.PRIORITY_CLASS: "high"}
+    stage.put(with_metadata(job, labels=labels))
+    unfinished = [each for each in stage.workloads() if not lifecycle.is_finished(each)]
+    assert [each["spec"]["priority"] for each in unfinished] == [100, 100]

@@ -17,18 +17,12 @@ from batchyard.jobs.job.integration import JobIntegration
 from batchyard.scheduling.decisions import DEFAULT_RULES
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
-from batchyard.sim.invariants.checker import attach_invariants
-from batchyard.sim.random_worlds import scenario_of
 from batchyard.sim.world import World
 from stage import Stage, condition_state
-from yard import preemption, queue
+from unit.jobframework.elastic_worlds import ELASTIC, HIGH, PARTIAL, SHRINKABLE, submitted, urgent, world_of
 
-ELASTIC = {well_known.ELASTIC_JOB: "true"}
-PARTIAL = {**ELASTIC, well_known.SCALE_UP_STRATEGY: "partial"}
-SHRINKABLE = {**ELASTIC, well_known.PARTIAL_PREEMPTION: "true", well_known.MIN_PARALLELISM: "2"}
 RULES = replace(DEFAULT_RULES, partial_scale_up=True, partial_preemption=True)
 SHRINKS = "PartiallyPreempted"
-GATES = {well_known.PARTIAL_SCALE_UP_GATE: True, well_known.PARTIAL_PREEMPTION_GATE: True}
 
 
 def job_stage(parallelism: int, annotations: Mapping[str, str], **fields: Any) -> Stage:
@@ -258,31 +252,6 @@ def test_restarted_reconciler_continues_a_partial_preemption() -> None:
 # Whole worlds.
 
 
-def world_of(*objects: Obj, quota: int, until: int) -> tuple[World, list[Mapping[str, Any]]]:
-    """A world with both feature gates, in which all invariants hold, and its log."""
-    config = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration", "featureGates": GATES}
-    cluster_queue = queue("cq", quota, preemption=preemption("LowerPriority"))
-    rest = [without_creation_time(each) for each in (make.flavor("spot"), cluster_queue, make.local_queue("lq"))]
-    records: list[Mapping[str, Any]] = []
-    world = World(scenario_of([config, *rest, *objects]), sink=records.append)
-    checker = attach_invariants(world)
-    world.run_until(until * SECOND)
-    checker.finish()
-    assert [str(violation) for violation in checker.violations] == []
-    return world, records
-
-
-def without_creation_time(obj: Obj) -> Obj:
-    metadata = {name: value for name, value in obj["metadata"].items() if name != "creationTimestamp"}
-    return {**{name: value for name, value in obj.items() if name != "status"}, "metadata": metadata}
-
-
-def submitted(name: str, at: int, parallelism: int, annotations: Mapping[str, str], runtime: str = "5000s") -> Obj:
-    submission = {**annotations, well_known.SUBMIT_AT: f"{at}s", well_known.RUNTIME: runtime}
-    obj = make.job(name, parallelism=parallelism, completions=50 if annotations else parallelism)
-    return without_creation_time(with_metadata(obj, annotations=submission, uid=None))
-
-
 def ungated_count(world: World) -> int:
     pods = [pod for pod in world.objects(scheme.POD) if pod["metadata"]["name"].startswith("train")]
     return sum(not slices.has_gate(pod) for pod in pods)
@@ -292,21 +261,6 @@ def test_job_grows_by_the_quota_that_is_free() -> None:
     world, _ = world_of(submitted("train", 0, 5, PARTIAL), submitted("train", 10, 10, PARTIAL), quota=7, until=20)
     pods = world.objects(scheme.POD)
     assert (ungated_count(world), len(pods)) == (7, 10)
-
-
-def urgent(name: str, at: int, parallelism: int) -> list[Obj]:
-    """A job of high priority that runs for 100 s."""
-    job = submitted(name, at, parallelism, {}, "100s")
-    labels = {**(job["metadata"].get("labels") or {}), well_known.PRIORITY_CLASS: "high"}
-    return [with_metadata(job, labels=labels)]
-
-
-HIGH: Obj = {
-    "apiVersion": "kueue.x-k8s.io/v1beta2",
-    "kind": "WorkloadPriorityClass",
-    "metadata": {"name": "high"},
-    "value": 100,
-}
 
 
 @pytest.mark.parametrize(("until", "count"), [(9, 7), (12, 2), (60, 2), (109, 2), (115, 7)])

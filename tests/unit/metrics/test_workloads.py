@@ -11,7 +11,7 @@ import make
 import yard
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, key_of, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path
 from batchyard.base.instant import parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.exposition import UNTRACKED_VALUE, CustomLabels
@@ -353,3 +353,26 @@ def test_workloads_in_line_are_inadmissible_while_their_queue_is_stopped() -> No
     assert labeled.samples()[PENDING] == {("cq", "active", "red", "c", ROLE): 1}
     labeled.stage.put(with_path(queue, ("spec", "stopPolicy"), "Hold"))
     assert labeled.samples()[PENDING] == {("cq", "inadmissible", "red", "c", ROLE): 1}
+
+
+def test_recovery_time_counts_from_the_loss_of_ready_pods() -> None:
+    """The first time until the pods were ready is another metric."""
+    index = SchedulerCache()
+    figures = WorkloadMetrics(index, Stage().client, lambda: make.NOW, "standalone")
+    admitted = [make.condition("QuotaReserved"), make.condition("Admitted")]
+    status = {"admission": make.admission("cq")}
+
+    def with_pods_ready(is_ready: bool, reason: str, at: int) -> Obj:
+        condition = {**make.condition("PodsReady", is_ready, reason=reason), "lastTransitionTime": make.stamp(at)}
+        return make.workload(status=status, conditions=[*admitted, condition])
+
+    lost, recovered = with_pods_ready(False, "WaitForRecovery", 10), with_pods_ready(True, "Recovered", 70)
+    for old, new in (
+        (with_pods_ready(False, "WaitForStart", 0), with_pods_ready(True, "Started", 5)),
+        (lost, recovered),
+    ):
+        figures.observe(WatchEvent(EventType.MODIFIED, key_of(new), new, old, 2))
+    reported = samples(figures.texts())
+    assert reported["kueue_workload_recovery_wait_time_seconds_sum"] == {("cq", "standalone"): 60}
+    assert reported["kueue_local_queue_workload_recovery_wait_time_seconds_sum"] == {("lq", "team", "standalone"): 60}
+    assert list(reported["kueue_ready_wait_time_seconds_count"].values()) == [1]

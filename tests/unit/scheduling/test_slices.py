@@ -1,6 +1,6 @@
 """A slice of an elastic job replaces the job's earlier slice in the scheduling cycle."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,9 @@ from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_metadata
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.cycle import SchedulingPolicy, holder_from_admission
-from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, StayPending
-from batchyard.scheduling.slices import replacement_message
+from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, StayPending
+from batchyard.scheduling.slices import replacement_message, search_ordered_counts
+from batchyard.sim.random_worlds import RandomChoices, SeededDraws
 from yard import SchedulerBench, group, line, preemption, queue, quota, workload
 
 
@@ -139,3 +140,121 @@ def test_message_names_workload_and_job() -> None:
     assert replacement_message("u-2", "j-1") == (
         "Replaced to accommodate a workload (UID: u-2, JobUID: j-1) due to workload slice aggregation"
     )
+
+
+# A pod set that had no pods.
+
+CHANGES_UNUSED = replace(DEFAULT_RULES, changes_unused_flavors=True)
+
+
+@pytest.mark.parametrize(("rules", "admitted"), [(DEFAULT_RULES, False), (CHANGES_UNUSED, True)])
+def test_pod_set_without_pods_may_get_another_flavor_with_its_gate(rules: DecisionRules, admitted: bool) -> None:
+    bench = bench_with(queue("cq", groups=[group(spot={"cpu": 2}, reserved={"cpu": 9})]), first=(0,))
+    bench.policy = SchedulingPolicy(rules=rules)
+    (decision,) = bench.cycle(slice_of("new", 4, replaces="old"))
+    assert isinstance(decision, Admit) is admitted
+    if admitted:
+        assert line(decision) == "new: ps0 4 cpu=reserved"
+
+
+def test_pod_set_with_pods_keeps_its_flavor_also_with_the_gate() -> None:
+    bench = bench_with(queue("cq", groups=[group(spot={"cpu": 2}, reserved={"cpu": 9})]), first=(1,))
+    bench.policy = SchedulingPolicy(rules=CHANGES_UNUSED)
+    assert isinstance(bench.cycle(slice_of("new", 4, replaces="old"))[0], StayPending)
+
+
+# The largest pod counts of a slice that grows in part.
+
+
+def ordered_counts(
+    targets: Sequence[int], baselines: Sequence[int], room: Sequence[int]
+) -> tuple[Sequence[int] | None, list[Sequence[int]]]:
+    """The counts that are found if each pod set has its own room, and all counts that were tried."""
+    tried: list[Sequence[int]] = []
+
+    def assign(counts: Sequence[int]) -> Sequence[int]:
+        tried.append(counts)
+        return counts
+
+    def fits(counts: Sequence[int]) -> bool:
+        return all(n <= free for n, free in zip(counts, room, strict=True))
+
+    return search_ordered_counts(targets, baselines, assign, fits), tried
+
+
+@pytest.mark.parametrize("free", range(5, 11))
+def test_ordered_search_returns_the_largest_count_of_one_pod_set(free: int) -> None:
+    assert ordered_counts([10], [5], [free])[0] == [free]
+
+
+def test_ordered_search_returns_none_if_the_baselines_do_not_fit() -> None:
+    found, tried = ordered_counts([10, 4], [5, 2], [4, 4])
+    assert found is None
+    assert [5, 2] in tried
+
+
+def test_ordered_search_without_anything_to_reduce_tries_nothing() -> None:
+    assert ordered_counts([3, 2], [3, 2], [9, 9]) == (None, [])
+
+
+def test_ordered_search_shrinks_the_last_pod_set_first() -> None:
+    """Both pod sets share the room: the first keeps all its pods, the last as many as fit."""
+    tried = search_ordered_counts([4, 6], [1, 1], list, lambda counts: sum(counts) <= 7)
+    assert tried == [4, 3]
+
+
+def test_ordered_search_shrinks_an_earlier_pod_set_if_the_last_is_at_its_baseline() -> None:
+    tried = search_ordered_counts([4, 6], [1, 1], list, lambda counts: sum(counts) <= 3)
+    assert tried == [2, 1]
+
+
+def test_ordered_search_grows_pod_sets_that_were_shrunk_without_need() -> None:
+    """Only the first pod set lacks room, so the others get all their pods back."""
+    assert ordered_counts([6, 5, 3], [1, 1, 0], [2, 9, 9])[0] == [2, 5, 3]
+
+
+def test_ordered_search_is_binary() -> None:
+    assert len(ordered_counts([100_000], [0], [54_321])[1]) <= 18
+    assert len(ordered_counts([100_000, 100_000], [0, 0], [54_321, 77])[1]) <= 3 * 18
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ordered_search_agrees_with_a_linear_search(seed: int) -> None:
+    """The linear search lowers the last pod set one by one, then the one before; then raises each as far as it fits."""
+    rng = RandomChoices(SeededDraws(seed))
+    targets = [rng.draw_integer(0, 5) for _ in range(3)]
+    baselines = [rng.draw_integer(0, target) for target in targets]
+    weights, free = [rng.draw_integer(1, 3) for _ in targets], rng.draw_integer(0, 25)
+
+    def fits(counts: Sequence[int]) -> bool:
+        return sum(weight * n for weight, n in zip(weights, counts, strict=True)) <= free
+
+    found = search_ordered_counts(targets, baselines, list, fits)
+    assert found == (None if targets == baselines else linear_counts(targets, baselines, fits))
+
+
+def linear_counts(targets: list[int], baselines: list[int], fits: Callable[[Sequence[int]], bool]) -> list[int] | None:
+    counts = list(targets)
+    while not fits(counts):
+        index = next((i for i in (2, 1, 0) if counts[i] > baselines[i]), None)
+        if index is None:
+            return None
+        counts[index] -= 1
+    if sum(n < target for n, target in zip(counts, targets, strict=True)) > 1:
+        for i in range(3):
+            while counts[i] < targets[i] and fits([n + (j == i) for j, n in enumerate(counts)]):
+                counts[i] += 1
+    return counts
+
+
+def test_preemption_targets_of_a_slice_that_grows_in_part_are_sized_by_its_assigned_count() -> None:
+    """With the 8 pods that it requests, no preemption would free enough."""
+    bench = bench_with(queue("cq", 6, preemption=preemption("LowerPriority")))
+    bench.policy = SchedulingPolicy(rules=replace(DEFAULT_RULES, partial_scale_up=True))
+    bench.hold("low", 3, priority=-1)
+    growing = slice_of("new", 8, replaces="old")
+    annotations = {**growing["metadata"]["annotations"], well_known.SCALE_UP_STRATEGY: "partial"}
+    growing["spec"]["podSets"][0]["minCount"] = 2
+    decision = bench.preemption(with_metadata(growing, annotations=annotations))
+    assert [target.workload.key for target in decision.targets] == ["team/low"]
+    assert decision.why.message.endswith("3 more needed. Pending the preemption of 1 workload(s)")

@@ -8,57 +8,15 @@ import pytest
 import make
 from batchyard.api.meta import Obj, with_metadata, with_path
 from batchyard.api.views.node import Taint
-from batchyard.api.views.topology import TopologyAssignment, TopologyDomain, format_topology_assignment
 from batchyard.api.views.workload import workload_view
-from batchyard.api.well_known import ELASTIC_JOB, HOSTNAME, REPLACEMENT_FOR
-from batchyard.scheduling.cluster_queue import AdmittedWorkload
-from batchyard.scheduling.cycle import Cycle, holder_from_admission
-from batchyard.scheduling.decisions import Admit, Head, Preempt, StayPending
+from batchyard.api.well_known import ELASTIC_JOB, REPLACEMENT_FOR
+from batchyard.scheduling.cycle import holder_from_admission
+from batchyard.scheduling.decisions import Preempt, StayPending
 from batchyard.scheduling.resource_charging import ResourceCharging, parse_resource_rules
-from batchyard.topology.state import usage_of
-from racks import LEVELS, node, racks, template
+from racks import bench_of, hold, hosts_of, node, pods, tas_queue
 from yard import SchedulerBench, group, head_of, preemption, queue, workload
 
 ONE_RACK: dict[str, Any] = {"required": "rack"}
-
-
-def bench_of(*objects: Obj, hosts: dict[str, int], fair_sharing: bool = False) -> SchedulerBench:
-    """A bench with nodes of these cpus, and the flavor `tas` of all of them."""
-    bench = SchedulerBench(fair_sharing=fair_sharing)
-    topology = bench.snapshot.topology
-    topology.enable({})
-    topology.put_topology("racks", LEVELS)
-    topology.nodes = {node.name: node for node in racks(**hosts)}
-    bench.put(make.flavor("tas", topologyName="racks"), *objects)
-    return bench
-
-
-def tas_queue(name: str = "cq", cpu: int = 99, **fields: Any) -> Obj:
-    """A ClusterQueue with only the flavor `tas`."""
-    return queue(name, groups=[group(tas={"cpu": cpu})], **fields)
-
-
-def pods(count: int, cpu: int = 1, **fields: Any) -> Obj:
-    """A pod set with a topology request."""
-    request = {"topologyRequest": fields} if fields else {}
-    return make.pod_set("main", count, requests={"cpu": str(cpu)}, **request)
-
-
-def hosts_of(decision: object) -> str:
-    """The hosts of an admission."""
-    assert isinstance(decision, Admit)
-    topologies = [pod_set.topology for pod_set in decision.assignment.pod_sets]
-    return " ".join(f"{d.values[-1]}:{d.pods}" for each in topologies if each is not None for d in each.domains)
-
-
-def hold(bench: SchedulerBench, name: str, host: str, count: int, **fields: Any) -> AdmittedWorkload:
-    """Admit a Workload of one-cpu pods on a host."""
-    held = bench.hold(name, count, usage={("tas", "cpu"): count * 1000}, **fields)
-    assignment = TopologyAssignment((HOSTNAME,), (TopologyDomain((host,), count),))
-    bench.snapshot.remove_holder(held.key)
-    held.topology_usage = usage_of(["tas"], assignment, template())
-    bench.snapshot.add_holder(held)
-    return held
 
 
 def test_admission_contains_topology_domains() -> None:
@@ -268,25 +226,3 @@ def test_conflicting_update_prevents_the_placement(update: Any, later: Any, text
     waiting = checked_bench().wait(checked("Ready", {"name": "main", **later}, **update))
     reason = f"invalid podSetUpdate for PodSet main, error: invalid admission check PodSetUpdate: conflict for {text}"
     assert waiting.why.message == f"couldn't assign flavors to pod set main: {reason}"
-
-
-def failed_heads(*names: str) -> list[Head]:
-    """Admitted Workloads of one pod on a failed host."""
-    domains = format_topology_assignment(TopologyAssignment((HOSTNAME,), (TopologyDomain(("gone",), 1),)))
-    held = {"name": "main", "count": 1, "flavors": {"cpu": "tas"}, "topologyAssignment": domains}
-    status = {
-        "admission": {"clusterQueue": "cq", "podSetAssignments": [held]},
-        "unhealthyNodes": [{"name": "gone"}],
-        "conditions": [make.condition("QuotaReserved"), make.condition("Admitted")],
-    }
-    return [Head(workload_view(workload(name, pod_sets=[pods(1)], status=status)), "cq") for name in names]
-
-
-@pytest.mark.parametrize("recomputes", [True, False])
-def test_replacement_is_searched_again_in_the_cycle_unless_the_gate_is_off(recomputes: bool) -> None:
-    bench = bench_of(tas_queue(), hosts={"b1r1h1": 1, "b1r1h2": 1})
-    rules = bench.snapshot.topology.rules
-    bench.snapshot.topology.rules = replace(rules, recomputes=recomputes)
-    cycle = Cycle(bench.snapshot, bench.policy, bench.namespaces, 1)
-    cycle.run([], failed_heads("a", "b"))
-    assert [each.is_skipped for each in cycle.replacements] == [False, not recomputes]

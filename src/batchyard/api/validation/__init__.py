@@ -8,7 +8,7 @@ flavor or a queue, is valid: controllers report it in a status.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, group_kind
 from batchyard.api.validation import (
@@ -20,6 +20,7 @@ from batchyard.api.validation import (
     jobset,
     pods,
     policies,
+    queued_pods,
     queues,
     rules,
     topology,
@@ -61,7 +62,7 @@ _RULE_BY_KIND: Final[Mapping[str, ValidationRule]] = {
     scheme.BUDGET: cluster.budget_errors,
     scheme.JOB: job.job_errors,
     scheme.JOB_SET: jobset.jobset_errors,
-    scheme.POD: pods.pod_errors,
+    scheme.POD: queued_pods.pod_errors,
     scheme.RESOURCE_FLAVOR: queues.resource_flavor_errors,
     scheme.CLUSTER_QUEUE: queues.cluster_queue_errors,
     scheme.COHORT: queues.cohort_errors,
@@ -92,7 +93,7 @@ _UPDATE_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {
     scheme.REPLICA_SET: apps.workload_controller_update_errors,
     scheme.STATEFUL_SET: apps.stateful_set_update_errors,
     scheme.DAEMON_SET: apps.workload_controller_update_errors,
-    scheme.POD: pods.pod_update_errors,
+    scheme.POD: queued_pods.pod_update_errors,
     scheme.JOB: job.job_update_errors,
     scheme.JOB_SET: jobset.jobset_update_errors,
     scheme.RESOURCE_FLAVOR: queues.resource_flavor_update_errors,
@@ -107,18 +108,41 @@ _UPDATE_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {
 _STATUS_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {scheme.WORKLOAD: workload.workload_status_errors}
 
 
-def validate(obj: Obj) -> list[FieldError]:
+#: The names of disabled feature gates of Kueue that validation obeys (`VALIDATION_GATES`).
+DisabledGates: TypeAlias = frozenset[str]
+NO_DISABLED_GATES: Final[DisabledGates] = frozenset()
+
+
+def validate(obj: Obj, disabled_gates: DisabledGates = NO_DISABLED_GATES) -> list[FieldError]:
     """Return the errors of a new object by its kind's rules; for kinds without rules, only errors in its metadata."""
-    return list(_RULE_BY_KIND.get(group_kind(obj), rules.metadata_errors)(obj))
+    errors = list(_RULE_BY_KIND.get(group_kind(obj), rules.metadata_errors)(obj))
+    return _errors_without_gates(errors, obj, disabled_gates) if disabled_gates else errors
 
 
-def validate_status(new: Obj, old: Obj) -> list[FieldError]:
+def validate_status(new: Obj, old: Obj, disabled_gates: DisabledGates = NO_DISABLED_GATES) -> list[FieldError]:
     """Return the errors of a status update, by the kind's rules for status updates or else those for updates."""
     rule = _STATUS_RULE_BY_KIND.get(group_kind(new))
-    return list(rule(new, old)) if rule else validate_update(new, old)
+    if rule is None:
+        return validate_update(new, old, disabled_gates)
+    errors = list(rule(new, old))
+    return _errors_without_gates(errors, new, disabled_gates) if disabled_gates else errors
 
 
-def validate_update(new: Obj, old: Obj) -> list[FieldError]:
+def validate_update(new: Obj, old: Obj, disabled_gates: DisabledGates = NO_DISABLED_GATES) -> list[FieldError]:
     """Return the errors of an update: invalid fields of the new object, and changes that its kind forbids."""
     rule = _UPDATE_RULE_BY_KIND.get(group_kind(new))
-    return list(rule(new, old)) if rule else validate(new)
+    if rule is None:
+        return validate(new, disabled_gates)
+    errors = list(rule(new, old))
+    return _errors_without_gates(errors, new, disabled_gates) if disabled_gates else errors
+
+
+def _errors_without_gates(errors: list[FieldError], obj: Obj, disabled_gates: DisabledGates) -> list[FieldError]:
+    """Return the errors that Kueue reports with some feature gates disabled."""
+    kept_errors = [error for error in errors if error.gate not in disabled_gates]
+    kind = group_kind(obj)
+    if well_known.TAS_MULTIPLE_LAYERS in disabled_gates and kind == scheme.JOB:
+        kept_errors += job.disabled_layers_errors(obj)
+    elif well_known.TAS_MULTIPLE_LAYERS in disabled_gates and kind == scheme.JOB_SET:
+        kept_errors += jobset.disabled_layers_errors(obj)
+    return kept_errors

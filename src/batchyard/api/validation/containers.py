@@ -126,10 +126,15 @@ def _service_address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 
 def service_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Service: its cluster IP cannot be replaced by another."""
-    yield from service_errors(new)
-    old_ip, new_ip = ((obj.get("spec") or {}).get("clusterIP") for obj in (old, new))
+    new_spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    is_released = new_spec.get("type") == "ExternalName" and new_spec.get("clusterIP") == old_spec.get("clusterIP")
+    yield from service_errors({**new, "spec": {**new_spec, "clusterIP": None}} if is_released else new)
+    if "ExternalName" in {new_spec.get("type"), old_spec.get("type")}:
+        return
+    old_ip, new_ip = old_spec.get("clusterIP"), new_spec.get("clusterIP")
     if old_ip and new_ip and old_ip != new_ip:
-        yield rules.immutable("spec.clusterIP", new_ip)
+        message = "may not change once set"
+        yield rules.invalid("spec.clusterIPs[0]", [new_ip], message, "delete the Service and create it again")
 
 
 def _external_name_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:

@@ -15,6 +15,7 @@ from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
 from batchyard.api.validation.job_policies import failure_policy_errors, success_policy_errors
 from batchyard.api.views.node import parallel_pod_count
+from batchyard.api.views.queued_pods import is_suspended_pod
 from batchyard.base.counts import count_with_noun
 
 _POD_REPLACEMENT_POLICIES: Final = ("Failed", "TerminatingOrFailed")
@@ -50,8 +51,8 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
     yield from _object_name_errors(name, path)
     yield from _max_exec_time_errors(labels.get(well_known.MAX_EXEC_TIME))
     if is_elastic(job) and job["kind"] != "Job":
-        group_version, kind = job["apiVersion"], job["kind"]
-        message = f'elastic job is not supported for "{group_version}, Kind={kind}"'
+        group_version = job["apiVersion"] if "/" in job["apiVersion"] else f"/{job['apiVersion']}"
+        message = f'elastic job is not supported for "{group_version}, Kind={job["kind"]}"'
         yield rules.forbidden(
             f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
         )
@@ -74,7 +75,9 @@ def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
 
 
 def is_suspended(job: Obj) -> bool:
-    """Return whether a Job or JobSet is suspended (`spec.suspend`)."""
+    """Return whether a Job or JobSet is suspended (`spec.suspend`), or a pod waits for its admission or has ended."""
+    if job["kind"] == "Pod":
+        return is_suspended_pod(job)
     return bool((job.get("spec") or {}).get("suspend"))
 
 
@@ -530,11 +533,24 @@ def _partial_admission_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]
         yield rules.forbidden(path, message, "suspend the Job first")
 
 
+_TEMPLATE_ANNOTATIONS_PATH: Final = "spec.template.metadata.annotations"
+
+
 def _topology_errors(job: Obj) -> Iterator[FieldError]:
-    spec = job.get("spec") or {}
-    annotations = ((spec.get("template") or {}).get("metadata") or {}).get("annotations")
+    annotations = _template_annotations(job)
     if annotations:
-        path = "spec.template.metadata.annotations"
+        pod_count = parallel_pod_count(job.get("spec") or {})
         yield from topology.topology_request_errors(
-            annotations, path, parallel_pod_count(spec), is_elastic_job=is_elastic(job)
+            annotations, _TEMPLATE_ANNOTATIONS_PATH, pod_count, is_elastic_job=is_elastic(job)
         )
+
+
+def _template_annotations(job: Obj) -> Mapping[str, str]:
+    template = (job.get("spec") or {}).get("template") or {}
+    return (template.get("metadata") or {}).get("annotations") or {}
+
+
+def disabled_layers_errors(job: Obj) -> Iterator[FieldError]:
+    """Report layers of slices in a Job, for the feature gate TASMultiLayerTopology disabled."""
+    errors = topology.disabled_layers_errors(_template_annotations(job), _TEMPLATE_ANNOTATIONS_PATH)
+    return rules.attribute_to_webhook(_JOB_WEBHOOK_NAME, errors)

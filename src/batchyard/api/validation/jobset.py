@@ -341,6 +341,13 @@ def _name_label_errors(name: str, too_long_message: str, path: str, remedy: str)
 
 
 def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
+    pod_sets = _annotated_pod_sets(spec)
+    for pod_set in pod_sets:
+        yield from topology.topology_request_errors(pod_set.annotations, pod_set.path, pod_set.count)
+    yield from topology.pod_set_group_errors(pod_sets)
+
+
+def _annotated_pod_sets(spec: Obj) -> list[topology.PodSetTopology]:
     pod_sets = []
     for i, replicated_job in enumerate(spec.get("replicatedJobs") or ()):
         job_spec = replicated_job["template"].get("spec") or {}
@@ -349,9 +356,14 @@ def _topology_request_errors(spec: Obj) -> Iterator[FieldError]:
             path = f"{JOBS_PATH}[{i}].template.spec.template.metadata.annotations"
             pod_count = replicated_job.get("replicas", 1) * parallel_pod_count(job_spec)
             pod_sets.append(topology.PodSetTopology(annotations, path, pod_count))
-    for pod_set in pod_sets:
-        yield from topology.topology_request_errors(pod_set.annotations, pod_set.path, pod_set.count)
-    yield from topology.pod_set_group_errors(pod_sets)
+    return pod_sets
+
+
+def disabled_layers_errors(jobset: Obj) -> Iterator[FieldError]:
+    """Report layers of slices in a JobSet, for the feature gate TASMultiLayerTopology disabled."""
+    for pod_set in _annotated_pod_sets(jobset.get("spec") or {}):
+        errors = topology.disabled_layers_errors(pod_set.annotations, pod_set.path)
+        yield from rules.attribute_to_webhook(_JOBSET_WEBHOOK_NAME, errors)
 
 
 def _comparable_jobs(spec: Obj, *, may_change_scheduling: bool) -> list[Obj]:

@@ -76,7 +76,8 @@ def topology_request_errors(
         return
     yield from _topology_mode_errors(annotations, path)
     yield from _slice_annotation_errors(annotations, path, pod_count)
-    yield from _slice_layers_annotation_errors(annotations, path, pod_count)
+    for error in _slice_layers_annotation_errors(annotations, path, pod_count):
+        yield error._replace(gate=well_known.TAS_MULTIPLE_LAYERS)
     yield from _pod_set_group_name_errors(annotations, path)
     for mode, name in (("required", REQUIRED_TOPOLOGY), ("preferred", PREFERRED_TOPOLOGY)):
         if is_elastic_job and name in annotations:
@@ -129,7 +130,8 @@ def _pod_set_group_name_errors(annotations: AnnotationMap, path: str) -> Iterato
         yield rules.invalid(item_path, group_name, "must not be a number", "use a name with letters")
     for name in (SLICE_SIZE, SLICE_TOPOLOGY, SLICE_LAYERS):
         if name in annotations:
-            yield rules.forbidden(item_path, f"may not be set when '{name}' is specified", "remove one of the two")
+            error = rules.forbidden(item_path, f"may not be set when '{name}' is specified", "remove one of the two")
+            yield error._replace(gate=well_known.TAS_MULTIPLE_LAYERS) if name == SLICE_LAYERS else error
     if PREFERRED_TOPOLOGY not in annotations and REQUIRED_TOPOLOGY not in annotations:
         message = f"may not be set when neither '{PREFERRED_TOPOLOGY}' nor '{REQUIRED_TOPOLOGY}' is specified"
         yield rules.forbidden(item_path, message, f"add {PREFERRED_TOPOLOGY} or {REQUIRED_TOPOLOGY}")
@@ -152,6 +154,14 @@ def _slice_layers_annotation_errors(annotations: AnnotationMap, path: str, count
         yield rules.invalid(item_path, text, message, f"use 1 to {SLICE_LAYERS_MAX} entries, one for each layer")
     else:
         yield from _slice_layer_errors(slice_layers, item_path, count)
+
+
+def disabled_layers_errors(annotations: AnnotationMap, path: str) -> Iterator[FieldError]:
+    """Report an annotation with layers of slices, for the feature gate TASMultiLayerTopology disabled."""
+    if SLICE_LAYERS in annotations:
+        message = f"the {well_known.TAS_MULTIPLE_LAYERS} feature gate must be enabled to use this annotation"
+        remedy = f"enable the feature gate, or use {SLICE_TOPOLOGY} and {SLICE_SIZE}"
+        yield rules.forbidden(f"{path}[{SLICE_LAYERS}]", message, remedy)
 
 
 def _slice_layer_errors(slice_layers: Sequence[SliceLayer], path: str, count: int) -> Iterator[FieldError]:

@@ -334,7 +334,8 @@ def _pod_set_errors(pod_set: Mapping[str, Any], path: str) -> Iterator[FieldErro
     if spec := template.get("spec"):
         yield from _pod_spec_requests_errors(spec, f"{path}.template.spec")
     if request := pod_set.get("topologyRequest"):
-        yield from _topology_request_errors(request, f"{path}.topologyRequest")
+        for error in _topology_request_errors(request, f"{path}.topologyRequest"):
+            yield error._replace(gate=well_known.TAS_SLICE_SIZE_VALIDATION)
 
 
 def _pod_spec_requests_errors(spec: Mapping[str, Any], path: str) -> Iterator[FieldError]:

@@ -585,3 +585,13 @@ def _parse_work_duration(text: str | None) -> Duration:
         return 0 if text is None else parse_duration(text)
     except ValueError:
         return 0
+
+
+def is_managed_pod(pod: meta.Obj) -> bool:
+    """Return whether a pod has the label of pods in queues."""
+    return meta.label(pod, well_known.MANAGED) == "true"
+
+
+def is_in_queue(pod: meta.Obj) -> bool:
+    """Return whether a queue manages a pod: it has the label of such pods, or still their finalizer."""
+    return is_managed_pod(pod) or well_known.MANAGED in meta.finalizers_of(pod)

@@ -1,12 +1,14 @@
 """The attributes of a write request that admission webhooks and policies see."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.manifests import DecodedObject
-from batchyard.apiserver.request import StatusError, UserInfo
+from batchyard.apiserver.conversions import convert
+from batchyard.apiserver.request import ApiRequest, StatusError, UserInfo
 from batchyard.apiserver.resources import ResourcePath
+from batchyard.apiserver.serialization import read_body
 
 CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
@@ -33,7 +35,7 @@ class AdmissionAttributes(NamedTuple):
     obj: Mapping[str, Any] | None
     #: The stored object in the version of the request; None for CREATE.
     old_object: Mapping[str, Any] | None
-    #: CreateOptions, UpdateOptions, PatchOptions or DeleteOptions with their kind and apiVersion.
+    #: The `options_object` of the request; {} for CONNECT.
     options: Mapping[str, Any]
     user: UserInfo
     dry_run: bool
@@ -76,12 +78,57 @@ def review_fields(attributes: AdmissionAttributes, version: str) -> dict[str, An
 
 
 def convert_object(obj: Mapping[str, Any], path: ResourcePath, version: str) -> DecodedObject:
-    """Convert an object of a request to a version of its resource, or return its errors."""
-    strategy = path.resource.strategy
+    """Convert an object of a request to a version of its resource, or return its errors.
+
+    Raises ConversionNeeded if the conversion webhook of the resource must convert it first.
+    """
+    strategy, converter = path.resource.strategy, path.resource.converter
+    if converter is not None:
+        return DecodedObject(dict(convert(converter, obj, path.served_kind.api_version_for(version))), [], [])
     decoded_object = strategy.decode(obj, path.namespace)
     if decoded_object.obj is None:
         return decoded_object
     return decoded_object._replace(obj=strategy.render(decoded_object.obj, path.served_kind.api_version_for(version)))
+
+
+# Options of requests. A patch has the options of the operation that it performs: it creates or updates.
+#
+# Sources: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,delete}.go; k8s.io/apimachinery,
+# pkg/apis/meta/v1/types.go.
+
+
+_OPTIONS_VERSION: Final = "meta.k8s.io/v1"
+_WRITE_OPTIONS: Final = ("dryRun", "fieldManager", "fieldValidation")
+_OPTIONS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    CREATE: ("CreateOptions", _WRITE_OPTIONS),
+    UPDATE: ("UpdateOptions", _WRITE_OPTIONS),
+    DELETE: (
+        "DeleteOptions",
+        ("gracePeriodSeconds", "preconditions", "orphanDependents", "propagationPolicy", "dryRun"),
+    ),
+}
+
+
+def options_object(operation: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an operation as an object: those of `fields` that are known and set."""
+    kind, names = _OPTIONS[operation]
+    known_fields = {name: fields[name] for name in names if fields.get(name) not in (None, "", [])}
+    return {"kind": kind, "apiVersion": _OPTIONS_VERSION, **known_fields}
+
+
+def request_options(request: ApiRequest, operation: str) -> dict[str, Any]:
+    """Return the options of a request as an object; those of a delete come from its body, if it has one."""
+    if operation == DELETE and request.body:
+        body = read_body(request).value
+        return options_object(operation, body if isinstance(body, Mapping) else {})
+    fields: dict[str, Any] = dict(request.query)
+    if "dryRun" in fields:
+        fields["dryRun"] = [fields["dryRun"]]
+    if operation == DELETE:
+        grace_period = fields.pop("gracePeriodSeconds", "")
+        fields |= {"gracePeriodSeconds": int(grace_period)} if grace_period.removeprefix("-").isdecimal() else {}
+        fields |= {"orphanDependents": request.has_flag("orphanDependents")} if "orphanDependents" in fields else {}
+    return options_object(operation, fields)
 
 
 class PolicyVerdict(NamedTuple):

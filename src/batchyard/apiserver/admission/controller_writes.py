@@ -1,26 +1,28 @@
-"""Admission of the writes of this process's controllers, which pass the same webhooks as requests of other clients.
+"""Admission of the writes of this process's controllers, by the policies and webhooks that admit requests of clients.
 
-A write that no webhook matches is executed at once. Other writes are executed after the responses of the webhooks, in
+A write that none of them matches is executed at once. Other writes are executed after the responses of the webhooks, in
 their order. Leases of nodes and leaders are not admitted, so that a failed webhook does not make nodes unready.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import ApiError, InvalidObject, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, group_kind, key_of
-from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes
-from batchyard.apiserver.admission.gate import CONTROLLER_USER, AdmissionGate, CallRun
-from batchyard.apiserver.admission.pipeline import AdmissionNotes, WebhookCalls
+from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes, options_object
+from batchyard.apiserver.admission.calls import CallRun, WebhookCalls
+from batchyard.apiserver.admission.gate import CONTROLLER_USER, AdmissionGate
+from batchyard.apiserver.admission.pipeline import AdmissionNotes
+from batchyard.apiserver.conversions import converting
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource, ResourcePath, Resources
 from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
 
 #: The kinds whose writes by controllers are not admitted.
 _EXEMPT_KINDS: Final = (scheme.LEASE,)
-_OPTIONS_VERSION: Final = "meta.k8s.io/v1"
 ObjectWrite: TypeAlias = Create | Update | UpdateStatus
 
 
@@ -37,7 +39,7 @@ class InterceptedClient(Protocol):
         """Apply one submitted write now, with the field manager recorded, and return its result."""
 
     def submit_directly(self, writes: Iterable[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Submit writes that no webhook matches."""
+        """Submit writes that no policy and no webhook matches."""
 
     def queue_result(self, on_result: Callable[[WriteResult], None], result: WriteResult) -> None:
         """Queue the result of a write; the next delivery calls `on_result` with it."""
@@ -66,14 +68,14 @@ class ControllerWrites:
                 result = WriteResult(None, _api_error(result), submitted_writes[0])
             self._client.queue_result(on_result, result)
 
-        CallRun(calls, self._gate.caller, finish).start()
+        CallRun(calls, self._gate.ports, finish).start()
 
     def _matches(self, write: Write) -> bool:
         path = self._path_of(write)
-        return path is not None and self._gate.registry.may_match(_operation_of(write), path)
+        return path is not None and self._gate.stages.may_match(_operation_of(write), path)
 
     def _path_of(self, write: Write) -> ResourcePath | None:
-        """Return the path of a written object; None if webhooks do not admit its kind."""
+        """Return the path of a written object; None if its kind is not admitted."""
         kind = write.key.kind if isinstance(write, Delete) else group_kind(write.obj)
         if self._edition != self._resources.edition:
             self._edition = self._resources.edition
@@ -107,37 +109,38 @@ class ControllerWrites:
 
     def _admit(self, write: Write) -> WebhookCalls:
         path = self._path_of(write)
-        if path is None or not self._gate.registry.may_match(_operation_of(write), path):
+        if path is None or not self._gate.stages.may_match(_operation_of(write), path):
             return write
-        notes = AdmissionNotes([], {})
+        notes = AdmissionNotes()
         stored_object = None if isinstance(write, Create) else self._client.get(_key_of(write))
         if not isinstance(write, Create) and stored_object is None:
             raise NotFound(f'{_key_of(write).kind} "{_key_of(write)}" not found')
         if isinstance(write, Delete):
             attributes = _attributes(path, write, None, stored_object)
-            yield from self._gate.admit(attributes, notes)
+            yield from self._gate.stages.admit(attributes, notes)
             return write
         return (yield from self._admit_object(write, stored_object, path, notes))
 
     def _admit_object(
         self, write: ObjectWrite, stored_object: Obj | None, path: ResourcePath, notes: AdmissionNotes
     ) -> WebhookCalls:
-        registry, admission = self._gate.registry, self._gate.admission(notes)
+        stages, scope = self._gate.stages, notes.scope
         sent_object = write.obj
         if isinstance(write, UpdateStatus) and stored_object is not None:
             sent_object = {**stored_object, "status": write.obj.get("status")}
         attributes = _attributes(path, write, sent_object, stored_object)
-        mutated = yield from admission.mutate(registry.mutating, attributes, lambda obj: obj)
+        mutated = yield from stages.mutate(attributes, notes)
         if mutated.obj != attributes.obj:
-            write = _with_object(write, _decode_mutated(mutated.obj, sent_object, stored_object, path))
-        if registry.validating:
+            decode = partial(_decode_mutated, mutated.obj, sent_object, stored_object, path)
+            write = _with_object(write, (yield from converting(decode, scope)))
+        if stages.validates:
             result = self._client.attempt(write, dry_run=True)
             if result.obj is None:
                 raise result.error or ApiError("the write was rejected")
             if isinstance(write, Create):
                 write = Create(result.obj)
                 path = path._replace(name=result.obj["metadata"]["name"])
-            yield from admission.validate(registry.validating, _attributes(path, write, result.obj, stored_object))
+            yield from stages.validate(_attributes(path, write, result.obj, stored_object), notes)
         return write
 
 
@@ -151,16 +154,24 @@ def _key_of(write: Write) -> Key:
 
 def _attributes(path: ResourcePath, write: Write, obj: Obj | None, stored_object: Obj | None) -> AdmissionAttributes:
     operation, render = _operation_of(write), path.resource.strategy.render
-    kind = {CREATE: "CreateOptions", UPDATE: "UpdateOptions", DELETE: "DeleteOptions"}[operation]
     return AdmissionAttributes(
         operation,
         path,
         None if obj is None else render(obj, path.api_version),
         None if stored_object is None else render(stored_object, path.api_version),
-        {"kind": kind, "apiVersion": _OPTIONS_VERSION},
+        options_object(operation, _delete_fields(write) if isinstance(write, Delete) else {}),
         CONTROLLER_USER,
         dry_run=False,
     )
+
+
+def _delete_fields(write: Delete) -> Mapping[str, Any]:
+    preconditions = {"uid": write.uid} if write.uid else None
+    return {
+        "gracePeriodSeconds": write.grace_period_seconds,
+        "propagationPolicy": write.propagation.value,
+        "preconditions": preconditions,
+    }
 
 
 def _decode_mutated(obj: Any, sent_object: Obj, stored_object: Obj | None, path: ResourcePath) -> Obj:

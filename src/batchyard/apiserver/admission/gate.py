@@ -1,11 +1,12 @@
-"""Write requests that webhooks must admit: each is prepared, sent to the webhooks, and stored after their responses.
+"""Write requests that policies and webhooks must admit: each is prepared, admitted, and stored after the responses.
 
 While webhooks are called, the server answers other requests. If the object changes meanwhile, the request is prepared
 and admitted again. Sources: k8s.io/apiserver, pkg/endpoints/handlers/{create,update,patch,delete}.go.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,19 +19,34 @@ from batchyard.apiserver.admission.attributes import (
     UPDATE,
     AdmissionAttributes,
     convert_object,
+    request_options,
 )
+from batchyard.apiserver.admission.calls import (
+    CallPorts,
+    OutsideWork,
+    WebhookCaller,
+    WebhookCalls,
+    internal_error,
+    prepare_outside,
+    respond_later,
+)
+from batchyard.apiserver.admission.large_writes import LargeDraft, complete_or_none, decode_verdict, encode_verdict
 from batchyard.apiserver.admission.pipeline import (
     AdmissionNotes,
     AdmissionObserver,
     AdmissionPolicies,
-    TimedReply,
     WebhookAdmission,
-    WebhookCalls,
     WebhookPorts,
 )
-from batchyard.apiserver.admission.registrations import WebhookMatcher, WebhookRegistry, operation_of
-from batchyard.apiserver.admission.reviews import WebhookRequest, internal_error
-from batchyard.apiserver.handlers.prepared_writes import PREPARE_ATTEMPTS_MAX, PreparedWrite
+from batchyard.apiserver.admission.registrations import WebhookMatcher, WebhookRegistry, is_exempt, operation_of
+from batchyard.apiserver.conversions import convert_all, converting
+from batchyard.apiserver.handlers.prepared_writes import (
+    PREPARE_ATTEMPTS_MAX,
+    PreparedWrite,
+    WriteExecutor,
+    decode_outcome,
+    encode_outcome,
+)
 from batchyard.apiserver.handlers.write import WriteDraft, WriteHandler
 from batchyard.apiserver.patch import UNSTRUCTURED, apply_patch
 from batchyard.apiserver.request import (
@@ -38,10 +54,7 @@ from batchyard.apiserver.request import (
     JSON,
     AnyResponse,
     ApiRequest,
-    DeferredResponse,
-    FinalResponse,
     Response,
-    StatusError,
     UserInfo,
     parse_delete_options,
 )
@@ -50,75 +63,10 @@ from batchyard.apiserver.serialization import RequestBody, content_type_of, read
 from batchyard.base.primitives import uid_for
 from batchyard.interfaces.client import Create, Update, UpdateStatus
 
-#: The maximum duration of the webhook calls of one request, in seconds. Source: k8s.io/apiserver,
-#: pkg/endpoints/handlers/rest.go (requestTimeoutUpperBound).
-REQUEST_SECONDS_MAX: Final = 34.0
-_OPTION_KINDS: Final = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
-_META_VERSION: Final = "meta.k8s.io/v1"
+#: The maximum number of times that a large draft is prepared, for changes of its object and for conversions.
+_LARGE_ATTEMPTS_MAX: Final = 16
 #: Metadata that the server sets after mutation.
 _SET_AFTER_MUTATION: Final = ("uid", "creationTimestamp", "generation")
-_TIMEOUT_ERROR: Final = StatusError(504, "Timeout", "Timeout: request did not complete within requested timeout")
-
-
-class WebhookCaller(Protocol):
-    """Calls webhooks over the network."""
-
-    def seconds(self) -> float:
-        """Return the seconds of a monotonic clock."""
-
-    def call(self, request: WebhookRequest, timeout_seconds: float, on_reply: Callable[[TimedReply], None]) -> None:
-        """Call a webhook; the API server's thread later calls `on_reply` with the reply."""
-
-
-class CallRun:
-    """Runs a stage of webhook calls to its end; `on_end` gets its result, or the StatusError that it raised."""
-
-    def __init__(self, calls: WebhookCalls, caller: WebhookCaller, on_end: Callable[[Any], None]) -> None:
-        self._calls = calls
-        self._caller = caller
-        self._on_end = on_end
-        self._ends_at = caller.seconds() + REQUEST_SECONDS_MAX
-        self._replies: list[TimedReply | None] = []
-
-    def start(self) -> None:
-        """Start the first calls. An unexpected exception is raised, after `on_end` got an internal error."""
-        self._advance(None)
-
-    def _advance(self, replies: Sequence[TimedReply] | None) -> None:
-        is_defect = True
-        try:
-            requests = next(self._calls) if replies is None else self._calls.send(replies)
-            is_defect = False
-        except StopIteration as end:
-            is_defect = False
-            self._on_end(end.value)
-            return
-        except StatusError as error:
-            is_defect = False
-            self._on_end(error)
-            return
-        finally:
-            if is_defect:
-                self._on_end(internal_error("an unexpected exception ended the admission; see the server log"))
-        remaining_seconds = self._ends_at - self._caller.seconds()
-        if remaining_seconds <= 0:
-            self._calls.close()
-            self._on_end(_TIMEOUT_ERROR)
-            return
-        self._replies = [None] * len(requests)
-        for index, request in enumerate(requests):
-            timeout = min(request.timeout_seconds, remaining_seconds)
-            self._caller.call(request, timeout, self._reply_receiver(index))
-
-    def _reply_receiver(self, index: int) -> Callable[[TimedReply], None]:
-        replies = self._replies
-
-        def receive(reply: TimedReply) -> None:
-            replies[index] = reply
-            if all(each is not None for each in replies):
-                self._advance([each for each in replies if each is not None])
-
-        return receive
 
 
 class GateParts(NamedTuple):
@@ -131,35 +79,117 @@ class GateParts(NamedTuple):
     caller: WebhookCaller
     #: Makes ids unique across restarts of the server.
     seed: int
-    policies: AdmissionPolicies | None = None
+    policies: AdmissionPolicies
+    #: Prepares large writes outside the API server's thread; None to prepare them in it.
+    executor: WriteExecutor | None = None
 
 
-class AdmissionGate:
-    """Admits write requests by webhooks, and answers them."""
+class AdmissionStages:
+    """The stages in which policies and webhooks admit a request: mutation, then validation."""
 
     def __init__(self, parts: GateParts) -> None:
-        self._objects, self._write_handler, self.registry = parts.objects, parts.write_handler, parts.registry
-        self.caller, self._policies = parts.caller, parts.policies
+        self.registry, self._policies = parts.registry, parts.policies
         self._seed = parts.seed
         self._uid_count = 0
         matcher = WebhookMatcher(parts.objects, parts.observer.count_condition)
-        self._ports = WebhookPorts(matcher, parts.observer, self._new_uid, convert_for_webhook)
+        self._webhook_ports = WebhookPorts(matcher, parts.observer, self._new_uid, convert_for_webhook)
 
     def _new_uid(self) -> str:
         self._uid_count += 1
         return uid_for(self._seed, "AdmissionReview", str(self._uid_count))
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether a webhook, or a policy with a binding, is stored."""
+        return not self.registry.is_empty or self._policies.mutates or self._policies.validates
+
+    def may_match(self, operation: str, path: ResourcePath) -> bool:
+        """Return whether the rules of a webhook or of a policy match an operation on a resource."""
+        if is_exempt(path):
+            return False
+        return self._policies.may_match(operation, path) or self.registry.may_match(operation, path)
+
+    def mutate(
+        self,
+        attributes: AdmissionAttributes,
+        notes: AdmissionNotes,
+        repeat_built_in: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda obj: obj,
+    ) -> WebhookCalls:
+        """Apply the mutating policies, then call the mutating webhooks; return the attributes with the mutated object.
+
+        Raises StatusError if the request is rejected.
+        """
+        policies = self._policies
+        if policies.mutates and attributes.obj is not None:
+            work = partial(policies.mutate, attributes)
+            if notes.is_large:
+                outcome = yield OutsideWork(attributes.user, partial(encode_outcome, partial(notes.scope.run, work)))
+                mutated_object = decode_outcome(outcome)
+            else:
+                mutated_object = yield from converting(work, notes.scope)
+            attributes = attributes._replace(obj=mutated_object)
+        return (
+            yield from WebhookAdmission(self._webhook_ports, notes).mutate(
+                self.registry.mutating, attributes, repeat_built_in
+            )
+        )
+
+    @property
+    def mutates(self) -> bool:
+        """Whether a mutating policy or webhook is configured."""
+        return bool(self.registry.mutating) or self._policies.mutates
+
+    @property
+    def validates(self) -> bool:
+        """Whether a validating policy or webhook is configured."""
+        return bool(self.registry.validating) or self._policies.validates
+
+    def validate(self, attributes: AdmissionAttributes, notes: AdmissionNotes) -> WebhookCalls:
+        """Evaluate the validating policies, then call the validating webhooks.
+
+        Raises StatusError if the request is rejected.
+        """
+        policies = self._policies
+        if policies.validates:
+            work = partial(policies.validate, attributes)
+            if notes.is_large:
+                encode = partial(encode_verdict, partial(notes.scope.run, work))
+                verdict = decode_verdict((yield OutsideWork(attributes.user, encode)))
+            else:
+                verdict = yield from converting(work, notes.scope)
+            notes.warnings.extend(verdict.warnings)
+            notes.annotations.update(verdict.annotations)
+        yield from WebhookAdmission(self._webhook_ports, notes).validate(self.registry.validating, attributes)
+
+    def admit(self, attributes: AdmissionAttributes, notes: AdmissionNotes) -> WebhookCalls:
+        """Run the mutating, then the validating stage; return the mutated object.
+
+        Raises StatusError if the request is rejected.
+        """
+        mutated = yield from self.mutate(attributes, notes)
+        yield from self.validate(mutated, notes)
+        return mutated.obj
+
+
+class AdmissionGate:
+    """Admits write requests by policies and webhooks, and answers them."""
+
+    def __init__(self, parts: GateParts) -> None:
+        self.stages = AdmissionStages(parts)
+        self.ports = CallPorts(parts.caller, parts.executor)
+        self._objects, self._write_handler = parts.objects, parts.write_handler
+
     def matches(self, request: ApiRequest, path: ResourcePath) -> bool:
-        """Return whether webhooks may match a request for stored objects, a subresource or a connection."""
+        """Return whether policies or webhooks may match a request for objects, a subresource or a connection."""
         operation = operation_of(request.method, path)
         if operation is None:
             return False
         operations = (CREATE, UPDATE) if request.method == "PATCH" else (operation,)
-        return any(self.registry.may_match(each, path) for each in operations)
+        return any(self.stages.may_match(each, path) for each in operations)
 
-    def answer_write(self, request: ApiRequest, path: ResourcePath) -> AnyResponse:
+    def answer_write(self, request: ApiRequest, path: ResourcePath, *, is_large: bool = False) -> AnyResponse:
         """Answer a write of stored objects after its admission. Raises StatusError on failure."""
-        notes = AdmissionNotes([], {})
+        notes = AdmissionNotes(is_large=is_large and self.ports.executor is not None)
         if request.method != "DELETE":
             return self._run(self._write(request, path, notes), notes)
         delete = self._delete if path.name else self._delete_all
@@ -169,38 +199,36 @@ class AdmissionGate:
         self, request: ApiRequest, path: ResourcePath, handler: Callable[[ApiRequest, str, str], AnyResponse]
     ) -> AnyResponse:
         """Answer a request that a handler function serves, after its admission. Raises StatusError on failure."""
-        notes = AdmissionNotes([], {})
+        notes = AdmissionNotes()
         return self._run(self._call_endpoint(request, path, handler, notes), notes)
 
-    def admission(self, notes: AdmissionNotes) -> WebhookAdmission:
-        """Return the stages of one request."""
-        return WebhookAdmission(self._ports, notes)
-
     def _run(self, calls: WebhookCalls, notes: AdmissionNotes) -> AnyResponse:
-        receivers: list[Callable[[FinalResponse], None]] = []
-        results: list[AnyResponse] = []
-
-        def finish(result: AnyResponse | StatusError) -> None:
-            response = _with_notes(result.response() if isinstance(result, StatusError) else result, notes)
-            if not receivers:
-                results.append(response)
-            elif isinstance(response, DeferredResponse):
-                response.then(receivers[0])
-            else:
-                receivers[0](response)
-
-        CallRun(calls, self.caller, finish).start()
-        return results[0] if results else DeferredResponse(receivers.append)
+        return respond_later(calls, self.ports, lambda response: _with_notes(response, notes))
 
     # --- create, update and patch ---
 
     def _write(self, request: ApiRequest, path: ResourcePath, notes: AdmissionNotes) -> WebhookCalls:
         for _ in range(PREPARE_ATTEMPTS_MAX):
-            draft = self._write_handler.read_draft(request, path)
-            options = write_options_object(request)
-            prepared_write = yield from self._admit_draft(draft, options, notes)
+            draft, prepared_write = yield from self._read_draft(request, path, notes)
+            prepared_write = yield from self._admit_draft(draft, prepared_write, request, notes)
             if self._is_current(prepared_write, draft):
-                return self._write_handler.store_prepared(prepared_write, draft.path)
+                store = partial(self._write_handler.store_prepared, prepared_write, draft.path)
+                return (yield from converting(store, notes.scope))
+        raise conflict_error(path.served_kind, path.name)
+
+    def _read_draft(self, request: ApiRequest, path: ResourcePath, notes: AdmissionNotes) -> WebhookCalls:
+        """Return a draft and its write, which is None if the object is invalid."""
+        handler = self._write_handler
+        if not notes.is_large:
+            draft = yield from converting(partial(handler.read_draft, request, path), notes.scope)
+            return draft, (yield from converting(partial(complete_or_none, handler, draft), notes.scope))
+        large_draft = LargeDraft(handler, request, path)
+        for _ in range(_LARGE_ATTEMPTS_MAX):
+            encode = partial(encode_outcome, partial(notes.scope.run, large_draft.prepare))
+            outcome = yield OutsideWork(request.user, encode)
+            result = yield from large_draft.read(outcome, notes.scope)
+            if result is not None:
+                return result
         raise conflict_error(path.served_kind, path.name)
 
     def _is_current(self, prepared_write: PreparedWrite, draft: WriteDraft) -> bool:
@@ -210,39 +238,32 @@ class AdmissionGate:
                 return False
         return self._write_handler.is_current(prepared_write, draft.path)
 
-    def _admit_draft(self, draft: WriteDraft, options: Mapping[str, Any], notes: AdmissionNotes) -> WebhookCalls:
-        registry, policies, path = self.registry, self._policies, draft.path
-        is_creation = draft.stored_object is None or draft.is_created
-        stored_object = None if is_creation else draft.stored_object
-        attributes = AdmissionAttributes(
-            CREATE if is_creation else UPDATE,
-            path,
-            None,
-            None if stored_object is None else path.resource.strategy.render(stored_object, path.api_version),
-            options,
-            draft.options.user,
-            draft.options.dry_run,
-        )
-        prepared_write = self._complete_or_none(draft)
-        if registry.mutating or (policies is not None and policies.mutates):
+    def _admit_draft(
+        self, draft: WriteDraft, prepared_write: PreparedWrite | None, request: ApiRequest, notes: AdmissionNotes
+    ) -> WebhookCalls:
+        path, is_creation = draft.path, draft.stored_object is None or draft.is_created
+        operation, stored_object = (CREATE, None) if is_creation else (UPDATE, draft.stored_object)
+        render, scope = path.resource.strategy.render, notes.scope
+        old_object = None
+        if stored_object is not None:
+            old_object = yield from converting(partial(render, stored_object, path.api_version), scope)
+        options = request_options(request, operation)
+        user, is_dry_run = draft.options.user, draft.options.dry_run
+        attributes = AdmissionAttributes(operation, path, None, old_object, options, user, is_dry_run)
+        if self.stages.mutates:
             prepared_write = yield from self._mutate_draft(draft, prepared_write, attributes, notes)
         if prepared_write is None:
-            prepared_write = self._write_handler.complete_draft(draft)  # raises the validation errors
-        validating_policies = policies if policies is not None and policies.validates else None
-        if not registry.validating and validating_policies is None:
+            prepared_write = yield from self._complete(draft, notes)  # raises the validation errors
+        if not self.stages.validates:
             return prepared_write
         final_object = self._dry_run(prepared_write, path)
         if isinstance(prepared_write.write, Create):
             prepared_write = prepared_write._replace(write=Create(final_object))
         final_attributes = attributes._replace(
             path=path._replace(name=path.name or final_object["metadata"]["name"]),
-            obj=path.resource.strategy.render(final_object, path.api_version),
+            obj=(yield from converting(partial(render, final_object, path.api_version), scope)),
         )
-        if validating_policies is not None:
-            remarks = validating_policies.validate(final_attributes)
-            notes.warnings.extend(remarks.warnings)
-            notes.annotations.update(remarks.annotations)
-        yield from self.admission(notes).validate(registry.validating, final_attributes)
+        yield from self.stages.validate(final_attributes, notes)
         return prepared_write
 
     def _mutate_draft(
@@ -253,36 +274,26 @@ class AdmissionGate:
         notes: AdmissionNotes,
     ) -> WebhookCalls:
         """Return the write after its mutation; None if its object is invalid and was not mutated."""
-        path, obj = draft.path, self._mutation_input(draft, prepared_write)
+        path = draft.path
+        obj = yield from converting(partial(self._mutation_input, draft, prepared_write), notes.scope)
         metadata = obj.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else None
         attributes = attributes._replace(path=path._replace(name=path.name or str(name or "")), obj=obj)
-        if self._policies is not None and self._policies.mutates:
-            attributes = attributes._replace(obj=self._policies.mutate(attributes))
-        repeat = self._built_in_repetition(draft)
-        mutated_attributes = yield from self.admission(notes).mutate(self.registry.mutating, attributes, repeat)
+        mutated_attributes = yield from self.stages.mutate(attributes, notes, self._built_in_repetition(draft))
         if mutated_attributes.obj == obj:
             return prepared_write
-        return self._complete_mutated(draft, prepared_write, mutated_attributes.obj)
-
-    def _complete_or_none(self, draft: WriteDraft) -> PreparedWrite | None:
-        """Return the completed draft; None if its object is invalid, which a mutating webhook may correct."""
-        try:
-            return self._write_handler.complete_draft(draft)
-        except StatusError as error:
-            if error.reason != "Invalid":
-                raise
-            return None
-
-    def _complete_mutated(
-        self, draft: WriteDraft, unmutated_write: PreparedWrite | None, obj: Mapping[str, Any] | None
-    ) -> PreparedWrite:
-        mutated_draft = draft._replace(body=RequestBody(obj, draft.body.faults), unpatched_object=None)
-        mutated_write = self._write_handler.complete_draft(mutated_draft)
-        if unmutated_write is None:
+        body = RequestBody(mutated_attributes.obj, draft.body.faults)
+        mutated_write = yield from self._complete(draft._replace(body=body, unpatched_object=None), notes)
+        if prepared_write is None:
             return mutated_write
         # The webhooks own no fields: the ownership is that of the request.
-        return mutated_write._replace(write=_with_fields_of(mutated_write.write, unmutated_write.write))
+        return mutated_write._replace(write=_with_fields_of(mutated_write.write, prepared_write.write))
+
+    def _complete(self, draft: WriteDraft, notes: AdmissionNotes) -> WebhookCalls:
+        complete = partial(self._write_handler.complete_draft, draft)
+        if notes.is_large:
+            return (yield from prepare_outside(complete, draft.options.user, notes.scope))
+        return (yield from converting(complete, notes.scope))
 
     def _mutation_input(self, draft: WriteDraft, prepared_write: PreparedWrite | None) -> Mapping[str, Any]:
         """Return the object for mutating webhooks, in the version of the request; as sent if it is invalid."""
@@ -344,36 +355,30 @@ class AdmissionGate:
             current_object = self._objects.get(key)
             if current_object is None or current_object["metadata"]["uid"] == stored_object["metadata"]["uid"]:
                 break
-        return self._write_handler.handle(request, path)
+        return (yield from converting(partial(self._write_handler.handle, request, path), notes.scope))
 
     def _delete_all(self, request: ApiRequest, path: ResourcePath, notes: AdmissionNotes) -> WebhookCalls:
-        options, selected_objects = self._write_handler.select_for_deletion(request, path)
+        handler, in_version = self._write_handler, path.resource.strategy.in_version
+        options, selected_objects = handler.select_for_deletion(request, path)
+        if path.resource.converter is not None:
+            convert_selected = partial(convert_all, in_version, selected_objects, path.api_version)
+            yield from converting(convert_selected, notes.scope)
         for obj in selected_objects:
             yield from self._admit_deletion(request, path, obj, notes)
             if self._objects.get(key_of(obj)) is not None:
-                self._write_handler.delete_selected(obj, options, request, path)
-        return self._write_handler.deletion_response(selected_objects, path)
+                handler.delete_selected(obj, options, path)
+        return (yield from converting(partial(handler.deletion_response, selected_objects, path), notes.scope))
 
     def _admit_deletion(
         self, request: ApiRequest, path: ResourcePath, stored_object: Obj, notes: AdmissionNotes
     ) -> WebhookCalls:
-        body = read_body(request).value
-        options = parse_delete_options(request, body)
-        option_fields = {**_query_options(request, "DeleteOptions"), **(body if isinstance(body, Mapping) else {})}
-        old_object = path.resource.strategy.render(stored_object, path.api_version)
-        target = path._replace(namespace=stored_object["metadata"].get("namespace") or "")
+        options, render = parse_delete_options(request, read_body(request).value), path.resource.strategy.render
+        old_object = yield from converting(partial(render, stored_object, path.api_version), notes.scope)
+        metadata = stored_object["metadata"]
+        target = path._replace(namespace=metadata.get("namespace") or "", name=metadata["name"])
+        option_fields = request_options(request, DELETE)
         attributes = AdmissionAttributes(DELETE, target, None, old_object, option_fields, request.user, options.dry_run)
-        yield from self.admit(attributes, notes)
-
-    def admit(self, attributes: AdmissionAttributes, notes: AdmissionNotes) -> WebhookCalls:
-        """Call the mutating, then the validating webhooks; return the mutated object.
-
-        Raises StatusError if the request is rejected.
-        """
-        admission = self.admission(notes)
-        mutated = yield from admission.mutate(self.registry.mutating, attributes, lambda obj: obj)
-        yield from admission.validate(self.registry.validating, mutated)
-        return mutated.obj
+        yield from self.stages.admit(attributes, notes)
 
     # --- subresources and connections ---
 
@@ -385,28 +390,30 @@ class AdmissionGate:
         notes: AdmissionNotes,
     ) -> WebhookCalls:
         operation = operation_of(request.method, path) or CONNECT
-        obj, old_object, options = None, None, _query_options(request, _OPTION_KINDS.get(request.method, ""))
+        handle = partial(handler, request, path.namespace, path.name)
+        obj, old_object, options = None, None, {} if operation == CONNECT else request_options(request, operation)
         if operation == CONNECT:
-            obj, options = _connection_options(request, path), {}
+            obj = _connection_options(request, path)
         elif operation == UPDATE:
-            old_object = _current_object(request, path)
+            old_object = yield from converting(partial(_current_object, request, path), notes.scope)
             obj = _updated_object(request, old_object)
         elif operation == CREATE:
             obj = read_body(request).value
         if obj is not None and not isinstance(obj, Mapping):
-            return handler(request, path.namespace, path.name)  # rejects the body
+            return (yield from converting(handle, notes.scope))  # rejects the body
         if operation not in (CONNECT, DELETE):
             obj = _with_endpoint_kind(obj or {}, path)
         is_dry_run = "dryRun" in request.query
         attributes = AdmissionAttributes(operation, path, obj, old_object, options, request.user, is_dry_run)
-        admitted_object = yield from self.admit(attributes, notes)
+        admitted_object = yield from self.stages.admit(attributes, notes)
         if operation in (CONNECT, DELETE) or admitted_object == obj:
-            return handler(request, path.namespace, path.name)
+            return (yield from converting(handle, notes.scope))
         assert path.handlers is not None, "only paths with handlers get here"
         method = "PUT" if request.method == "PATCH" else request.method
         mutated_request = request.with_body(msgspec.json.encode(admitted_object))
         mutated_request = mutated_request._replace(method=method, headers={**request.headers, "content-type": JSON})
-        return path.handlers.by_method[method](mutated_request, path.namespace, path.name)
+        handle = partial(path.handlers.by_method[method], mutated_request, path.namespace, path.name)
+        return (yield from converting(handle, notes.scope))
 
 
 def convert_for_webhook(
@@ -444,19 +451,6 @@ def _with_fields_of(
         return UpdateStatus(write.obj, unmutated_write.managed_fields)
     assert isinstance(unmutated_write, Update), "a mutation keeps the type of the write"
     return Update(write.obj, unmutated_write.managed_fields, is_whole=write.is_whole)
-
-
-def write_options_object(request: ApiRequest) -> dict[str, Any]:
-    """Return the options of a create, update or patch request as an object of `meta.k8s.io/v1`."""
-    return _query_options(request, _OPTION_KINDS[request.method])
-
-
-def _query_options(request: ApiRequest, kind: str) -> dict[str, Any]:
-    query = request.query
-    options: dict[str, Any] = {"kind": kind, "apiVersion": _META_VERSION}
-    options |= {"dryRun": [query["dryRun"]]} if "dryRun" in query else {}
-    options |= {name: query[name] for name in ("fieldManager", "fieldValidation", "propagationPolicy") if name in query}
-    return options | ({"force": request.has_flag("force")} if "force" in query else {})
 
 
 def _connection_options(request: ApiRequest, path: ResourcePath) -> dict[str, Any]:

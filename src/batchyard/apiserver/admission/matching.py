@@ -130,3 +130,10 @@ def _match_rules(
     operation, path = attributes.operation, attributes.path
     named_rules = [rule for rule in rules if not rule.get("resourceNames") or path.name in rule["resourceNames"]]
     return find_matching_version(named_rules, criteria.get("matchPolicy", _EXACT), operation, path)
+
+
+def policy_rules_match(criteria: Mapping[str, Any] | None, operation: str, path: ResourcePath) -> bool:
+    """Return whether the rules of a policy match an operation on a resource, except names and selectors."""
+    rules = (criteria or {}).get("resourceRules") or ()
+    policy = (criteria or {}).get("matchPolicy", _EXACT)
+    return not rules or find_matching_version(rules, policy, operation, path) is not None

@@ -5,41 +5,36 @@ depend on how the calls are made. Sources: k8s.io/apiserver, pkg/admission/reinv
 pkg/admission/plugin/webhook/{mutating,validating}/dispatcher.go.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from batchyard.apiserver.admission.attributes import AdmissionAttributes
+from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.admission.calls import (
+    TimedReply,
+    WebhookCallError,
+    WebhookCalls,
+    WebhookRequest,
+    internal_error,
+)
 from batchyard.apiserver.admission.registrations import Webhook, WebhookMatch, WebhookMatcher
 from batchyard.apiserver.admission.reviews import (
     AdmissionVerdict,
-    WebhookCallError,
-    WebhookReply,
-    WebhookRequest,
     apply_webhook_patch,
     call_failure,
     denial,
     encode_review,
-    internal_error,
     read_verdict,
 )
+from batchyard.apiserver.conversions import ConversionScope, converting
 from batchyard.apiserver.request import StatusError
+from batchyard.apiserver.resources import ResourcePath
 
 _MUTATION_KEY: Final = "mutation.webhook.admission.k8s.io/"
 _FAILED_OPEN_PREFIX: Final = "failed-open."
 _VALIDATION_KEY: Final = "validating.webhook.admission.k8s.io/"
-
-
-class TimedReply(NamedTuple):
-    """The reply to a webhook call, and the duration of the call in seconds."""
-
-    reply: WebhookReply
-    seconds: float
-
-
-WebhookCalls: TypeAlias = Generator[Sequence[WebhookRequest], Sequence[TimedReply], Any]
-"""Yields the calls to make in parallel, and receives their replies in the same order."""
 
 
 class AdmissionObserver(Protocol):
@@ -58,20 +53,11 @@ class AdmissionObserver(Protocol):
         """Count a match condition that failed (`is_error`), or that excluded a request."""
 
 
-class PolicyRemarks(Protocol):
-    """The warnings and audit annotations of policies that allow a request."""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The warnings for the client."""
-
-    @property
-    def annotations(self) -> Mapping[str, str]:
-        """The annotations of the audit event."""
-
-
 class AdmissionPolicies(Protocol):
     """The admission policies, which run before the webhooks of each stage."""
+
+    def may_match(self, operation: str, path: ResourcePath) -> bool:
+        """Return whether the rules of a policy match an operation on a resource, before selectors are considered."""
 
     @property
     def mutates(self) -> bool:
@@ -84,15 +70,19 @@ class AdmissionPolicies(Protocol):
     def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
         """Return the object of a request as the policies change it. Raises StatusError if a policy fails."""
 
-    def validate(self, attributes: AdmissionAttributes) -> PolicyRemarks:
-        """Return the remarks of the policies about a request. Raises StatusError if a policy denies it."""
+    def validate(self, attributes: AdmissionAttributes) -> PolicyVerdict:
+        """Return the warnings and annotations of the policies. Raises StatusError if a policy denies the request."""
 
 
-class AdmissionNotes(NamedTuple):
-    """The warnings and audit annotations that webhooks add to a response."""
+class AdmissionNotes:
+    """The state of one request: warnings and audit annotations for its response, and its converted objects."""
 
-    warnings: list[str]
-    annotations: dict[str, str]
+    def __init__(self, *, is_large: bool = False) -> None:
+        self.warnings: list[str] = []
+        self.annotations: dict[str, str] = {}
+        self.scope = ConversionScope()
+        #: Whether expensive steps run outside the API server's thread.
+        self.is_large = is_large
 
 
 class WebhookPorts(NamedTuple):
@@ -165,7 +155,9 @@ class WebhookAdmission:
         self, webhooks: Sequence[Webhook], attributes: AdmissionAttributes, reinvocation: _Reinvocation
     ) -> WebhookCalls:
         for index, webhook in enumerate(webhooks):
-            match = self._ports.matcher.find_match(webhook, attributes, _Versions(self._ports, attributes).attributes)
+            versions = _Versions(self._ports, attributes)
+            find_match = partial(self._ports.matcher.find_match, webhook, attributes, versions.attributes)
+            match = yield from converting(find_match, self._notes.scope)
             if match is None or reinvocation.skips(webhook):
                 continue
             key = f"round_{int(reinvocation.is_second_round)}_index_{index}"
@@ -178,14 +170,15 @@ class WebhookAdmission:
 
     def _call_mutating(self, match: WebhookMatch, attributes: AdmissionAttributes, key: str) -> WebhookCalls:
         """Return the object after the patch of a webhook, in the version of the request; None without a patch."""
-        webhook, versions = match.webhook, _Versions(self._ports, attributes)
-        sent_attributes = versions.attributes(match.version)
+        webhook, versions, scope = match.webhook, _Versions(self._ports, attributes), self._notes.scope
+        sent_attributes = yield from converting(partial(versions.attributes, match.version), scope)
         new_object, seconds = None, 0.0
         try:
             verdict, seconds = yield from self._ask(match, sent_attributes)
             if verdict.allowed and verdict.patch:
                 patched_object = apply_webhook_patch(webhook, sent_attributes.obj, verdict.patch)
-                new_object = versions.convert_back(patched_object, match.version)
+                convert_back = partial(versions.convert_back, patched_object, match.version)
+                new_object = yield from converting(convert_back, scope)
         except (StatusError, WebhookCallError) as error:
             self._annotate_mutation(webhook, key, is_mutated=False)
             self._raise_unless_ignored(webhook, attributes.operation, error, _MUTATION_KEY + key)
@@ -205,17 +198,17 @@ class WebhookAdmission:
 
         Raises the StatusError of the first webhook, in the order of the configurations, that rejects the request.
         """
-        versions = _Versions(self._ports, attributes)
-        matches = [
-            match
-            for webhook in webhooks
-            if (match := self._ports.matcher.find_match(webhook, attributes, versions.attributes)) is not None
-        ]
+        versions, scope = _Versions(self._ports, attributes), self._notes.scope
+        matches: list[WebhookMatch] = []
+        for webhook in webhooks:
+            find_match = partial(self._ports.matcher.find_match, webhook, attributes, versions.attributes)
+            if (match := (yield from converting(find_match, scope))) is not None:
+                matches.append(match)
         uids = [self._ports.new_uid() for _ in matches]
-        requests = [
-            _encode_or_error(match, versions.attributes(match.version), uid)
-            for match, uid in zip(matches, uids, strict=True)
-        ]
+        requests: list[WebhookRequest | StatusError | WebhookCallError] = []
+        for match, uid in zip(matches, uids, strict=True):
+            sent_attributes = yield from converting(partial(versions.attributes, match.version), scope)
+            requests.append(_encode_or_error(match, sent_attributes, uid))
         sent_requests = [request for request in requests if isinstance(request, WebhookRequest)]
         replies = iter((yield sent_requests) if sent_requests else ())
         errors = []

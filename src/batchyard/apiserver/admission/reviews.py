@@ -6,12 +6,13 @@ Sources: k8s.io/apiserver, pkg/admission/plugin/webhook/{request,errors}, pkg/ut
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from batchyard.api.validation.rules import format_json
 from batchyard.apiserver.admission.attributes import AdmissionAttributes, review_fields
+from batchyard.apiserver.admission.calls import WebhookCallError, WebhookReply, WebhookRequest, internal_error
 from batchyard.apiserver.admission.registrations import Webhook
 from batchyard.apiserver.json_patch import apply_json_patch
 from batchyard.apiserver.request import StatusError, bad_request
@@ -26,28 +27,6 @@ _INVALID_RESPONSE: Final = "received invalid webhook response: "
 _DEFAULT_DENIAL_CODE: Final = 400
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
-
-
-class WebhookCallError(Exception):
-    """A webhook could not be called, or sent an invalid response; `code` is the status code in metrics."""
-
-    def __init__(self, reason: str, code: int = 503) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
-class WebhookRequest(NamedTuple):
-    """A call of a webhook: the client configuration, the path suffix of the timeout, and the body."""
-
-    #: The name of the webhook, which shares a limit of calls in flight.
-    name: str
-    client_config: Mapping[str, Any]
-    timeout_seconds: int
-    body: bytes
-
-
-WebhookReply: TypeAlias = bytes | WebhookCallError
-"""The body of a successful response, or the error of the call."""
 
 
 class AdmissionVerdict(NamedTuple):
@@ -195,8 +174,3 @@ def denial(webhook: Webhook, result: Mapping[str, Any] | None) -> StatusError:
 def call_failure(webhook: Webhook, error: WebhookCallError) -> StatusError:
     """Return the error of a request that requires a webhook that could not be called."""
     return internal_error(f'failed calling webhook "{webhook.name}": {error}')
-
-
-def internal_error(message: str) -> StatusError:
-    """Return Kubernetes's internal error with a cause."""
-    return StatusError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})

@@ -101,7 +101,7 @@ class AccessReviews:
         }
 
     def _token_review(
-        self, _request: ApiRequest, spec: Mapping[str, Any], _namespace: str
+        self, request: ApiRequest, spec: Mapping[str, Any], _namespace: str
     ) -> Mapping[str, Any] | LaterStatus:
         token = _string_field(spec, "token")
         if not token:
@@ -110,7 +110,7 @@ class AccessReviews:
         requested_audiences = _string_list_field(spec, "audiences") or (ISSUER,)
         external_tokens = self._find_external_tokens()
         if verified_token is None and external_tokens is not None and ISSUER in requested_audiences:
-            return _review_external_token(external_tokens, token)
+            return _review_external_token(external_tokens, token, request.client_address)
         audiences = (
             [] if verified_token is None else [each for each in requested_audiences if each in verified_token.audiences]
         )
@@ -143,13 +143,15 @@ class AccessReviews:
         return {"allowed": is_allowed, "reason": reason} if reason else {"allowed": is_allowed}
 
 
-def _review_external_token(external_tokens: ExternalTokens, token: str) -> Mapping[str, Any] | LaterStatus:
+def _review_external_token(
+    external_tokens: ExternalTokens, token: str, client_address: str
+) -> Mapping[str, Any] | LaterStatus:
     """Return the status of a review of another issuer's token. Raises StatusError if too many requests wait."""
     user = external_tokens.find_user(token)
     if user is not PENDING_USER:
         return _external_status(user)
     callbacks: list[Callable[[Mapping[str, Any]], None]] = []
-    external_tokens.finish(token, lambda outcome: callbacks[0](_external_status(outcome)))
+    external_tokens.finish(token, client_address, lambda outcome: callbacks[0](_external_status(outcome)))
     return callbacks.append
 
 

@@ -150,7 +150,9 @@ class AuthFilters:
         """
         token = request.headers.get("authorization", "").partition(" ")[2].strip()
         assert self.external_tokens is not None, "only tokens of other issuers are pending"
-        self.external_tokens.finish(token, lambda user: on_done(None if user is None else request.with_user(user)))
+        self.external_tokens.finish(
+            token, request.client_address, lambda user: on_done(None if user is None else request.with_user(user))
+        )
 
     def _dashboard_user(self, request: api_request.ApiRequest, token: str) -> api_request.UserInfo | None:
         """Return the user of a dashboard token; None if it is no dashboard token.

@@ -64,7 +64,7 @@ class ExternalTokens(Protocol):
     def find_user(self, token: str) -> UserInfo | None:
         """Return the user of a token, None if it is not valid, or PENDING_USER if only `finish` can determine that."""
 
-    def finish(self, token: str, on_result: Callable[[TokenOutcome], None]) -> None:
+    def finish(self, token: str, client_address: str, on_result: Callable[[TokenOutcome], None]) -> None:
         """Authenticate a token for which `find_user` returned PENDING_USER; `on_result` gets the outcome later.
 
         Raises StatusError if too many requests wait.

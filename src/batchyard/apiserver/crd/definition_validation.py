@@ -6,11 +6,12 @@ Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/valida
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api.custom_kinds import ESTABLISHED, built_in_kind
+from batchyard.api.custom_kinds import ESTABLISHED, built_in_kind, has_valid_ca_bundle
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, is_true
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.validation import rules
+from batchyard.api.validation.policies import webhook_client_errors
 from batchyard.api.validation.rules import forbidden, immutable, invalid, invalid_without_value, required, unsupported
 from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.json_path import InvalidJsonPath, parse_json_path
@@ -115,7 +116,17 @@ def _list_and_map_errors(schema: values.Schema, path: str) -> Iterator[FieldErro
     elif map_keys:
         message = f"must be map if {values.MAP_KEYS} is non-empty"
         yield invalid(f"{path}.{values.LIST_TYPE}", list_type or "", message, "")
-    if (map_type := schema.get(values.MAP_TYPE)) is not None and map_type not in ("atomic", "granular"):
+    if (map_type := schema.get(values.MAP_TYPE)) is not None:
+        yield from _map_type_errors(map_type, schema_type, path)
+
+
+def _map_type_errors(map_type: Any, schema_type: str, path: str) -> Iterator[FieldError]:
+    message = f"must be object if {values.MAP_TYPE} is specified"
+    if not schema_type:
+        yield required(f"{path}.type", message, "")
+    elif schema_type != "object":
+        yield invalid(f"{path}.type", schema_type, message, "")
+    if map_type not in ("atomic", "granular"):
         yield unsupported(f"{path}.{values.MAP_TYPE}", map_type, ("atomic", "granular"))
 
 
@@ -295,6 +306,7 @@ def definition_warnings(definition: Obj) -> list[str]:
 def definition_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Yield an error for each changed immutable field, and for each stored version that is no longer defined."""
     old_spec, new_spec = old["spec"], new["spec"]
+    yield from _ca_bundle_errors(new, old)
     if new_spec["group"] != old_spec["group"]:
         yield immutable("spec.group", new_spec["group"])
     if new_spec["names"]["plural"] != old_spec["names"]["plural"]:
@@ -354,12 +366,47 @@ def _version_errors(versions: Sequence[Mapping[str, Any]]) -> Iterator[FieldErro
 
 def _conversion_errors(definition: Obj) -> Iterator[FieldError]:
     conversion = definition["spec"].get("conversion") or {}
-    strategy = conversion.get("strategy", "None")
+    strategy, path = conversion.get("strategy", "None"), "spec.conversion"
     if strategy not in ("None", "Webhook"):
-        yield unsupported("spec.conversion.strategy", strategy, ("None", "Webhook"))
-    elif strategy == "Webhook" and built_in_kind(definition) is None:
-        message = "conversion webhooks are not supported: use strategy None, which changes only apiVersion"
-        yield forbidden("spec.conversion.strategy", message, "")
+        yield unsupported(f"{path}.strategy", strategy, ("None", "Webhook"))
+    webhook = conversion.get("webhook")
+    if strategy != "Webhook":
+        if webhook is not None:
+            message = "should not be set when strategy is not set to Webhook"
+            if webhook.get("clientConfig") is not None:
+                yield forbidden(f"{path}.webhookClientConfig", message, "")
+            if webhook.get("conversionReviewVersions"):
+                yield forbidden(f"{path}.conversionReviewVersions", message, "")
+        return
+    client_config = (webhook or {}).get("clientConfig")
+    if client_config is None:
+        yield required(f"{path}.webhookClientConfig", "required when strategy is set to Webhook", "")
+    else:
+        yield from webhook_client_errors(client_config, f"{path}.webhookClientConfig")
+    yield from _review_version_errors((webhook or {}).get("conversionReviewVersions") or (), path)
+
+
+def _review_version_errors(versions: Sequence[str], conversion_path: str) -> Iterator[FieldError]:
+    path = f"{conversion_path}.conversionReviewVersions"
+    if not versions:
+        yield required(path, "", "")
+        return
+    for i, version in enumerate(versions):
+        if version in versions[:i]:
+            yield invalid(f"{path}[{i}]", version, "duplicate version", "")
+            continue
+        for message in rules.dns1035_label_errors(version):
+            yield invalid(f"{path}[{i}]", version, message, "")
+    if not {"v1", "v1beta1"} & set(versions):
+        yield invalid(path, list(versions), "must include at least one of v1, v1beta1", "")
+
+
+def _ca_bundle_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """Yield an error for a CA bundle that is not valid, unless that of the old definition was not valid either."""
+    if is_true(old, ESTABLISHED) and has_valid_ca_bundle(old) and not has_valid_ca_bundle(new):
+        bundle = new["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
+        message = "unable to load root certificates: unable to parse bytes as PEM block"
+        yield invalid("spec.conversion.webhookClientConfig.caBundle", bundle, message, "")
 
 
 def _version_schema_errors(version: Mapping[str, Any], path: str) -> Iterator[FieldError]:

@@ -11,6 +11,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.printing import Column
 from batchyard.api.scheme import ServedKind
 from batchyard.api.times import format_time, parse_time
+from batchyard.apiserver.conversions import ObjectConverter
 from batchyard.apiserver.crd import values
 from batchyard.apiserver.crd.definition_validation import (
     definition_errors,
@@ -90,6 +91,26 @@ _VERSION_SCHEMA: Final = _object_schema(
     additionalPrinterColumns=_list_schema(_COLUMN_SCHEMA),
     selectableFields=_list_schema(_object_schema("jsonPath", jsonPath=_STRING)),
 )
+_WEBHOOK_SERVICE_SCHEMA: Final = _object_schema(
+    "namespace",
+    "name",
+    summary="the Service of the webhook",
+    namespace=_STRING,
+    name=_STRING,
+    path=_STRING,
+    port={"type": "integer", "format": "int32", "default": 443},
+)
+_CONVERSION_WEBHOOK_SCHEMA: Final = _object_schema(
+    "conversionReviewVersions",
+    summary="how the conversion webhook is called",
+    clientConfig=_object_schema(
+        summary="the address of the webhook",
+        url=_STRING,
+        service=_WEBHOOK_SERVICE_SCHEMA,
+        caBundle={"type": "string", "format": "byte"},
+    ),
+    conversionReviewVersions=_STRING_LIST_SCHEMA,
+)
 _SPEC_SCHEMA: Final = _object_schema(
     "group",
     "names",
@@ -100,7 +121,8 @@ _SPEC_SCHEMA: Final = _object_schema(
     names=_NAMES_SCHEMA,
     scope={"type": "string", "enum": ["Cluster", "Namespaced"]},
     versions=_list_schema(_VERSION_SCHEMA),
-    conversion=_object_schema("strategy", strategy=_STRING, webhook=_ANY_OBJECT) | {"default": {"strategy": "None"}},
+    conversion=_object_schema("strategy", strategy=_STRING, webhook=_CONVERSION_WEBHOOK_SCHEMA)
+    | {"default": {"strategy": "None"}},
     preserveUnknownFields=_BOOLEAN_SCHEMA,
 )
 _CONDITION_SCHEMA: Final = _object_schema(
@@ -204,12 +226,24 @@ class CustomObjectStore(ApiObjectStore, Protocol):
         """Return the objects of a kind, of one namespace or of all, sorted by namespace and name."""
 
 
+def _ignore_conversion(*_measurement: Any) -> None:
+    """Ignore the measurement of a conversion."""
+
+
 class CustomResources:
     """Serves the kinds of all established CustomResourceDefinitions, and follows their changes."""
 
-    def __init__(self, objects: CustomObjectStore, resources: Resources, now: Callable[[], Instant]) -> None:
+    def __init__(
+        self,
+        objects: CustomObjectStore,
+        resources: Resources,
+        now: Callable[[], Instant],
+        observe_conversion: Callable[..., None] = _ignore_conversion,
+    ) -> None:
+        """Serve the stored definitions. `observe_conversion` is called for each call of a conversion webhook."""
         self._objects = objects
         self._now = now
+        self._observe_conversion = observe_conversion
         self._resources = resources
         self._resources_by_key: Mapping[tuple[Any, ...], Resource] = {}
         self._refresh_served_resources()
@@ -222,13 +256,37 @@ class CustomResources:
     def _refresh_served_resources(self) -> None:
         definitions = [each for each in self._objects.list(DEFINITION) if is_served(each) and _serves_a_version(each)]
         served_resources = {
-            key: self._resources_by_key.get(key) or _custom_resource(each, self._objects, self._now)
+            key: self._resources_by_key.get(key) or self._create_resource(each)
             for each in definitions
             for key in [_resource_key(each)]
         }
         if served_resources.keys() != self._resources_by_key.keys():
             self._resources.serve_additional(served_resources.values())
         self._resources_by_key = served_resources
+
+    def _create_resource(self, definition: Obj) -> Resource:
+        served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
+        is_terminating, stored_subresources = (
+            is_definition_terminating(definition),
+            ("status",) * served_kind.has_status,
+        )
+        strategy = CustomStrategy(served_kind, versions, is_terminating=is_terminating)
+        converter: ObjectConverter | None = None
+        if (definition["spec"].get("conversion") or {}).get("strategy") == "Webhook":
+            from batchyard.apiserver.crd.webhook_conversion import WebhookStrategy  # noqa: PLC0415 - rarely needed
+
+            strategy = webhook_strategy = WebhookStrategy(
+                served_kind, definition, self._observe_conversion, is_terminating=is_terminating
+            )
+            converter = webhook_strategy.webhook
+        resource = Resource(
+            *(served_kind, strategy, stored_subresources),
+            merge_schema=strategy.merge_schema,
+            prunes_unknown=True,
+            converter=converter,
+        )
+        scales = {each["name"]: scale for each in versions if (scale := (each.get("subresources") or {}).get("scale"))}
+        return with_scale(resource, self._objects, scales, self._now) if scales else resource
 
 
 def _serves_a_version(definition: Obj) -> bool:
@@ -239,15 +297,3 @@ def _resource_key(definition: Obj) -> tuple[Any, ...]:
     """Return a key that changes if a CustomResourceDefinition requires a new Resource."""
     metadata = definition["metadata"]
     return metadata["uid"], metadata.get("generation"), is_definition_terminating(definition)
-
-
-def _custom_resource(definition: Obj, objects: ApiObjectStore, now: Callable[[], Instant]) -> Resource:
-    served_kind, versions = kind_from_definition(definition), definition["spec"]["versions"]
-    strategy = CustomStrategy(served_kind, versions, is_terminating=is_definition_terminating(definition))
-    stored_subresources = ("status",) if served_kind.has_status else ()
-    scale_subresources = [(each.get("subresources") or {}).get("scale") for each in versions]
-    scale_subresource = next(filter(None, scale_subresources), None)
-    resource = Resource(
-        served_kind, strategy, stored_subresources, merge_schema=strategy.merge_schema, prunes_unknown=True
-    )
-    return resource if scale_subresource is None else with_scale(resource, objects, scale_subresource, now)

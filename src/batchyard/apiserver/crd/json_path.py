@@ -12,6 +12,7 @@ Step: TypeAlias = Callable[[Any], Iterable[Any]]
 _FIELD_PATTERN: Final = re.compile(r"\.?((?:[^\\.\[\]]|\\.)+)")
 _QUOTED_FIELD_PATTERN: Final = re.compile(r"\.?\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _INDEX_PATTERN: Final = re.compile(r"\.?\[(-?[0-9]+)\]")
+_SLICE_PATTERN: Final = re.compile(r"\.?\[(-?[0-9]*):(-?[0-9]*)(?::([1-9][0-9]*))?\]")
 _ALL_ITEMS_PATTERN: Final = re.compile(r"\.?\[\*\]|\.\*")
 _FILTER: Final = re.compile(r"\.?\[\?\(\s*@\.?([\w.\-/]+)\s*(==|!=)\s*(?:'([^']*)'|\"([^\"]*)\"|([\w.\-]+))\s*\)\]")
 
@@ -62,6 +63,15 @@ def _index_step(item_index: int) -> Step:
     return step
 
 
+def _slice_step(match: re.Match[str]) -> Step:
+    part = slice(*(int(text) if text else None for text in match.groups()))
+
+    def step(value: Any) -> Iterable[Any]:
+        return value[part] if isinstance(value, list) else ()
+
+    return step
+
+
 def _all_items(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
 
@@ -85,6 +95,7 @@ def _nested_text(value: Any, names: Sequence[str]) -> str | None:
 _STEP_MAKERS: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], Step]]]] = (
     (_QUOTED_FIELD_PATTERN, lambda match: _field_step(match[1] if match[1] is not None else match[2])),
     (_INDEX_PATTERN, lambda match: _index_step(int(match[1]))),
+    (_SLICE_PATTERN, _slice_step),
     (_ALL_ITEMS_PATTERN, lambda _match: _all_items),
     (_FILTER, _filter_step),
     (_FIELD_PATTERN, lambda match: _field_step(match[1].replace("\\", ""))),

@@ -232,7 +232,9 @@ class CustomStrategy:
 
     @cached_property
     def _validation_rules(self) -> ValidationRules:
-        schema = self._schemas[self._served_kind.api_version]
+        return self._compile_rules(self._schemas[self._served_kind.api_version])
+
+    def _compile_rules(self, schema: Schema) -> ValidationRules:
         return ValidationRules({**schema, "properties": {**(schema.get("properties") or {}), **_ROOT_PROPERTIES}})
 
     def _upgrade_stored_object(self, stored_object: Obj) -> Obj:

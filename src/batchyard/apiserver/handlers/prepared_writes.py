@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from batchyard.api.meta import Obj
+from batchyard.apiserver.conversions import ConversionNeeded, raise_conversion
 from batchyard.apiserver.request import StatusError, UserInfo
 from batchyard.interfaces.client import Create, Update, UpdateStatus
 
@@ -43,34 +44,59 @@ class WriteExecutor(Protocol):
 
 
 def encode_prepared_write(prepare: Callable[[], PreparedWrite]) -> bytes:
-    """Encode the write that `prepare` returns, or the StatusError that it raises, as bytes."""
+    """Encode the write that `prepare` returns, or the StatusError or ConversionNeeded that it raises, as bytes."""
+    return encode_outcome(lambda: write_to_json(prepare()))
+
+
+def encode_outcome(compute: Callable[[], Any]) -> bytes:
+    """Encode the value that a function returns, or the StatusError or ConversionNeeded that it raises, as bytes."""
     try:
-        prepared_write = prepare()
+        return msgspec.json.encode({"value": compute()})
     except StatusError as error:
         error_fields = {"code": error.code, "reason": error.reason, "message": str(error), "details": error.details}
-        return msgspec.json.encode(error_fields)
+        return msgspec.json.encode({**error_fields, "annotations": error.annotations})
+    except ConversionNeeded as need:
+        return msgspec.json.encode(need.to_json())
+
+
+def decode_outcome(outcome: bytes | StatusError) -> Any:
+    """Decode a value that `encode_outcome` encoded, or raise the encoded exception.
+
+    Raises StatusError if the input is an error, or is empty, which means that the function timed out.
+    """
+    if isinstance(outcome, StatusError):
+        raise outcome
+    if not outcome:
+        message = "the request did not complete within the allotted time"
+        raise StatusError(504, "Timeout", message, {"retryAfterSeconds": 5})
+    fields = msgspec.json.decode(outcome)
+    if "converter" in fields:
+        raise_conversion(fields)
+    if "value" in fields:
+        return fields["value"]
+    error = StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
+    error.annotations = fields["annotations"]
+    raise error
+
+
+def write_to_json(prepared_write: PreparedWrite) -> dict[str, Any]:
+    """Return a prepared write as fields for JSON."""
     write = prepared_write.write
     write_fields: dict[str, Any] = {**prepared_write._asdict(), "write": type(write).__name__, "obj": write.obj}
     if not isinstance(write, Create):
         write_fields["managed_fields"] = write.managed_fields
     if isinstance(write, Update):
         write_fields["is_whole"] = write.is_whole
-    return msgspec.json.encode(write_fields)
+    return write_fields
 
 
 def decode_prepared_write(encoded_write: bytes | StatusError) -> PreparedWrite:
-    """Decode a write that `encode_prepared_write` encoded.
+    """Decode a write that `encode_prepared_write` encoded. Raises as `decode_outcome` does."""
+    return write_from_json(decode_outcome(encoded_write))
 
-    Raises StatusError if the input is an error or encodes one, or is empty, which means that the preparation timed out.
-    """
-    if isinstance(encoded_write, StatusError):
-        raise encoded_write
-    if not encoded_write:
-        message = "the request did not complete within the allotted time"
-        raise StatusError(504, "Timeout", message, {"retryAfterSeconds": 5})
-    fields = msgspec.json.decode(encoded_write)
-    if "reason" in fields:
-        raise StatusError(fields["code"], fields["reason"], fields["message"], fields["details"])
+
+def write_from_json(fields: dict[str, Any]) -> PreparedWrite:
+    """Return a prepared write from the fields of `write_to_json`."""
     plain_fields = {field: fields[field] for field in ("name", "dry_run", "code", "base_version", "annotations")}
     return PreparedWrite(_decode_write(fields), warnings=tuple(fields["warnings"]), **plain_fields)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from batchyard.api.meta import Key, Obj
+from batchyard.apiserver.conversions import convert_all
 from batchyard.apiserver.request import (
     JSON,
     ApiRequest,
@@ -36,20 +37,18 @@ from batchyard.store.memory import ExpiredRevision
 # k8s.io/apiserver, pkg/storage/cacher/cache_watcher.go and pkg/endpoints/handlers/watch.go.
 
 
-#: Maximum number of buffered events, in addition to the initial ones.
-WATCH_BACKLOG_MAX: Final = 100_000
-_EXPIRED_EVENT: Final = (
-    "ERROR",
-    {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": "the watch fell too far behind; list again",
-        "reason": "Expired",
-        "code": 410,
-    },
-)
+#: Maximum number of buffered events, in addition to the initial ones: as many as the history holds.
+WATCH_BACKLOG_MAX: Final = 20_000
+#: The Status that ends a watch whose client falls behind.
+EXPIRED_STATUS: Final = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Failure",
+    "message": "the watch fell too far behind; list again",
+    "reason": "Expired",
+    "code": 410,
+}
 _TypedObject: TypeAlias = tuple[str, Mapping[str, Any]]
 """The type and the object of a watch event: the stored object, or for bookmarks and errors the object as sent."""
 _UNCONVERTED_EVENTS: Final = ("BOOKMARK", "ERROR")
@@ -102,9 +101,24 @@ class WatchStream:
                     self._buffer_change(change)
         self._revision = last_revision
         if len(self._buffered) > self._initial_count + WATCH_BACKLOG_MAX:
-            self._buffered, self.is_over = [_EXPIRED_EVENT], True
-        if self._buffered:
+            self._expire()
+        elif self._buffered:
             self.on_new_data()
+
+    def forget_changes(self, revision: int) -> None:
+        """End the watch with an Expired error if it buffers a change up to a revision that the history dropped.
+
+        Watches whose clients do not read then hold no objects that nothing else holds.
+        """
+        if not self.is_over and len(self._buffered) > self._initial_count:
+            _, oldest_obj = self._buffered[self._initial_count]
+            if int(oldest_obj["metadata"]["resourceVersion"]) <= revision:
+                self._expire()
+
+    def fail(self, status: Mapping[str, Any]) -> None:
+        """End the watch with an ERROR event after the buffered events."""
+        self._buffered.append(("ERROR", status))
+        self.end()
 
     def end(self) -> None:
         """End the watch after the buffered events."""
@@ -132,6 +146,10 @@ class WatchStream:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         self._buffered.append(("BOOKMARK", self._render_bookmark(metadata)))
         self.on_new_data()
+
+    def _expire(self) -> None:
+        self._buffered, self._initial_count = [], 0
+        self.fail(EXPIRED_STATUS)
 
     def _buffer_change(self, change: WatchEvent) -> None:
         matched_before = change.old is not None and self._selection.accepts(change.old)
@@ -217,7 +235,8 @@ class PagedLists:
         limit = limit_of(request)
         token = request.query.get("continue", "")
         revision, objs, start_key = self._continue_list(token, path) if token else self._start_list(request, path)
-        selected_objects = _filter_objects(objs, selection, path.name)
+        candidates = objs if selection.selects_all else _converted(objs, path)
+        selected_objects = _filter_objects(candidates, selection, path.name)
         first_index = _first_index_after(selected_objects, start_key)
         items = selected_objects[first_index : first_index + limit] if limit else selected_objects[first_index:]
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
@@ -298,6 +317,13 @@ def _filter_objects(objs: Sequence[Obj], selection: Selection, name: str) -> Seq
     return [obj for obj in objs if name in ("", obj["metadata"]["name"]) and selection.accepts(obj)]
 
 
+def _converted(objs: Sequence[Obj], path: ResourcePath) -> Sequence[Obj]:
+    """Return objects in the version of a request if a webhook converts them; others are converted when rendered."""
+    if path.resource.converter is None:
+        return objs
+    return convert_all(path.resource.strategy.in_version, objs, path.api_version)
+
+
 def _first_index_after(objs: Sequence[Obj], start_key: str) -> int:
     if not start_key:
         return 0
@@ -370,6 +396,8 @@ class ReadHandler:
         self._feed = feed
         self._now = now
         self._lists = PagedLists(objects, feed)
+        #: Creates the watches of kinds that a webhook converts.
+        self.create_converted_watch: Callable[..., WatchStream] = WatchStream
 
     def drop_expired(self) -> None:
         """Drop the lists that are kept for requests of further pages, if they are too many revisions old."""
@@ -383,6 +411,8 @@ class ReadHandler:
         obj = self._objects.get(Key(path.served_kind.constant, path.namespace, path.name))
         if obj is None:
             raise not_found_error(path.served_kind, path.name)
+        if path.resource.converter is not None:
+            obj = path.resource.strategy.in_version(obj, path.api_version)
         return Response(200, representation.render_object(obj))
 
     def list(self, request: ApiRequest, path: ResourcePath) -> Response:
@@ -392,7 +422,7 @@ class ReadHandler:
         """
         representation = Representation(request, path, self._now())
         page = self._lists.get_page(request, path)
-        return Response(200, representation.render_list(page.items, page.metadata))
+        return Response(200, representation.render_list(_converted(page.items, path), page.metadata))
 
     def watch(self, request: ApiRequest, path: ResourcePath) -> WatchStream:
         """Start a watch at the requested resourceVersion, by default the current one.
@@ -404,7 +434,8 @@ class ReadHandler:
         representation.check_accepts_single_object()
         with_bookmarks = request.has_flag("allowWatchBookmarks")
         selection = parse_selection(request, path.served_kind)
-        watch = WatchStream(
+        create_watch = WatchStream if path.resource.converter is None else self.create_converted_watch
+        watch = create_watch(
             path, selection, representation.render_object, representation.render_bookmark, with_bookmarks=with_bookmarks
         )
         resource_version = request.query.get("resourceVersion", "")

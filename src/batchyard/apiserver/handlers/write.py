@@ -7,6 +7,7 @@ k8s.io/apiserver, pkg/registry/rest/{create,update}.go.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,12 +19,11 @@ from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver import apply, resources, serialization
-from batchyard.apiserver.admission.attributes import CREATE, DELETE, UPDATE, AdmissionAttributes
+from batchyard.apiserver.conversions import convert_all
 from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, PreparedWrite
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.json_patch import json_patch_strict_errors
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
-from batchyard.apiserver.policies.loading import PolicyLoader
 from batchyard.apiserver.request import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -74,13 +74,12 @@ class WriteHandler:
         self,
         objects: resources.ApiObjectStore,
         now: Callable[[], Instant],
-        policies: PolicyLoader | None = None,
         authorize: resources.RequestAuthorizer = resources.authorize_any,
     ) -> None:
         """Create the handler. `authorize` is called before an apply creates an object."""
         #: The stored objects.
         self.objects = objects
-        self._now, self._policies, self._authorize = now, policies, authorize
+        self._now, self._authorize = now, authorize
 
     def handle(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         """Answer a write request for a resource. Raises StatusError on failure."""
@@ -103,10 +102,7 @@ class WriteHandler:
 
     def prepare(self, request: ApiRequest, path: resources.ResourcePath) -> PreparedWrite:
         """Decode, default and validate a create, update or patch without storing it. Raises StatusError on failure."""
-        prepared_write = self.complete_draft(self.read_draft(request, path))
-        if self._policies is None or self._policies.policies is None:
-            return prepared_write
-        return _apply_policies(self, prepared_write, self._policies, request, path)
+        return self.complete_draft(self.read_draft(request, path))
 
     def read_draft(self, request: ApiRequest, path: resources.ResourcePath) -> WriteDraft:
         """Read the object of a create, update or patch request, before its validation. Raises StatusError on failure.
@@ -155,10 +151,7 @@ class WriteHandler:
             stored_object = self._execute_write(
                 prepared_write.write, path, prepared_write.name, dry_run=prepared_write.dry_run
             )
-        served_object = _render(stored_object, path)
-        return Response(
-            prepared_write.code, served_object, prepared_write.warnings, annotations=prepared_write.annotations
-        )
+        return resources.resumable(lambda: _stored_response(prepared_write, stored_object, path))
 
     # --- preparation by verb ---
 
@@ -205,18 +198,22 @@ class WriteHandler:
         options = parse_delete_options(request, serialization.read_body(request).value)
         stored_object = self.get_stored(path)
         _check_preconditions(options, stored_object, path, path.name)
-        warnings = _validate_deletion(self._policies, stored_object, options, request, path)
+        if path.resource.converter is not None:
+            path.resource.strategy.in_version(stored_object, path.api_version)  # before the deletion, as in Kubernetes
         result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
+        warnings = _propagation_warnings(options, path)
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self.objects.get(_key(path)) is not None):
-            return Response(200, _render(result, path), (*_propagation_warnings(options, path), *warnings))
+            return resources.resumable(lambda: Response(200, _render(result, path), warnings))
         revision = None if options.dry_run else str(self.objects.revision)
-        warnings = (*_propagation_warnings(options, path), *warnings)
-        return Response(200, _deletion_result(stored_object, result, path, revision), warnings)
+        finish = partial(_deletion_result, stored_object, result, path, revision)
+        return resources.resumable(lambda: Response(200, finish(), warnings))
 
     def _delete_all(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
         options, selected_objects = self.select_for_deletion(request, path)
+        if path.resource.converter is not None:
+            convert_all(path.resource.strategy.in_version, selected_objects, path.api_version)
         for obj in selected_objects:
-            self.delete_selected(obj, options, request, path)
+            self.delete_selected(obj, options, path)
         return self.deletion_response(selected_objects, path)
 
     def select_for_deletion(
@@ -231,17 +228,16 @@ class WriteHandler:
         selected_objects = [obj for obj in sort_by_etcd_key(objs) if selection.accepts(obj)]
         return options, selected_objects[: limit_of(request) or None]
 
-    def delete_selected(
-        self, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
-    ) -> None:
+    def delete_selected(self, obj: Obj, options: DeleteOptions, path: resources.ResourcePath) -> None:
         """Delete one object of a deletecollection request. Raises StatusError on failure."""
         key = key_of(obj)
         _check_preconditions(options, obj, path, key.name)
-        _validate_deletion(self._policies, obj, options, request, path._replace(name=key.name, namespace=key.namespace))
         self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
 
     def deletion_response(self, deleted_objects: Sequence[Obj], path: resources.ResourcePath) -> Response:
         """Return the response to a deletecollection request."""
+        if path.resource.converter is not None:
+            deleted_objects = convert_all(path.resource.strategy.in_version, deleted_objects, path.api_version)
         return Response(200, serialization.full_object_list(deleted_objects, path, {}))
 
     # --- steps of a write ---
@@ -281,9 +277,11 @@ class WriteHandler:
     ) -> PreparedWrite:
         """Complete and validate a changed object. Raises StatusError if it is invalid."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
-        obj = restore_stored_times(
-            sent_object.obj, strategy.render(stored_object, path.served_kind.api_version), stored_object
-        )
+        storage_version = path.served_kind.api_version
+        is_old_version = stored_object["apiVersion"] != storage_version
+        if is_old_version:
+            stored_object = strategy.in_version(stored_object, storage_version)
+        obj = restore_stored_times(sent_object.obj, strategy.render(stored_object, storage_version), stored_object)
         obj = _without_provided_annotation(obj) if _is_provided(stored_object, path) and not path.subresource else obj
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
@@ -312,11 +310,13 @@ class WriteHandler:
             )
             managed_fields = apply.managed_fields_after_update(*old_and_new, stored_entries, author, accessors)
         is_status = path.subresource == _STATUS
-        write = (
+        write: Update | UpdateStatus = (
             UpdateStatus(sent_object.obj, managed_fields)
             if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
+        if is_old_version:  # its spec and status are stored in the storage version together
+            write = Update(new, managed_fields, is_whole=True)
         pod_review = (
             PodSecurityReview()
             if is_status
@@ -343,6 +343,10 @@ class WriteHandler:
         return apply.FieldManager(options.manager, path.api_version, path.subresource, write_time)
 
 
+def _stored_response(write: PreparedWrite, stored_object: Obj, path: resources.ResourcePath) -> Response:
+    return Response(write.code, _render(stored_object, path), write.warnings, annotations=write.annotations)
+
+
 def _check_namespace(objects: resources.ApiObjectStore, path: resources.ResourcePath) -> None:
     if path.namespace and objects.get(Key(scheme.NAMESPACE, "", path.namespace)) is None:
         raise resources.not_found_error(scheme.kind_info(scheme.NAMESPACE), path.namespace)
@@ -355,87 +359,6 @@ def _annotate_rejection(annotations: Mapping[str, str]) -> Iterator[None]:
     except StatusError as error:
         error.annotations = annotations
         raise
-
-
-def _apply_policies(
-    handler: WriteHandler,
-    prepared: PreparedWrite,
-    loader: PolicyLoader,
-    request: ApiRequest,
-    path: resources.ResourcePath,
-) -> PreparedWrite:
-    """Return a prepared write as admission policies change it. Raises StatusError if a policy denies it."""
-    options, target = parse_write_options(request, _patch_type(request)), path._replace(name=prepared.name)
-    stored = None if isinstance(prepared.write, Create) else handler.get_stored(target)
-    attributes = _admission_attributes(prepared, stored, target, request)
-    changed_object = loader.mutate(attributes)
-    if changed_object is not attributes.obj:
-        # A policy may change the name of a new object.
-        sent_object = _decode_changed_object(changed_object, path if stored is None else target, options)
-        if stored is None:
-            managed_fields = prepared.write.obj["metadata"].get("managedFields") or ()
-            prepared = handler.prepare_creation(sent_object, target, options, managed_fields)
-        else:
-            assert not isinstance(prepared.write, Create), "a create has no stored object"
-            prepared = handler.prepare_replacement(
-                sent_object, stored, target, options, prepared.write.managed_fields
-            )._replace(code=prepared.code)
-    # Policies validate the object as the built-in admission plugins complete it.
-    if not loader.validates:
-        return prepared
-    # A rejected write is an error here too: it could succeed later, when the policies have not seen it.
-    admitted = resources.execute_write(handler.objects, prepared.write, path.served_kind, prepared.name, dry_run=True)
-    verdict = loader.validate(_admission_attributes(prepared, stored, target, request, admitted))
-    warnings, annotations = (*prepared.warnings, *verdict.warnings), {**prepared.annotations, **verdict.annotations}
-    return prepared._replace(warnings=warnings, annotations=annotations)
-
-
-def _validate_deletion(
-    policies: PolicyLoader | None, obj: Obj, options: DeleteOptions, request: ApiRequest, path: resources.ResourcePath
-) -> tuple[str, ...]:
-    """Return the warnings of admission policies about a deletion. Raises StatusError if a policy denies it."""
-    if policies is None or not policies.validates:
-        return ()
-    fields = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-    attributes = AdmissionAttributes(DELETE, path, None, _render(obj, path), fields, request.user, options.dry_run)
-    return policies.validate(attributes).warnings
-
-
-def _admission_attributes(
-    prepared: PreparedWrite,
-    stored_object: Obj | None,
-    path: resources.ResourcePath,
-    request: ApiRequest,
-    admitted_object: Obj | None = None,
-) -> AdmissionAttributes:
-    """Return the attributes of a prepared write; `admitted_object` is its object after the built-in plugins."""
-    operation = CREATE if stored_object is None else UPDATE
-    kind = "Patch" if request.method == "PATCH" else operation.capitalize()
-    options: dict[str, Any] = {"kind": f"{kind}Options", "apiVersion": "meta.k8s.io/v1"}
-    options |= {name: request.query[name] for name in ("fieldManager", "fieldValidation") if request.query.get(name)}
-    options |= {"dryRun": ["All"]} if prepared.dry_run else {}
-    new, old = _render(admitted_object or prepared.write.obj, path), stored_object and _render(stored_object, path)
-    return AdmissionAttributes(operation, path, new, old, options, request.user, prepared.dry_run)
-
-
-def _decode_changed_object(
-    obj: Mapping[str, Any] | None, path: resources.ResourcePath, options: WriteOptions
-) -> serialization.SentObject:
-    """Decode an object that an admission policy changed. Raises StatusError (500) if its fields are wrong."""
-    try:
-        return serialization.decode_body_object(
-            serialization.RequestBody(obj, ()), path, options._replace(field_validation="Strict")
-        )
-    except StatusError as error:
-        if error.code != 400:
-            raise
-        problem = str(error).partition(f"cannot be handled as a {path.served_kind.kind}: ")[2] or str(error)
-        details = {"causes": [{"message": problem}]}
-        raise StatusError(500, "InternalError", f"Internal error occurred: {problem}", details) from error
-
-
-def _patch_type(request: ApiRequest) -> str:
-    return serialization.content_type_of(request) if request.method == "PATCH" else ""
 
 
 def _check_write_guard(obj: Obj, old: Obj | None, path: resources.ResourcePath, options: WriteOptions) -> None:

@@ -20,14 +20,15 @@ from batchyard.apiserver.admission.attributes import (
     request_namespace,
     review_fields,
 )
-from batchyard.apiserver.admission.matching import find_policy_match
+from batchyard.apiserver.admission.matching import find_policy_match, policy_rules_match
 from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes, forbidden_resource_error
 from batchyard.apiserver.cel_library import RuleBudget
+from batchyard.apiserver.patch import UNSTRUCTURED
 from batchyard.apiserver.policies.authorizer import authorizer_value, request_resource_value
 from batchyard.apiserver.policies.expressions import ExpressionScope, PolicyEvaluationError, PolicyInput
 from batchyard.apiserver.policies.mutations import PolicyMutation, compile_mutation, mutate_object
 from batchyard.apiserver.request import StatusError
-from batchyard.apiserver.resources import Resource, Resources
+from batchyard.apiserver.resources import Resource, ResourcePath, Resources
 from batchyard.interfaces.client import ObjectReader, WatchEvent
 
 _IGNORE: Final = "Ignore"
@@ -200,6 +201,17 @@ class PolicyAdmission:
         """Note the change of a policy, so that it is compiled again when it is needed next."""
         self._compiled.pop(f"{event.key.kind}/{event.key.name}", None)
 
+    def may_match(self, operation: str, path: ResourcePath) -> bool:
+        """Return whether the rules of a policy with a binding match an operation on a resource."""
+        if path.served_kind.constant in _EXEMPT_KINDS:
+            return False
+        return any(
+            policy_rules_match(policy["spec"].get("matchConstraints"), operation, path)
+            for policy_kind, binding_kind in (_VALIDATING_KINDS, _MUTATING_KINDS)
+            if self._objects.list(binding_kind)
+            for policy in self._objects.list(policy_kind)
+        )
+
     @property
     def mutates(self) -> bool:
         """Whether a MutatingAdmissionPolicy with a binding is stored."""
@@ -341,7 +353,7 @@ def convert_to_version(
 ) -> Mapping[str, Any] | None:
     """Return an object of a request in the version with which a policy matches; unchanged if conversion fails."""
     path = attributes.path
-    if obj is None or obj.get("apiVersion") == path.served_kind.api_version_for(version):
+    if obj is None or path.handlers is not None or obj.get("apiVersion") == path.served_kind.api_version_for(version):
         return obj
     converted_object = convert_object(obj, path, version).obj
     return obj if converted_object is None else converted_object
@@ -484,9 +496,8 @@ class _MutationRound:
         path, version = self._attributes.path, invocation.version
         policy_input = self._input(invocation, param)
         obj = policy_input.variables["object"]
-        changed_object = mutate_object(
-            mutation, invocation.compiled.scope, policy_input, obj, path.resource.merge_schema(version)
-        )
+        schema = UNSTRUCTURED if path.handlers is not None else path.resource.merge_schema(version)
+        changed_object = mutate_object(mutation, invocation.compiled.scope, policy_input, obj, schema)
         self._obj = convert_to_version(changed_object, self._attributes, path.version)
 
     def _input(self, invocation: PolicyInvocation, param: Obj | None) -> PolicyInput:

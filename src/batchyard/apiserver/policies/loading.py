@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchyard.apiserver.admission.attributes import POLICY_KINDS, AdmissionAttributes, PolicyVerdict
 from batchyard.apiserver.auth.authorization import Authorizer
-from batchyard.apiserver.resources import Resources
+from batchyard.apiserver.resources import ResourcePath, Resources
 from batchyard.interfaces.client import ObjectReader, WatchEvent
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ class PolicyLoader:
         """Note the change of a policy or a binding."""
         if event.key.kind in POLICY_KINDS:
             (self.policies or self._load()).observe(event)
+
+    def may_match(self, operation: str, path: ResourcePath) -> bool:
+        """Return whether the rules of a policy match an operation on a resource, before selectors are considered."""
+        return self.policies is not None and self.policies.may_match(operation, path)
 
     @property
     def mutates(self) -> bool:

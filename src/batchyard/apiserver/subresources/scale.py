@@ -7,6 +7,7 @@ k8s.io/apimachinery, pkg/util/managedfields/scalehandler.go.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from batchyard.api import scheme
@@ -26,6 +27,7 @@ from batchyard.apiserver.crd.json_path import parse_json_path, values_at
 from batchyard.apiserver.patch import UNSTRUCTURED, apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
     APPLY_PATCH,
+    AnyResponse,
     ApiRequest,
     Response,
     StatusError,
@@ -34,7 +36,14 @@ from batchyard.apiserver.request import (
     causes_of,
     parse_write_options,
 )
-from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource, execute_write, not_found_error
+from batchyard.apiserver.resources import (
+    ApiObjectStore,
+    EndpointHandlers,
+    Resource,
+    execute_write,
+    not_found_error,
+    resumable,
+)
 from batchyard.apiserver.serialization import content_type_of, read_body, read_json, read_yaml
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import Update
@@ -53,11 +62,18 @@ class ScaleHandler:
     """The handlers of the subresource `scale` of one resource."""
 
     def __init__(
-        self, objects: ApiObjectStore, resource: Resource, replica_paths: Mapping[str, str], now: Callable[[], Instant]
+        self,
+        objects: ApiObjectStore,
+        resource: Resource,
+        replica_paths: Mapping[str, str],
+        now: Callable[[], Instant],
+        version: str = "",
     ) -> None:
+        """Create the handlers for a version; '' for the storage version."""
         self._objects = objects
         self._now = now
         self._served_kind = resource.served_kind
+        self._api_version = self._served_kind.api_version_for(version or self._served_kind.storage_version)
         self._strategy = resource.strategy
         self._resource = resource
         self._spec_replicas_fields = replica_paths["specReplicasPath"].strip(".").split(".")
@@ -96,22 +112,25 @@ class ScaleHandler:
         resource_version = (
             _object_field(scale, "metadata").get("resourceVersion") or stored_object["metadata"]["resourceVersion"]
         )
-        new = with_path(stored_object, self._spec_replicas_fields, replicas)
-        decoded_object = self._strategy.decode(new, stored_object["metadata"].get("namespace", ""))
+        scaled = with_path(self._in_own_version(stored_object), self._spec_replicas_fields, replicas)
+        decoded_object = self._strategy.decode(scaled, stored_object["metadata"].get("namespace", ""))
         errors = decoded_object.faults or self._strategy.check_update(decoded_object.obj or {}, stored_object)
         if errors:
             raise _invalid_scale_error(name, *errors)
+        new = scaled if self._api_version == self._served_kind.api_version else decoded_object.obj or {}
         managed_fields = (
             self._managed_fields_after_apply(stored_object, replicas, options)
             if is_applied
-            else self._managed_fields_after_update(stored_object, new, options)
+            else self._managed_fields_after_update(stored_object, scaled, options)
         )
-        write = Update({**new, "metadata": {**new["metadata"], "resourceVersion": resource_version}}, managed_fields)
+        scaled_metadata = {**new["metadata"], "resourceVersion": resource_version}
+        is_old_version = stored_object["apiVersion"] != self._served_kind.api_version
+        write = Update({**new, "metadata": scaled_metadata}, managed_fields, is_whole=is_old_version)
         scaled_object = execute_write(self._objects, write, self._served_kind, name, dry_run=options.dry_run)
-        return Response(200, self._scale_of(scaled_object))
+        return resumable(lambda: Response(200, self._scale_of(scaled_object)))
 
     def _managed_fields_after_update(self, stored_object: Obj, new: Obj, options: WriteOptions) -> list[dict[str, Any]]:
-        old, new = (self._strategy.in_version(obj, self._served_kind.api_version) for obj in (stored_object, new))
+        old, new = (self._strategy.in_version(obj, self._api_version) for obj in (stored_object, new))
         old_entries = stored_object["metadata"].get("managedFields") or []
         accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
         return managed_fields_after_update(old, new, old_entries, self._field_manager(options), accessors)
@@ -119,7 +138,7 @@ class ScaleHandler:
     def _managed_fields_after_apply(
         self, stored_object: Obj, replicas: int, options: WriteOptions
     ) -> list[dict[str, Any]]:
-        live_object = self._strategy.in_version(stored_object, self._served_kind.api_version)
+        live_object = self._strategy.in_version(stored_object, self._api_version)
         type_meta = {"apiVersion": live_object["apiVersion"], "kind": live_object["kind"]}
         accessors = version_accessors_of(self._resource, stored_object["metadata"].get("namespace", ""))
         config = with_path(type_meta, self._spec_replicas_fields, replicas)
@@ -129,7 +148,7 @@ class ScaleHandler:
 
     def _field_manager(self, options: WriteOptions) -> FieldManager:
         write_time = format_time(self._now() // SECOND * SECOND)
-        return FieldManager(options.manager, self._served_kind.api_version, "scale", write_time)
+        return FieldManager(options.manager, self._api_version, "scale", write_time)
 
     def _get_object(self, namespace: str, name: str) -> Obj:
         obj = self._objects.get(Key(self._served_kind.constant, namespace, name))
@@ -137,7 +156,13 @@ class ScaleHandler:
             raise not_found_error(self._served_kind, name)
         return obj
 
+    def _in_own_version(self, stored_object: Obj) -> Obj:
+        if stored_object["apiVersion"] == self._api_version:
+            return stored_object
+        return self._strategy.in_version(stored_object, self._api_version)
+
     def _scale_of(self, stored_object: Obj) -> dict[str, Any]:
+        stored_object = self._in_own_version(stored_object)
         copied_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         stored_metadata = stored_object["metadata"]
         metadata = {field: stored_metadata[field] for field in copied_fields if field in stored_metadata}
@@ -161,17 +186,31 @@ class ScaleHandler:
 
 
 def with_scale(
-    resource: Resource, objects: ApiObjectStore, replica_paths: Mapping[str, str], now: Callable[[], Instant]
+    resource: Resource, objects: ApiObjectStore, scales: Mapping[str, Mapping[str, str]], now: Callable[[], Instant]
 ) -> Resource:
-    """Return a resource with the subresource `scale`; `replica_paths` is as in a CustomResourceDefinition's `scale`."""
-    scale_handlers = ScaleHandler(objects, resource, replica_paths, now).handlers()
-    return resource._replace(handlers={**resource.handlers, "scale": scale_handlers})
+    """Return a custom resource with the subresource `scale`; `scales` holds that of the definition, by version."""
+    handlers = {
+        version: ScaleHandler(objects, resource, paths, now, version).handlers() for version, paths in scales.items()
+    }
+    default = handlers.get(resource.served_kind.storage_version) or next(iter(handlers.values()))
+
+    def handle(method: str, request: ApiRequest, namespace: str, name: str) -> AnyResponse:
+        version = request.path.strip("/").split("/")[2]  # the path begins with apis/GROUP/VERSION
+        return handlers.get(version, default).by_method[method](request, namespace, name)
+
+    scale = default._replace(by_method={method: partial(handle, method) for method in default.by_method})
+    return resource._replace(handlers={**resource.handlers, "scale": scale})
 
 
 def with_scales(resources: Iterable[Resource], objects: ApiObjectStore, now: Callable[[], Instant]) -> list[Resource]:
     """Return the resources, with the subresource `scale` on the kinds of Kubernetes that have it."""
     return [
-        with_scale(resource, objects, _NATIVE_REPLICA_PATHS, now)
+        resource._replace(
+            handlers={
+                **resource.handlers,
+                "scale": ScaleHandler(objects, resource, _NATIVE_REPLICA_PATHS, now).handlers(),
+            }
+        )
         if resource.served_kind.constant in scheme.SCALABLE_KINDS
         else resource
         for resource in resources

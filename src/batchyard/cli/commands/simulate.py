@@ -66,7 +66,9 @@ _NAMES_SHOWN_MAX: Final = 3
 #: The kinds of objects that run pods or hold quota.
 _WORK_KINDS: Final = ("Job", "JobSet", "Pod", "Workload")
 #: The kinds of which controllers create Jobs or pods.
-_CONTROLLED_KINDS: Final = ("CronJob", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet")
+_CONTROLLED_KINDS: Final = (
+    *("CronJob", "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from batchyard.cli.options import DATA_DIR, Context, DataDir, Kubeconfig, select
 from batchyard.cli.output import ObjectCounter
 from batchyard.server.operator.snapshot import SnapshotResult
 from batchyard.sim.redaction import Redaction, without_secrets
+from batchyard.sim.state import consequences_of_unread_kinds
 from batchyard.sim.state_document import list_metadata
-from batchyard.sim.whatif import consequences_of_unread_kinds
 
 STANDARD_OUTPUT: Final = "-"
 #: The suffix of batchyard's own API groups, which other clusters are not expected to serve.

@@ -13,6 +13,7 @@ import uvloop
 from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Obj, with_path
 from batchyard.api.scheme import CLUSTER, kind_info
+from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
 from batchyard.cli import options as cli_options
 from batchyard.cli import output
 from batchyard.cli.background import UpOptions, start_in_background
@@ -286,6 +287,15 @@ _ApiName: TypeAlias = Annotated[
 _Controllers: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
+_ServiceCidr: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--service-cluster-ip-range",
+        metavar="CIDR",
+        callback=cli_options.check_service_cidr,
+        help="The IPv4 range of the cluster IPs of Services.",
+    ),
+]
 
 
 def _standby_fields(
@@ -334,6 +344,7 @@ def up(
     witness: _Witness = None,
     api_name: _ApiName = "",
     controllers: _Controllers = "*",
+    service_cidr: _ServiceCidr = DEFAULT_SERVICE_CIDR,
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
     log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
     otlp: cli_options.Otlp = "",
@@ -356,6 +367,7 @@ def up(
         kueue_version="" if kueue_version is None else kueue_version.value,
         authentication_config=authentication_config,
         token_webhook_config=authentication_token_webhook_config_file,
+        service_cidr=service_cidr,
         api_name=api_name,
         **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback),
     )

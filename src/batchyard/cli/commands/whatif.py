@@ -47,6 +47,7 @@ from batchyard.sim.whatif import (
     document_of,
     read_change,
     run_until_start,
+    shrink_count,
     start_from_state,
 )
 from batchyard.sim.world import EPOCH
@@ -123,6 +124,9 @@ def format_differences(difference: Difference, output_format: options.Output) ->
     if difference.workloads:
         header = ["WORKLOAD", "QUEUE", "EFFECT", "STARTS", "WITH CHANGE", "ENDS", "WITH CHANGE", "PREEMPTED BY"]
         section_texts.append(format_table([header, *map(_workload_row, difference.workloads)]))
+    if shrunk := [each for each in difference.workloads if shrink_count(each.without) or shrink_count(each.changed)]:
+        header = ["SHRUNK WORKLOAD", "PODS LOST", "WITH CHANGE", "FOR", "WITH CHANGE", "SHRUNK BY"]
+        section_texts.append(format_table([header, *map(_shrunk_row, shrunk)]))
     if difference.queues:
         header = ["QUEUE", "MEAN WAIT", "WITH CHANGE", "PENDING", "WITH CHANGE"]
         section_texts.append(format_table([header, *map(_queue_row, difference.queues)]))
@@ -194,6 +198,14 @@ def _workload_row(difference: WorkloadDifference) -> list[str]:
         _format_end(timeline_with),
         preemptor,
     ]
+
+
+def _shrunk_row(difference: WorkloadDifference) -> list[str]:
+    totals = [None if each is None else each.shrunk for each in (difference.without, difference.changed)]
+    pods = ["0" if each is None else str(each.pods_lost) for each in totals]
+    times = [_NEVER_CELL if each is None else format_go_duration(each.seconds) for each in totals]
+    preemptors = [each.preemptor for each in reversed(totals) if each is not None]
+    return [difference.name, *pods, *times, preemptors[0]]
 
 
 def _format_start(timeline: WorkloadTimeline | None) -> str:

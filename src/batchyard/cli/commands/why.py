@@ -113,7 +113,7 @@ def _fact_lines(document: Document) -> Iterator[str]:
         message = f": {check['message']}" if check.get("message") else ""
         yield from _labeled_lines("check", f"{check['name']} is {check['state']}{message}")
     for request in document.get("requests") or ():
-        yield from _labeled_lines("request", f"{request['name']}: {request['told']}")
+        yield from _labeled_lines("request", f"{request['name']}: {request['conditions']}")
     for label, text in (document.get("facts") or {}).items():
         yield from _labeled_lines(label, text)
 
@@ -214,7 +214,9 @@ def _topology_lines(document: Document) -> Iterator[str]:
 def _topology_fit_lines(part: Document) -> Iterator[str]:
     request = f"{part['request']} {part['level']}"
     if part.get("sliceSize"):
-        request += f", slices of {part['sliceSize']} per {part['sliceLevel']}"
+        layers = part.get("sliceLayers") or [{"size": part["sliceSize"], "level": part["sliceLevel"]}]
+        layer_texts = [f"of {layer['size']} per {layer['level']}" for layer in layers]
+        request += f", slices {', '.join(layer_texts)}"
     leader = f" and a leader ({part['leader']})" if part.get("leader") else ""
     pods = count_with_noun(part["pods"], "pod")
     yield f"topology {part['topology']}, flavor {part['flavor']}, pod set {part['podSet']}: {pods}{leader}, {request}"

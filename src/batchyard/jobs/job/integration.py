@@ -24,6 +24,7 @@ class JobIntegration:
     """Kueue integration of batch/v1 Jobs: a Job has one pod set, `main`, with the number of pods that run at once."""
 
     kind = scheme.JOB
+    suspend_path: Sequence[str] = workloads.SUSPEND_PATH
 
     def __init__(self) -> None:
         #: The pod sets of recently reconciled Jobs, by the id of the spec; a spec never changes.

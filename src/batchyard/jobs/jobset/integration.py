@@ -14,6 +14,7 @@ class JobSetIntegration:
     """Kueue integration of JobSets: one pod set per replicated job, with the pods of all its replicas."""
 
     kind = scheme.JOB_SET
+    suspend_path: Sequence[str] = workloads.SUSPEND_PATH
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether `spec.suspend` of the JobSet is true."""

@@ -1,11 +1,10 @@
 """Names of Services and pods: DNS records, hostnames, and the /etc/hosts of pods.
 
-    SERVICE.NAMESPACE.svc.cluster.local             resolves to the addresses of the Service's ready pods
+    SERVICE.NAMESPACE.svc.cluster.local             resolves to the cluster IP of the Service, or to its ready pods
     HOSTNAME.SERVICE.NAMESPACE.svc.cluster.local    resolves to the pod with this hostname and subdomain
     10-77-0-5.NAMESPACE.pod.cluster.local           resolves to 10.77.0.5
 
-A Service with publishNotReadyAddresses includes its unready pods that have an address and have not ended. There is no
-kube-proxy: a Service with a selector and a cluster IP resolves to its pods, which clients reach at the pods' own ports.
+A Service with publishNotReadyAddresses includes its unready pods that have an address and have not ended.
 Sources: the DNS specification of Kubernetes (github.com/kubernetes/dns docs/specification.md),
 pkg/controller/endpointslice.
 """
@@ -127,8 +126,8 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
         return None
     pods = _service_pods(service_object, reader)
     cluster_ip = service_object["spec"].get("clusterIP") or ""
-    if not hostname and not service_object["spec"].get("selector") and cluster_ip not in {"", "None"}:
-        return [cluster_ip]  # such as the API's Service, at whose address the server itself listens
+    if not hostname and cluster_ip not in {"", "None"}:
+        return [cluster_ip]
     if not hostname:
         return [_pod_ip(pod) for pod in pods]
     return [_pod_ip(pod) for pod in pods if _has_hostname(pod, hostname[0], service_name)] or None

@@ -195,6 +195,9 @@ class SimulatedContainers:
                 for log in list(self._open_logs.get(change.key, ())):
                     log.observe(change)
 
+    def forget_changes(self, _revision: int) -> None:
+        """Hold no changes."""
+
     def end(self) -> None:
         """Close all open log streams; streams opened later are closed at once."""
         self._is_ending = True

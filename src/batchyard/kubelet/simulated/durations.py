@@ -30,6 +30,7 @@ from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus,
 from batchyard.interfaces.controller import ReconcileResult
 from batchyard.kubelet.simulated import external_controllers
 from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.lifecycle import is_bare_workload
 
 #: The default run time.
 DEFAULT_RUNTIME: Final = MINUTE
@@ -400,7 +401,7 @@ class BareWorkloads:
         obj = event.obj
         if event.type is not _MODIFIED and has_external_plan(obj):
             self._external_controllers.observe(event)
-        holds_quota = "admission" in (obj.get("status") or ()) and meta.controller_of(obj) is None
+        holds_quota = "admission" in (obj.get("status") or ()) and is_bare_workload(obj)
         return (event.key,) if holds_quota and not lifecycle.is_finished(obj) else ()
 
     def reconcile(self, key: meta.Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -409,7 +410,7 @@ class BareWorkloads:
         If the Workload runs on, update the status that its annotations plan.
         """
         workload = reader.get(key)
-        if workload is None or lifecycle.is_finished(workload) or meta.controller_of(workload) is not None:
+        if workload is None or lifecycle.is_finished(workload) or not is_bare_workload(workload):
             return ReconcileResult()
         released_workload = evictions.release_after_eviction(workload, now)
         if released_workload is not workload:

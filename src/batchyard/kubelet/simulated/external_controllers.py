@@ -25,6 +25,7 @@ from batchyard.base.instant import Duration, Instant, parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME
 from batchyard.scheduling.workload import lifecycle, pods_ready
+from batchyard.scheduling.workload.lifecycle import is_bare_workload
 
 _NEVER: Final = "never"
 _STATES: Final = (lifecycle.PENDING, lifecycle.READY, lifecycle.RETRY, lifecycle.REJECTED)
@@ -108,7 +109,7 @@ def plan_errors(obj: meta.Obj, field_path: str, name: str, text: str) -> Iterato
     Only Workloads without owner may have them, and no templates.
     """
     is_own_annotation = field_path.startswith("metadata.")
-    if meta.group_kind(obj) != scheme.WORKLOAD or meta.controller_of(obj) is not None or not is_own_annotation:
+    if meta.group_kind(obj) != scheme.WORKLOAD or not is_bare_workload(obj) or not is_own_annotation:
         remedy = "move it to the metadata of a Workload without owner, or remove it"
         yield FieldError(field_path, "the annotation applies only to Workloads without owner", remedy)
         return

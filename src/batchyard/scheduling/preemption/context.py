@@ -294,7 +294,8 @@ def add_rule_targets(
     for trigger in TRIGGERS:
         if trigger != ALWAYS and fits_in_quota() is not (trigger == INSUFFICIENT_TOPOLOGY):
             continue
-        taken_keys = {target.workload.key for target in targets}
+        # In the second pass, the preemptor has quota too.
+        taken_keys = {context.workload.key, *(target.workload.key for target in targets)}
         for candidate, rules in rule_candidates(context, config, trigger):
             if candidate.key not in taken_keys:
                 context.snapshot.release(candidate)

@@ -327,7 +327,7 @@ class Preemptor:
             targets = find_targets(context)
         else:
             targets = fair.find_targets(context, strategies, reevaluates=self._rules.reevaluates_candidates)
-        if not self._rules.partial_preemption or topology is not None:
+        if not self._rules.partial_preemption:
             return targets
         offer = partial(fair.offered_parts, context, strategies) if strategies else partial(_offered_parts, context)
         return shrink_where_possible(context, targets, offer)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from batchyard.api.meta import annotation, is_elastic, is_true
+from batchyard.api.meta import Obj, annotation, is_elastic, is_true
 from batchyard.api.well_known import PARTIAL_PREEMPTION
 from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.preemption.context import PreemptionContext, PreemptionTarget
@@ -22,12 +22,14 @@ PARTIALLY_PREEMPTED: Final = "PartiallyPreempted"
 def releasable_part(holder: AdmittedWorkload, snapshot: Snapshot) -> AdmittedWorkload | None:
     """Return the part of a Workload with quota that a partial preemption releases; None if it cannot be shrunk.
 
-    A Workload that is being shrunk already counts as evicted. Workloads with topology domains cannot be shrunk.
+    A Workload that is being shrunk already counts as evicted. Workloads with topology domains cannot be shrunk: the Job
+    controller chooses the pods that leave, and as in Kueue, a slice that shrinks keeps its domains until another slice
+    replaces it. So the freed domains are unknown, and quota without domains would be of no use to the preemptor.
     """
     obj = holder.obj
     if not holder.pod_sets or obj is None or holder.evicted or not holder.is_admitted or holder.topology_usage:
         return None
-    if annotation(obj, PARTIAL_PREEMPTION) != "true" or not is_elastic(obj):
+    if not allows_shrinking(obj):
         return None
     min_counts = {each["name"]: each.get("minCount") for each in obj["spec"].get("podSets") or ()}
     usage: dict[int, int] = {}
@@ -45,6 +47,11 @@ def releasable_part(holder: AdmittedWorkload, snapshot: Snapshot) -> AdmittedWor
     frs = frozenset([fr for fr, amount in part_usage if amount])
     is_shrinking = is_true(obj, PARTIALLY_PREEMPTED)
     return replace(holder, usage=part_usage, flavor_resources=frs, evicted=is_shrinking, whole=holder)
+
+
+def allows_shrinking(workload: Obj) -> bool:
+    """Return whether a Workload belongs to an elastic job that allows partial preemption."""
+    return annotation(workload, PARTIAL_PREEMPTION) == "true" and is_elastic(workload)
 
 
 def pod_counts_after(part: AdmittedWorkload) -> tuple[int, int]:

@@ -68,11 +68,11 @@ def hold_back(workload: meta.Obj, requeue_time: Instant, *, is_counted: bool) ->
     return workload if state == old.get("requeueState") else {**workload, "status": {**old, "requeueState": state}}
 
 
-def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
+def release_after_eviction(workload: meta.Obj, now: Instant, *, may_requeue: bool = True) -> meta.Obj:
     """Return an evicted Workload without its quota reservation; other Workloads and those without quota are unchanged.
 
-    Requeued becomes True after a preemption or node failure. After other evictions it becomes False: the Workload is
-    not queued before a backoff ends or something changes. To be called once the pods have stopped.
+    Requeued becomes True after a preemption or node failure, if `may_requeue`. After other evictions it becomes False:
+    the Workload is not queued before a backoff ends or something changes. To be called once the pods have stopped.
 
     Source: the eviction step of pkg/controller/jobframework/reconciler.go.
     """
@@ -81,7 +81,7 @@ def release_after_eviction(workload: meta.Obj, now: Instant) -> meta.Obj:
     draft = meta.StatusDraft(workload, now)
     evicted_condition = draft.conditions[lifecycle.EVICTED]
     reason, message = evicted_condition["reason"], evicted_condition["message"]
-    draft.set_condition(REQUEUED, reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
+    draft.set_condition(REQUEUED, may_requeue and reason in _IMMEDIATE_REQUEUE_REASONS, reason, message)
     lifecycle.unset_quota_reservation(draft, PENDING_EVALUATION, message)
     return draft.result()
 

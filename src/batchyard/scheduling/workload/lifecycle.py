@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.times import format_time, parse_time
+from batchyard.api.views.pods import is_in_queue
 from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
@@ -501,3 +502,24 @@ class ResourceInUseFinalizer:
             flavors = reader.list(scheme.RESOURCE_FLAVOR)
             return any((flavor.get("spec") or {}).get("topologyName") == key.name for flavor in flavors)
         return any(key.name in queue.view.flavors for queue in queues.values())
+
+
+def is_group_workload(workload: meta.Obj) -> bool:
+    """Return whether a Workload is that of a group of pods."""
+    return meta.annotation(workload, well_known.IS_GROUP_WORKLOAD) == "true"
+
+
+def has_queued_pods(workload: meta.Obj) -> bool:
+    """Return whether a Workload is that of a pod, or of a group of pods."""
+    owner = meta.controller_of(workload)
+    return is_group_workload(workload) if owner is None else owner["kind"] == "Pod"
+
+
+def is_bare_workload(workload: meta.Obj) -> bool:
+    """Return whether a Workload has neither a job nor pods."""
+    return meta.controller_of(workload) is None and not is_group_workload(workload)
+
+
+def concerns_queued_pods(event: WatchEvent) -> bool:
+    """Return whether an event of a pod or Workload concerns a pod in a queue, or the Workload of pods."""
+    return is_in_queue(event.obj) if event.key.kind == scheme.POD else has_queued_pods(event.obj)

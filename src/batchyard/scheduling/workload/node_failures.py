@@ -10,7 +10,17 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, StatusDraft, annotation, find_condition, is_true, key_of, with_path
+from batchyard.api.meta import (
+    Key,
+    Obj,
+    StatusDraft,
+    annotation,
+    find_condition,
+    format_amount,
+    is_true,
+    key_of,
+    with_path,
+)
 from batchyard.api.times import parse_time
 from batchyard.api.views.node import Taint, parse_taint, parse_toleration
 from batchyard.api.views.topology import format_topology_assignment
@@ -18,8 +28,8 @@ from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import SECOND, Duration, Instant, exponential_backoff
 from batchyard.interfaces.client import EventType, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.scheduling.decisions import Head
-from batchyard.scheduling.topology_nomination import NodeReplacement
+from batchyard.scheduling.decisions import Admit, Head, Preempt, SecondPassOutcome
+from batchyard.scheduling.flavor_assigner import PodSetAssignment
 from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.lifecycle import Eviction
 from batchyard.topology.state import is_topology_pod
@@ -383,55 +393,69 @@ class SecondPassQueue:
         return min((retry.due for retry in self._retries.values()), default=None)
 
 
-def apply_replacements(
-    replacements: Iterable[NodeReplacement],
+def apply_second_pass(
+    outcomes: Iterable[SecondPassOutcome],
     pass_of_heads: tuple[Sequence[Head], SecondPassQueue],
     reader: Reader,
     now: Instant,
     outcome: ReconcileResult,
-) -> None:
-    """Apply the decided replacements of failed nodes, and delayed domains; the other heads wait for their next try."""
-    heads, second_pass = pass_of_heads
-    decided_workloads = set()
-    for replacement in replacements:
-        view = replacement.workload
+) -> list[Preempt]:
+    """Apply the decisions about Workloads with quota; return the preemptions, whose targets must be evicted.
+
+    Workloads that got no topology domains and were not evicted wait for their next try.
+    """
+    preemptions: list[Preempt] = []
+    waiting_heads = {head.workload.key: head for head in pass_of_heads[0]}
+    for decision, evicts in outcomes:
+        view = decision.head.workload
         key = Key(scheme.WORKLOAD, view.namespace, view.name)
         workload = reader.get(key)
-        if replacement.reason and replacement.is_repeated:
-            outcome.events.append(EventRecord(key, "Warning", "SecondPassFailed", replacement.reason))
-        elif not replacement.is_skipped:
-            decided_workloads.add(view.key)
-            if workload is not None and (
-                is_still_admitted(workload) if view.admitted else needs_delayed_domains(workload)
-            ):
-                apply_replacement(replacement, workload, now, outcome)
-    for head in heads:
-        if head.workload.key not in decided_workloads:
-            second_pass.postpone(head.workload, now)
+        is_current = workload is not None and (
+            is_still_admitted(workload) if view.admitted else needs_delayed_domains(workload)
+        )
+        if evicts or isinstance(decision, Admit):
+            del waiting_heads[view.key]
+        else:
+            outcome.events.append(EventRecord(key, "Warning", "SecondPassFailed", decision.why.message))
+        if isinstance(decision, Preempt):
+            preemptions.append(decision)
+        if workload is not None and is_current and evicts:
+            names = ",".join(view.unhealthy_nodes)
+            message = f"Workload was evicted as there was no replacement for unhealthy node(s): {names}"
+            evict_for_node_failures(outcome, key, workload, message, now)
+        elif workload is not None and is_current and isinstance(decision, Admit):
+            outcome.add(UpdateStatus(_with_domains(workload, decision)), ())
+    for head in waiting_heads.values():
+        pass_of_heads[1].postpone(head.workload, now)
+    return preemptions
 
 
-def apply_replacement(replacement: NodeReplacement, workload: Obj, now: Instant, outcome: ReconcileResult) -> None:
-    """Add to the outcome the write of a Workload's new topology assignment, or of its eviction if there is none."""
-    key = Key(scheme.WORKLOAD, replacement.workload.namespace, replacement.workload.name)
-    if replacement.reason:
-        names = ",".join(replacement.workload.unhealthy_nodes)
-        message = f"Workload was evicted as there was no replacement for unhealthy node(s): {names}"
-        evict_for_node_failures(outcome, key, workload, message, now)
-        return
-    topologies = {p.name: p.topology for p in replacement.assignment.pod_sets if p.topology is not None}
-    admission = workload["status"]["admission"]
+def _with_domains(workload: Obj, decision: Admit) -> Obj:
+    """Return a Workload with the topology domains that it got in the second pass, and without failed nodes."""
+    assigned_pod_sets = {pod_set.name: pod_set for pod_set in decision.assignment.pod_sets}
+    pod_counts = {held.name: held.pods for held in decision.head.workload.admitted_pod_sets}
     assignments = [
-        {**each, "topologyAssignment": format_topology_assignment(topologies[each["name"]]), **_delayed_state(each)}
-        if each["name"] in topologies
+        _assignment_status(each, assigned_pod_sets[each["name"]], pod_counts[each["name"]])
+        if each["name"] in assigned_pod_sets
         else each
-        for each in admission["podSetAssignments"]
+        for each in workload["status"]["admission"]["podSetAssignments"]
     ]
     new_workload = with_path(workload, ("status", "admission", "podSetAssignments"), assignments)
-    outcome.add(UpdateStatus(with_path(new_workload, ("status", "unhealthyNodes"), None)), ())
+    return with_path(new_workload, ("status", "unhealthyNodes"), None)
 
 
-def _delayed_state(assignment: Mapping[str, Any]) -> dict[str, str]:
-    return {"delayedTopologyRequest": "Ready"} if "delayedTopologyRequest" in assignment else {}
+def _assignment_status(status: Obj, assigned: PodSetAssignment, pod_count: int) -> Obj:
+    """Return the status of a pod set assignment with topology domains, and fewer pods if it has been shrunk."""
+    new_status: dict[str, Any] = {**status}
+    if assigned.topology is not None:
+        new_status["topologyAssignment"] = format_topology_assignment(assigned.topology)
+        if "delayedTopologyRequest" in status:
+            new_status["delayedTopologyRequest"] = "Ready"
+    if assigned.count != pod_count:
+        new_status["count"] = assigned.count
+        new_status["resourceUsage"] = {name: format_amount(name, amount) for name, amount in assigned.requests}
+        new_status.pop("delayedTopologyRequest", None)  # as in Kueue
+    return new_status
 
 
 def is_still_admitted(workload: Obj | None) -> bool:

@@ -21,9 +21,10 @@ from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, exponential_backoff
 from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.lifecycle import is_group_workload
 
 _READY_REASONS: Final = (lifecycle.STARTED, lifecycle.RECOVERED)
-_JOB_KINDS: Final = ("Job", "JobSet")
+_JOB_KINDS: Final = ("Job", "JobSet", "Pod")
 #: The condition that all pods of an admission were scheduled, and its reason while some were not.
 PODS_SCHEDULED: Final = "PodsScheduled"
 WAIT_FOR_SCHEDULING: Final = "WaitForScheduling"
@@ -102,9 +103,9 @@ class PodsReadyDeadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Return whether the owner that controls a Workload is a Job or JobSet, so that the Workload has pods."""
+    """Return whether a Workload has pods: a Job, JobSet or pod controls it, or a group of pods owns it."""
     owner = controller_of(workload)
-    return owner is not None and owner["kind"] in _JOB_KINDS
+    return is_group_workload(workload) if owner is None else owner["kind"] in _JOB_KINDS
 
 
 def admission_time(workload: Obj) -> Instant:

@@ -94,11 +94,14 @@ class ResponseStream:
         #: Whether the response got data after its buffered data was taken.
         self._has_new_data = False
         self._is_stopped = False
+        #: Whether `write_next` runs: taking data may make the response report new data.
+        self._is_writing = False
         response.on_new_data = self._process_new_data
 
     def _process_new_data(self) -> None:
         self._has_new_data = True
-        self.write_next()
+        if not self._is_writing:
+            self.write_next()
 
     def write_next(self) -> None:
         """Write the next parts of the response, about PIECE_SIZE bytes, if the connection accepts data.
@@ -108,9 +111,10 @@ class ResponseStream:
         if not self._sink.accepts_data or self._is_turn_scheduled or self._is_stopped:
             return
         if self._queued_parts is None:
-            self._has_new_data = False
+            self._has_new_data, self._is_writing = False, True
             if parts := self.response.take_buffered_data():
                 self._queued_parts = iter(parts)
+            self._is_writing = False
         if self._queued_parts is not None:
             with ExitStack() as on_exception:
                 on_exception.callback(self._sink.abort)

@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from batchyard.apiserver.admission.pipeline import TimedReply
-from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookReply, WebhookRequest
+from batchyard.apiserver.admission.calls import TimedReply, WebhookCallError, WebhookReply, WebhookRequest
 from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.interfaces.controller import Work
 from batchyard.server.clocks.wall import monotonic_seconds

@@ -295,6 +295,9 @@ class LocalContainers:
     def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         """Ignore changes of objects: access to local containers does not depend on them."""
 
+    def forget_changes(self, _revision: int) -> None:
+        """Hold no changes."""
+
     def end(self) -> None:
         """End all logs that are open or will be opened, and stop measuring usage, because the platform shuts down."""
         self._is_ending = True

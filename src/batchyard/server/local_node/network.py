@@ -1,6 +1,7 @@
 """The pod network of this machine: sockets in its network namespace, addresses of pods, and the pods' DNS server."""
 
 import asyncio
+import logging
 import os
 import socket
 import struct
@@ -18,7 +19,10 @@ from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
 
-_SWITCH_REPLY_SIZE_MAX = 16
+_LOG: Final = logging.getLogger("batchyard")
+_SWITCH_REPLY_SIZE_MAX = 64
+#: A switch of an older release does not reply to every request.
+_SWITCH_REPLY_TIMEOUT: Final = 2.0  # seconds
 
 
 class PodNetworkConnection:
@@ -54,12 +58,64 @@ class PodNetworkConnection:
         """Return a new TCP socket, created in the network namespace of the pod network."""
         return self._request_socket(b"tcp")
 
+    def add_local_network(self, network: IPv4Network) -> None:
+        """Make the addresses of a network belong to the gateway of the pods. Raises OSError on failure."""
+        self._connection.settimeout(_SWITCH_REPLY_TIMEOUT)
+        self._connection.send(f"local {network}".encode())
+        reply = self._connection.recv(_SWITCH_REPLY_SIZE_MAX)
+        self._connection.settimeout(None)
+        if reply != b"ok":
+            raise ConnectionError(reply.decode(errors="replace"))
+
     def _request_socket(self, protocol: bytes) -> socket.socket:
         self._connection.send(protocol)
         _, fds, _, _ = socket.recv_fds(self._connection, _SWITCH_REPLY_SIZE_MAX, 1)
         if not fds:
             raise ConnectionError("the switch process of the pod network returned no socket")
         return socket.socket(fileno=fds[0])
+
+
+def bind_in_pod_network(pod_socket: socket.socket, address: str, port: int) -> None:
+    """Bind a socket to an address of the pod network, which the network's namespace may get later."""
+    pod_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    pod_socket.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)
+    pod_socket.bind((address, port))
+
+
+#: Source: ip(7).
+_IP_FREEBIND: Final = 15
+
+
+class PodNetworkListeners(NamedTuple):
+    """The sockets that serve the API in the pod network, bound but not listening, and their addresses."""
+
+    #: The cluster IP of the API's Service first.
+    addresses: Sequence[str]
+    sockets: Sequence[socket.socket]
+
+
+def create_pod_listeners(node: Path, gateway: str, service_network: IPv4Network, port: int) -> PodNetworkListeners:
+    """Return sockets for the API at the first address of the Services' network and at the gateway of the pods.
+
+    If the addresses of Services cannot be reached, because the switch process is of an older release, the API is served
+    at the gateway only. Raises OSError if there is no pod network.
+    """
+    with PodNetworkConnection(node) as network_connection:
+        addresses = [gateway]
+        try:
+            network_connection.add_local_network(service_network)
+            addresses.insert(0, str(service_network[1]))
+        except OSError as error:
+            _LOG.warning(
+                "pods do not reach the cluster IPs of Services: %s; stop all pods of this machine, and restart the"
+                " platform",
+                error.strerror or error,
+            )
+        with PodNetworkConnection(node) as sockets_connection:
+            sockets = [sockets_connection.create_tcp_socket() for _ in addresses]
+    for address, pod_socket in zip(addresses, sockets, strict=True):
+        bind_in_pod_network(pod_socket, address, port)
+    return PodNetworkListeners(addresses, sockets)
 
 
 # Address allocation for pods, round-robin, and the address of the bridge.
@@ -254,11 +310,10 @@ class NameServer:
         self._server: asyncio.Server | None = None
         self._connections = 0
 
-    async def serve(self, udp_socket: socket.socket, tcp_socket: socket.socket) -> None:
-        """Bind a UDP and a TCP socket of the pod network to the DNS port, and start to answer queries."""
+    async def serve(self, udp_socket: socket.socket, tcp_socket: socket.socket, address: str) -> None:
+        """Bind a UDP and a TCP socket of the pod network to the DNS port of an address, and start to answer queries."""
         for dns_socket in (udp_socket, tcp_socket):
-            dns_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            dns_socket.bind(("0.0.0.0", DNS_PORT))  # noqa: S104 - in the pod network's namespace
+            bind_in_pod_network(dns_socket, address, DNS_PORT)
             dns_socket.setblocking(False)
         self._udp_socket = udp_socket
         asyncio.get_running_loop().add_reader(udp_socket, self._answer_datagram, udp_socket)

@@ -7,13 +7,15 @@ import platform
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from batchyard.api import meta
+from batchyard.api import meta, scheme
 from batchyard.api.meta import Obj
 from batchyard.apiserver.discovery import VERSION
-from batchyard.interfaces.client import Reader
+from batchyard.controller_runtime.kernel import OnDemandController
+from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.interfaces.controller import Controller
 from batchyard.kubelet.local.kubelet import LocalKubelet
 from batchyard.kubelet.local.node import GPU, Gpu, LocalNode, NodeInventory
@@ -24,10 +26,18 @@ from batchyard.metrics.gpus import MEASURED, GpuHolder, GpuState
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.local_node.containers import LocalContainers
-from batchyard.server.local_node.network import NameServer, PodNetworkConnection
+from batchyard.server.local_node.network import (
+    NameServer,
+    PodNetworkConnection,
+    PodNetworkListeners,
+    create_pod_listeners,
+)
 from batchyard.server.local_node.run_dirs import NodeTimes
 from batchyard.server.local_node.runtime import LocalContainerRuntime
 from batchyard.shim.isolation import seccomp
+
+if TYPE_CHECKING:
+    from batchyard.server.local_node.service_forwarding import ServiceForwarder
 
 try:
     import pynvml
@@ -245,7 +255,14 @@ class LocalNodeComponents:
         settings = parse_node_settings(local_settings, engine_names, self._seccomp_profile_error)
         self.containers = LocalContainers(self.container_runtime, self.container_runtime.folders, loop, node_times)
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
-        self.controllers: Sequence[Controller] = (LocalKubelet(inventory.name, run_specs), LocalNode(inventory))
+        self._forwarder: ServiceForwarder | None = None
+        self.controllers: Sequence[Controller] = (
+            LocalKubelet(inventory.name, run_specs),
+            LocalNode(inventory),
+            OnDemandController(
+                "service-forwarding", (scheme.SERVICE,), self._create_forwarding, self._needs_forwarding
+            ),
+        )
         for feature in self.container_runtime.features.get("missing") or ():
             _LOG.warning("%s is missing: %s; %s", feature["what"], feature["means"], feature["remedy"])
         self._name_server = NameServer(objects, settings.cluster_domain)
@@ -328,23 +345,20 @@ class LocalNodeComponents:
             "pod": f"{holder.namespace}/{holder.pod}" if holder.pod else None,
         }
 
-    def pod_network_listener(self) -> tuple[str, socket.socket] | None:
-        """Return the address and a bound socket for serving the API in the pod network.
+    def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners:
+        """Return bound sockets for serving the API in the pod network; `service_cidr` is the range of cluster IPs.
 
-        Return None without a pod network, and also (with a warning in the log) if the socket cannot be created.
+        Return none without a pod network, and also (with a warning in the log) if a socket cannot be created.
         """
         if not self.container_runtime.features.get("podNetwork"):
-            return None
+            return PodNetworkListeners((), ())
         try:
-            with PodNetworkConnection(self._folder) as network:
-                pod_listener = network.create_tcp_socket()
-            pod_listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            pod_listener.bind(("0.0.0.0", API_PORT))  # noqa: S104 - in the pod network's namespace
+            gateway, service_network = self.container_runtime.gateway, IPv4Network(service_cidr)
+            return create_pod_listeners(self._folder, gateway, service_network, API_PORT)
         except OSError as error:
             reason = f"{error.strerror or error}; read {self._folder / 'node.log'}, and restart the platform"
             _LOG.warning("pods cannot reach the API: its socket in the pod network could not be created: %s", reason)
-            return None
-        return self.container_runtime.gateway, pod_listener
+            return PodNetworkListeners((), ())
 
     def create_pod_network_socket(self) -> socket.socket | None:
         """Return a new TCP socket in the pod network; None without a pod network. Raises OSError on failure."""
@@ -357,14 +371,29 @@ class LocalNodeComponents:
         """Stop the platform's components of this node. Running containers keep running."""
         self._name_server_task.cancel()
         self._name_server.close()
+        if self._forwarder is not None:
+            self._forwarder.close()
         self.container_runtime.close()
+
+    def _needs_forwarding(self, event: WatchEvent) -> bool:
+        spec, metadata = event.obj["spec"], event.obj["metadata"]
+        is_api_service = metadata["name"] == "kubernetes" and metadata["namespace"] == "default"
+        has_cluster_ip = spec.get("clusterIP") not in {None, "", "None"}
+        return has_cluster_ip and not is_api_service and bool(self.container_runtime.features.get("podNetwork"))
+
+    def _create_forwarding(self) -> Controller:
+        from batchyard.server.local_node import service_forwarding  # noqa: PLC0415 - rarely needed
+
+        self._forwarder = service_forwarding.ServiceForwarder(self._folder, asyncio.get_running_loop())
+        return service_forwarding.ServiceForwardingController(self._forwarder)
 
     async def _serve_dns(self, node: Path) -> None:
         if not self.container_runtime.features.get("podNetwork"):
             return
         try:
             with PodNetworkConnection(node) as network:
-                await self._name_server.serve(network.create_udp_socket(), network.create_tcp_socket())
+                sockets = network.create_udp_socket(), network.create_tcp_socket()
+                await self._name_server.serve(*sockets, self.container_runtime.gateway)
         except OSError as error:
             reason = f"{error.strerror or error}; read {node / 'node.log'}, and restart the platform"
             _LOG.warning("the DNS server of the pods could not be started: %s", reason)

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -47,10 +48,15 @@ from batchyard.server.platform.data_dir import PlatformOptions
 
 #: The time in seconds that a request waits for the authentication of its token.
 WAIT_MAX: Final = 12.0
-#: The maximum number of requests that wait.
+#: The maximum number of requests that wait, and of those from one client address.
 WAITING_MAX: Final = 256
-#: The maximum number of webhook calls in flight.
+ADDRESS_WAITING_MAX: Final = 128
+#: The maximum number of requests that wait with tokens that were valid before. They do not count as other ones, so that
+#: users are not locked out while clients send tokens that are not valid.
+KNOWN_WAITING_MAX: Final = 256
+#: The maximum number of webhook calls in flight, for unknown tokens and for those that were valid before.
 REVIEWS_MAX: Final = 32
+KNOWN_REVIEWS_MAX: Final = 16
 _REVIEW_TIMEOUT: Final = 10 * SECOND
 #: How long an answer of the webhook, and the user of a verified token, are cached.
 REVIEW_CACHED: Final = 2 * MINUTE
@@ -73,8 +79,7 @@ class AuthenticationFileError(CredentialsError):
 
 
 class _CachedUser(NamedTuple):
-    #: None for a token that is not valid.
-    user: UserInfo | None
+    user: UserInfo
     valid_until: Instant
 
 
@@ -128,12 +133,13 @@ class TokenWebhook:
         self._transport = transport
         self._path = path
         self._slots = asyncio.Semaphore(REVIEWS_MAX)
+        self._known_slots = asyncio.Semaphore(KNOWN_REVIEWS_MAX)
 
-    async def user_of(self, token: str) -> UserInfo | None:
+    async def user_of(self, token: str, *, was_valid: bool) -> UserInfo | None:
         """Return the user of a token; None if it is not valid. Raises OSError if the webhook gives no valid answer."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {}}
         body = _encode({**review, "spec": {"token": token, "audiences": [ISSUER]}})
-        async with self._slots:
+        async with self._known_slots if was_valid else self._slots:
             request = HttpRequest("POST", self._path, body, _REVIEW_TIMEOUT)
             response = await self._transport.send_request_with_retries(request)
         if response.code not in (200, 201):
@@ -155,11 +161,14 @@ class ExternalTokenAuthenticator:
     def __init__(self, issuers: Sequence[IssuerKeys], webhook: TokenWebhook | None) -> None:
         self._issuers = {issuer.settings.url: issuer for issuer in issuers}
         self._webhook = webhook
+        #: The users of valid tokens, which stay known after their time in the cache, and the tokens that are not valid.
         self._users: LruCache[bytes, _CachedUser] = LruCache(_CACHE_SIZE)
+        self._rejected: LruCache[bytes, Instant] = LruCache(_CACHE_SIZE)
         self._tasks: dict[asyncio.Task[None], None] = {}
         #: The authentications in progress, by the digest of the token.
         self._pending: dict[bytes, list[Callable[[TokenOutcome], None]]] = {}
-        self._waiting_count = 0
+        self._waiting_by_address: Counter[str] = Counter()
+        self._known_waiting_count = 0
         for issuer in issuers:
             self._start(issuer.run())
 
@@ -169,6 +178,8 @@ class ExternalTokenAuthenticator:
         cached_user = self._users.get(digest)
         if cached_user is not None and now < cached_user.valid_until:
             return cached_user.user
+        if now < (self._rejected.get(digest) or 0):
+            return None
         parsed_token, issuer = self._issuer_of(token)
         if parsed_token is not None and issuer is not None:
             try:
@@ -179,20 +190,46 @@ class ExternalTokenAuthenticator:
                 _LOG.info("a token of %s is rejected: %s", issuer.settings.url, error)
         return None if self._webhook is None else PENDING_USER
 
-    def finish(self, token: str, on_result: Callable[[TokenOutcome], None]) -> None:
+    def finish(self, token: str, client_address: str, on_result: Callable[[TokenOutcome], None]) -> None:
         """Authenticate a token for which `find_user` returned PENDING_USER; `on_result` gets the outcome later.
 
-        Raises StatusError (429) if too many requests wait.
+        Raises StatusError (429) if too many requests wait, in total or from this client address.
         """
-        if self._waiting_count >= WAITING_MAX:
-            problem = f"{WAITING_MAX} requests wait for the authentication of their tokens"
-            raise StatusError(429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1})
-        self._waiting_count += 1
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        is_known = self._users.get(digest) is not None
+        self._enter(client_address, is_known=is_known)
+
+        def end(user: TokenOutcome) -> None:
+            self._leave(client_address, is_known=is_known)
+            on_result(user)
+
         waiters = self._pending.setdefault(digest, [])
-        waiters.append(on_result)
+        waiters.append(end)
         if len(waiters) == 1:
-            self._start(self._authenticate(token, digest))
+            self._start(self._authenticate(token, digest, is_known=is_known))
+
+    def _enter(self, client_address: str, *, is_known: bool) -> None:
+        if is_known:
+            limit, count = KNOWN_WAITING_MAX, self._known_waiting_count
+        elif self._waiting_by_address[client_address] >= ADDRESS_WAITING_MAX:
+            limit, count = ADDRESS_WAITING_MAX, ADDRESS_WAITING_MAX
+        else:
+            limit, count = WAITING_MAX, self._waiting_by_address.total()
+        if count >= limit:
+            problem = f"{limit} requests wait for the authentication of their tokens"
+            raise StatusError(429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1})
+        if is_known:
+            self._known_waiting_count += 1
+        else:
+            self._waiting_by_address[client_address] += 1
+
+    def _leave(self, client_address: str, *, is_known: bool) -> None:
+        if is_known:
+            self._known_waiting_count -= 1
+            return
+        self._waiting_by_address[client_address] -= 1
+        if not self._waiting_by_address[client_address]:
+            del self._waiting_by_address[client_address]
 
     async def close(self) -> None:
         """Cancel the tasks, and close the connections."""
@@ -203,20 +240,21 @@ class ExternalTokenAuthenticator:
         if self._webhook is not None:
             await self._webhook.close()
 
-    async def _authenticate(self, token: str, digest: bytes) -> None:
+    async def _authenticate(self, token: str, digest: bytes, *, is_known: bool) -> None:
         user: UserInfo | None = None
         try:
             async with asyncio.timeout(WAIT_MAX):
                 user = await self._user_with_new_key(token, digest)
                 if user is None and self._webhook is not None:
-                    user = await self._webhook.user_of(token)
-                    self._users.put(digest, _CachedUser(user, wall_clock() + REVIEW_CACHED))
+                    user = await self._webhook.user_of(token, was_valid=is_known)
+                    if user is None:
+                        self._rejected.put(digest, wall_clock() + REVIEW_CACHED)
+                    else:
+                        self._users.put(digest, _CachedUser(user, wall_clock() + REVIEW_CACHED))
         except (OSError, TimeoutError, ValueError) as error:
             _LOG.warning("a token cannot be authenticated: %s", str(error) or type(error).__name__)
         finally:
-            waiters = self._pending.pop(digest)
-            self._waiting_count -= len(waiters)
-            for on_result in waiters:
+            for on_result in self._pending.pop(digest):
                 on_result(user)
 
     async def _user_with_new_key(self, token: str, digest: bytes) -> UserInfo | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
 from batchyard.base.instant import Duration
 from batchyard.controller_groups import GROUPS
 from batchyard.store.journal import SyncMode
@@ -164,3 +165,5 @@ class PlatformOptions:
     witness: Path | None = None
     #: A further DNS name or address of the API, in the server certificate and the kubeconfig; '' for none.
     api_name: str = ""
+    #: The range of the cluster IPs of Services, an IPv4 network.
+    service_cidr: str = DEFAULT_SERVICE_CIDR

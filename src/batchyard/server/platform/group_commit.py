@@ -72,6 +72,8 @@ HISTORY_REVISIONS: Final = 10_000
 HISTORY_BYTES: Final = 64 * 1024 * 1024
 #: A batch of this many changes is written although an earlier transaction is still in progress.
 LARGE_BATCH_SIZE: Final = 256
+#: After a transaction, the commit mark reaches the disk within this time. It is flushed once for all transactions.
+MARK_FLUSH_SECONDS: Final = 0.1
 #: If more changes than this are not durable, the event loop pauses, since callers would wait longer and longer.
 UNDURABLE_CHANGES_MAX: Final = 2048
 #: After a transaction, the notified callers run for this many loop iterations before the next batch is written.
@@ -88,6 +90,9 @@ class DurableWatch(Protocol):
 
     def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         """Receive changes that are now durable in the journal."""
+
+    def forget_changes(self, revision: int) -> None:
+        """Stop to hold the changes up to a revision, which the history dropped because their objects are large."""
 
     def end(self) -> None:
         """End the watch, because no further changes follow."""
@@ -125,6 +130,7 @@ class GroupCommit:
         #: The revision up to which a compaction of the journal was requested.
         self._compaction_floor = journal.compacted_revision
         self._all_written: asyncio.Future[None] | None = None
+        self._mark_flush_timer: asyncio.TimerHandle | None = None
         self._is_ending = False
         #: The bytes of objects that each transaction in the history wrote, with its last revision, and their sum.
         self._transaction_sizes: deque[tuple[int, int]] = deque()
@@ -197,6 +203,8 @@ class GroupCommit:
             if self._all_written is None or self._all_written.done():
                 self._all_written = self._loop.create_future()
             await asyncio.shield(self._all_written)
+        if self._mark_flush_timer is not None:
+            self._mark_flush_timer.cancel()
         self._writer.end()
 
     def _collect_change(self, change: WatchEvent) -> None:
@@ -236,6 +244,8 @@ class GroupCommit:
         self.on_commit(transaction_seconds)
         self.written_revision = changes[-1].revision
         self._record_size(object_bytes)
+        if self._mark_flush_timer is None:
+            self._mark_flush_timer = self._loop.call_later(MARK_FLUSH_SECONDS, self._flush_commit_mark)
         if self.replication is None:
             self.publish(changes)
         else:
@@ -284,16 +294,23 @@ class GroupCommit:
             revision, transaction_size = self._transaction_sizes.popleft()
             self._history_size -= transaction_size
         self._store.forget_changes(revision)
+        for watch in list(self._watches):
+            watch.forget_changes(revision)
         self._compact_journal(revision)
 
     def _compact_journal(self, floor: int) -> None:
         if floor > self._compaction_floor:
             self._compaction_floor = floor
             self._writer.submit(
-                partial(self._run_write, partial(self._journal.compact, floor)), self._process_compaction
+                partial(self._run_write, partial(self._journal.compact, floor)), self._process_maintenance
             )
 
-    def _process_compaction(self, result: Exception | None) -> None:
+    def _flush_commit_mark(self) -> None:
+        self._mark_flush_timer = None
+        if self.failure is None:
+            self._writer.submit(partial(self._run_write, self._journal.flush_commit_mark), self._process_maintenance)
+
+    def _process_maintenance(self, result: Exception | None) -> None:
         if result is not None:
             self._process_journal_failure(result)
 

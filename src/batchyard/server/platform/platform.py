@@ -35,6 +35,7 @@ from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODE
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.apiserver.openapi_definitions import platform_definition
+from batchyard.apiserver.policies.type_checking import PolicyStatusController
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
@@ -68,7 +69,7 @@ from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
 from batchyard.nodes.health import LEASE_NAMESPACE
-from batchyard.scheduling.kueue_configuration import platform_kueue_settings
+from batchyard.scheduling.kueue_configuration import KueueSettings, platform_kueue_settings
 from batchyard.scheduling.workload_traces import WorkloadTracer
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.server import MachineClock
@@ -77,6 +78,7 @@ from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctio
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import CombinedContainers
+from batchyard.server.local_node.network import PodNetworkListeners
 from batchyard.server.local_node.node import LocalNodeComponents, local_node_settings
 from batchyard.server.logging.ledger import LiveLedger
 from batchyard.server.logging.logs import CycleLog, DecisionLog
@@ -228,10 +230,39 @@ def _ignore_result(_result: WriteResult) -> None:
 
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
-    from batchyard.server.platform.webhooks import GateConnection
+    from batchyard.server.platform.webhooks import PlatformWebhooks
     from batchyard.server.replication.primary import PrimaryReplication
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
+
+
+class LazyWebhooks:
+    """The webhooks of a platform, which are loaded when they are used first."""
+
+    def __init__(self) -> None:
+        self._parts: tuple[Any, ...] = ()
+        self._loaded: PlatformWebhooks | None = None
+
+    def connect(self, *parts: Any) -> None:
+        """Set the fields of the GatePlatform that the webhooks use."""
+        self._parts = parts
+
+    def get(self) -> "PlatformWebhooks":
+        """Return the webhooks."""
+        if self._loaded is None:
+            from batchyard.server.platform.webhooks import GatePlatform, PlatformWebhooks  # noqa: PLC0415 - rarely used
+
+            self._loaded = PlatformWebhooks(GatePlatform(*self._parts))
+        return self._loaded
+
+    def observe_conversion(self, *measurement: Any) -> None:
+        """Count a call of a conversion webhook."""
+        self.get().observe_conversion(*measurement)
+
+    def close(self) -> None:
+        """Cancel the calls in flight, and close all connections."""
+        if self._loaded is not None:
+            self._loaded.close()
 
 
 class EmbeddedPlatform:
@@ -239,8 +270,6 @@ class EmbeddedPlatform:
 
     It must be created within the asyncio loop that runs it.
     """
-
-    _gate: "GateConnection | None" = None
 
     def __init__(
         self,
@@ -274,9 +303,9 @@ class EmbeddedPlatform:
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
-        base_resources = [events_resource(), *built_in_resources(), definition_resource(), api_service_resource()]
+        base_resources = _resources(kueue)
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue)
+        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=options.service_cidr)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
@@ -341,10 +370,11 @@ class EmbeddedPlatform:
         )
         why_handler.authorizer = certificate_requests.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
-        resources = Resources(security.resources)
+        self._resources = resources = Resources(security.resources)
         client.set_scope_lookup(resources.is_namespaced)
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
-        self._store.listen(CustomResources(client, resources, now).observe)
+        self._webhooks = LazyWebhooks()
+        self._store.listen(CustomResources(client, resources, now, self._webhooks.observe_conversion).observe)
         self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
@@ -353,18 +383,14 @@ class EmbeddedPlatform:
         self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
-        self._store.listen(AdmissionSwitch(server, client, partial(self._load_gate, server, resources)).observe)
+        parts = server, client, resources, self._kernel, self._local, self._controllers
+        self._webhooks.connect(*parts, self._metrics, self._forked_work)
+        server.set_conversions(lambda: self._webhooks.get().conversions)
+        self._store.listen(AdmissionSwitch(server, client, lambda: self._webhooks.get().gate).observe)
         if self._forecast_engine is not None:
             self._forecast_engine.authorizer = security.rbac
             server.set_dry_run_forecast(self._forecast_engine.with_effect_warnings)
         return server, security
-
-    def _load_gate(self, server: ApiServer, resources: Resources) -> "GateConnection":
-        from batchyard.server.platform.webhooks import GatePlatform, connect_gate  # noqa: PLC0415 - rarely needed
-
-        parts = server, self._client, resources, self._kernel, self._local, self._controllers, self._metrics.requests
-        self._gate = connect_gate(GatePlatform(*parts))
-        return self._gate
 
     def _serve_dashboard(self, security: ServerSecurity, timers: LoopTimers, speed: float) -> None:
         scheduler_cache, clock = self.platform.index, self._kernel.clock
@@ -431,8 +457,7 @@ class EmbeddedPlatform:
             self._local.close()
         if self._spans is not None:
             await self._spans.close()
-        if self._gate is not None:
-            self._gate.webhook_client.close()
+        self._webhooks.close()
         self._ledger.close()
         await self._commit.close()
         self._journal.close()
@@ -459,7 +484,10 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
-            api_controllers=() if self._signer is None else (CertificateController(self._signer),),
+            api_controllers=(
+                PolicyStatusController(lambda: self._resources),
+                *(() if self._signer is None else (CertificateController(self._signer),)),
+            ),
         )
         return build_platform(platform_ports, settings)
 
@@ -496,18 +524,13 @@ class EmbeddedPlatform:
         self._provided_objects.begin()
         self._aggregation.begin()
 
-    def pod_network_listener(self) -> tuple[str, socket.socket] | None:
-        """Return the address and bound socket for serving the API in the pod network; None if there is no socket."""
-        return None if self._local is None else self._local.pod_network_listener()
+    def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners | None:
+        """Return the bound sockets for serving the API in the pod network; None without a local node."""
+        return None if self._local is None else self._local.pod_network_listeners(service_cidr)
 
-    def publish_address(self, address: str, port: int, *, is_secure: bool, pod_network_address: str = "") -> None:
-        """Publish the API's address in the Service `kubernetes`.
-
-        `pod_network_address` is the API's address in the pod network, or '' without a pod network.
-        """
-        service_objects = kubernetes_service_objects(
-            address, port, is_https=is_secure, pod_network_ip=pod_network_address
-        )
+    def publish_address(self, address: str, port: int, *, is_secure: bool, cluster_ip: str) -> None:
+        """Publish the API's address and cluster IP in the Service `kubernetes`; '' makes the Service headless."""
+        service_objects = kubernetes_service_objects(address, port, is_https=is_secure, cluster_ip=cluster_ip)
         self._kernel.post(partial(create_or_replace, self._client, service_objects, _check_success))
 
 
@@ -529,6 +552,12 @@ def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExpor
     from batchyard.server.logging.spans import SpanExport  # noqa: PLC0415 - loading the HTTP client takes 0.1 s
 
     return SpanExport(url, loop)
+
+
+def _resources(kueue: KueueSettings) -> list[Resource]:
+    """Return the resources that are served without CustomResourceDefinitions."""
+    built_ins = built_in_resources(kueue.policy.rules.disabled_validation_gates)
+    return [events_resource(), *built_ins, definition_resource(), api_service_resource()]
 
 
 def _root_certificate(authority: CertificateAuthority | None, *, is_mounted: bool) -> str:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -221,16 +222,15 @@ async def _serve_on_listener(
     address, port = api_listener.getsockname()[:2]
     url = _api_url(options, port)
     # Without authentication every client has all permissions, so an insecure platform is not exposed to pods.
-    pod_listener = None if options.is_insecure else platform.pod_network_listener()
+    pod_listeners = None if options.is_insecure else platform.pod_network_listeners(options.service_cidr)
     reachable_address = data_dir.LOOPBACK if address in _ALL_ADDRESSES else address
-    platform.publish_address(
-        reachable_address,
-        port,
-        is_secure=not options.is_insecure,
-        pod_network_address=pod_listener[0] if pod_listener else "",
-    )
-    tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_listener)
-    listeners = [api_listener, *(pod_listener[1:] if pod_listener else ())]
+    cluster_ip = "" if options.is_insecure else str(IPv4Network(options.service_cidr)[1])
+    if pod_listeners is not None:
+        cluster_ip = next(iter(pod_listeners.addresses), "")
+    platform.publish_address(reachable_address, port, is_secure=not options.is_insecure, cluster_ip=cluster_ip)
+    pod_network_addresses = pod_listeners.addresses if pod_listeners is not None else ()
+    tls_context = None if options.is_insecure else _create_tls_context(options, url, pod_network_addresses)
+    listeners = [api_listener, *(pod_listeners.sockets if pod_listeners is not None else ())]
     certificate = None if tls_context is None else options.folder / _SERVER_CERTIFICATE
     watchdog = LoopWatchdog(asyncio.get_running_loop(), listeners, certificate)
     with closing(watchdog):
@@ -327,12 +327,12 @@ def _named_url(options: data_dir.PlatformOptions, url: str) -> str:
 
 
 def _create_tls_context(
-    options: data_dir.PlatformOptions, url: str, pod_listener: tuple[str, socket.socket] | None
+    options: data_dir.PlatformOptions, url: str, pod_network_addresses: Sequence[str]
 ) -> ssl.SSLContext:
     """Create the server certificate and the owner's kubeconfig, and return the TLS context of the API server."""
     certificate_authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
-    names |= dict.fromkeys((pod_listener[0], *_API_HOSTS) if pod_listener else ())
+    names |= dict.fromkeys((*pod_network_addresses, *_API_HOSTS) if pod_network_addresses else ())
     names |= dict.fromkeys([options.api_name] if options.api_name else ())
     certificate = certificate_authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)

@@ -1,29 +1,32 @@
-"""The admission of writes by webhooks in an embedded platform; loaded when a webhook is configured."""
+"""The webhooks and policies of an embedded platform; loaded when one of them is configured."""
 
 import asyncio
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
 from batchyard.api.views.pods import is_ready, is_terminal, is_terminating
 from batchyard.apiserver import service_endpoints
+from batchyard.apiserver.admission.calls import CallPorts, WebhookCallError
 from batchyard.apiserver.admission.controller_writes import ControllerWrites
 from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
 from batchyard.apiserver.admission.registrations import WebhookRegistry
-from batchyard.apiserver.admission.reviews import WebhookCallError
+from batchyard.apiserver.crd.converted_requests import WebhookConversions
+from batchyard.apiserver.crd.webhook_conversion import ConversionObserver
+from batchyard.apiserver.handlers.prepared_writes import WriteExecutor
 from batchyard.apiserver.resources import Resources
 from batchyard.apiserver.server import ApiServer
 from batchyard.client.local import LocalClient
 from batchyard.interfaces.client import ObjectReader, Write, WriteResult
-from batchyard.metrics.controllers import RequestMetrics
-from batchyard.metrics.forks import AdmissionWebhookMetrics
+from batchyard.metrics.forks import AdmissionWebhookMetrics, ConversionWebhookMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import wall_clock
 from batchyard.server.http.webhook_client import WebhookClient
 from batchyard.server.local_node.node import LocalNodeComponents
+from batchyard.server.platform.status_report import EmbeddedMetrics
 
 #: The address of processes of this machine that serve a Service without pods and endpoints.
 _LOOPBACK: Final = "127.0.0.1"
@@ -36,12 +39,11 @@ class GateConnection(NamedTuple):
     gate: AdmissionGate
     #: Executes the writes that controllers submit.
     intercept: Callable[[Iterable[Write], Callable[[WriteResult], None]], None]
-    webhook_client: WebhookClient
 
     def refresh(self) -> bool:
-        """Read the configurations again; return whether a webhook is configured."""
-        self.gate.registry.refresh()
-        return not self.gate.registry.is_empty
+        """Read the configurations again; return whether a policy or a webhook is configured."""
+        self.gate.stages.registry.refresh()
+        return self.gate.stages.is_configured
 
 
 class GatePlatform(NamedTuple):
@@ -54,23 +56,49 @@ class GatePlatform(NamedTuple):
     node: LocalNodeComponents | None
     #: The groups of controllers that the platform runs.
     controllers: Sequence[str]
-    requests: RequestMetrics
+    metrics: EmbeddedMetrics
+    forked_work: WriteExecutor
 
 
-def connect_gate(platform: GatePlatform) -> GateConnection:
-    """Create the admission of writes by webhooks, which calls them on the running asyncio loop."""
-    server, client, resources, kernel, node, controllers, requests = platform
-    metrics = AdmissionWebhookMetrics()
-    requests.webhook_texts = metrics.texts
-    webhook_client = WebhookClient(
-        asyncio.get_running_loop(), kernel.post, partial(resolve_service, client), partial(_create_socket, node)
-    )
-    registry = WebhookRegistry(client, controllers)
-    parts = GateParts(
-        client, server.write_handler, registry, metrics, webhook_client, wall_clock(), server.policy_loader
-    )
-    gate = AdmissionGate(parts)
-    return GateConnection(gate, ControllerWrites(gate, client, resources).submit, webhook_client)
+class PlatformWebhooks:
+    """The webhooks of a platform: admission, conversions, and the client that calls both, created when first used."""
+
+    def __init__(self, platform: GatePlatform) -> None:
+        """Create the client on the running asyncio loop."""
+        self._platform = platform
+        kernel, resolve = platform.kernel, partial(resolve_service, platform.client)
+        create_socket = partial(_create_socket, platform.node)
+        self._client = WebhookClient(asyncio.get_running_loop(), kernel.post, resolve, create_socket)
+
+    @cached_property
+    def gate(self) -> GateConnection:
+        """The admission of writes."""
+        server, client, resources, _, _, controllers, metrics, forked_work = self._platform
+        webhook_metrics = AdmissionWebhookMetrics()
+        metrics.requests.webhook_texts = webhook_metrics.texts
+        registry = WebhookRegistry(client, controllers)
+        parts = GateParts(
+            *(client, server.write_handler, registry, webhook_metrics, self._client, wall_clock()),
+            *(server.policy_loader, forked_work),
+        )
+        gate = AdmissionGate(parts)
+        return GateConnection(gate, ControllerWrites(gate, client, resources).submit)
+
+    @cached_property
+    def conversions(self) -> WebhookConversions:
+        """The conversions of custom objects."""
+        return WebhookConversions(CallPorts(self._client, self._platform.forked_work))
+
+    @cached_property
+    def observe_conversion(self) -> ConversionObserver:
+        """Counts the calls of conversion webhooks."""
+        conversion_metrics = ConversionWebhookMetrics()
+        self._platform.metrics.server_metrics.additional_sources.append(conversion_metrics.texts)
+        return conversion_metrics.count_conversion
+
+    def close(self) -> None:
+        """Cancel the calls in flight, and close all connections."""
+        self._client.close()
 
 
 def _create_socket(node: LocalNodeComponents | None) -> socket.socket:
@@ -106,7 +134,7 @@ def _addresses(
 ) -> Iterator[service_endpoints.EndpointAddress]:
     endpoints = service_endpoints.find_endpoints(objects, service)
     if endpoints.get("subsets"):
-        return service_endpoints.endpoints_addresses(endpoints, service_port)
+        return service_endpoints.endpoints_addresses(objects, endpoints, service_port)
     pods = [
         pod
         for pod in service_endpoints.selected_pods(objects, service)

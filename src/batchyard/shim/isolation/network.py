@@ -23,6 +23,7 @@ _KIND, _DATA, _PEER = 1, 2, 1
 #: Attributes of addresses and routes: IFA_ADDRESS, IFA_LOCAL, RTA_OIF, RTA_GATEWAY.
 _ADDRESS, _LOCAL, _OUTPUT, _GATEWAY = 1, 2, 4, 5
 _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
+_TABLE_LOCAL, _SCOPE_HOST, _LOCAL_ROUTE = 255, 254, 2
 
 
 class Netlink:
@@ -88,6 +89,16 @@ class Netlink:
         )
         self._send_request(_NEWROUTE, _CREATE | _EXCL, request_body)
 
+    def add_local_network(self, network: str) -> None:
+        """Treat all addresses of a network such as `10.96.0.0/16` as addresses of this namespace."""
+        address, _, prefix_length = network.partition("/")
+        route_header = struct.pack(
+            "=8BI", socket.AF_INET, int(prefix_length), 0, 0, _TABLE_LOCAL, _PROTOCOL_BOOT, _SCOPE_HOST, _LOCAL_ROUTE, 0
+        )
+        destination = _encode_attribute(_ADDRESS, socket.inet_aton(address))
+        output = _number_attribute(_OUTPUT, self.read_interface_index("lo"))
+        self._send_request(_NEWROUTE, _CREATE | _EXCL, route_header + destination + output)
+
     def read_interface_index(self, name: str) -> int:
         """Return the index of a network interface. Raises OSError if no interface has this name."""
         response = self._send_request(_GETLINK, 0, _link_header() + _text_attribute(_NAME, name))
@@ -127,10 +138,13 @@ def _number_attribute(kind: int, value: int) -> bytes:
 # It also keeps the spawner's user namespace, if any. It outlives the spawner, so that the next spawner finds the
 # network of existing pods. A client connects to the socket `switch` in the node directory and receives one message:
 # `ok`, or why pods have no network, with descriptors of the user and network namespaces. The client can then request
-# sockets in the pods' network with `tcp` or `udp`. The switch ends when its last client disconnects.
+# sockets in the pods' network with `tcp` or `udp`. With `local` and a network such as 10.96.0.0/16, it requests that
+# the network's addresses belong to the pods' gateway; the reply is `ok` or an error. The switch ends when its last
+# client disconnects.
 
 
 BRIDGE = "pods"
+_LOCAL_NETWORK_REQUEST = b"local "
 _SOCKET_TYPES = {b"tcp": socket.SOCK_STREAM, b"udp": socket.SOCK_DGRAM}
 
 
@@ -216,10 +230,12 @@ class _Switch:
 
     def _handle_request(self, connection: socket.socket) -> None:
         try:
-            request = connection.recv(16)
+            request = connection.recv(64)
             if request in _SOCKET_TYPES:
                 with socket.socket(socket.AF_INET, _SOCKET_TYPES[request]) as pod_socket:
                     socket.send_fds(connection, [b"ok"], [pod_socket.fileno()])
+            elif request.startswith(_LOCAL_NETWORK_REQUEST):
+                connection.send(_add_local_network(request.removeprefix(_LOCAL_NETWORK_REQUEST).decode()))
         except OSError:
             request = b""
         if not request:
@@ -240,6 +256,19 @@ def _create_pod_network() -> bytes:
         linux.allow_unprivileged_ports()
     except OSError as failure:
         return str(failure).encode()
+    return b"ok"
+
+
+def _add_local_network(cidr: str) -> bytes:
+    netlink = Netlink()
+    try:
+        netlink.add_local_network(cidr)
+    except FileExistsError:
+        return b"ok"
+    except (OSError, ValueError, struct.error) as failure:
+        return str(failure).encode()[:64]
+    finally:
+        netlink.close()
     return b"ok"
 
 

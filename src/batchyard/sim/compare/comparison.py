@@ -22,6 +22,8 @@ from batchyard.sim.whatif import API_VERSION, difference_of, run_to_end
 
 #: The number of Workloads shown with shorter waits, and with longer waits.
 CHANGES_SHOWN_MAX: Final = 10
+#: The number of jobs shown that were preempted in part.
+SHRINKINGS_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def headline(names: tuple[str, str], sections: Sequence[Section], changes: WaitC
         *_count_text(figures["neverAdmitted"], "never admitted"),
         *_makespan_text(figures["makespan"]),
         *_count_text(figures["preemptions"], "preemptions"),
+        *_count_text(figures.get("partialPreemptions", (None, None)), "partial preemptions"),
         *_fairness_text(figures["fairness"]),
         *_cost_text(figures.get("cost", (None, None))),
     ]
@@ -407,6 +410,7 @@ _TABLES: Final[tuple[Callable[[ComparedRun], FigureTable], ...]] = (
     run_tables.pools_table,
     run_tables.teams_table,
     run_tables.topology_table,
+    run_tables.shrinking_table,
 )
 
 
@@ -419,9 +423,9 @@ def sections_of(runs: ComparedRuns) -> list[Section]:
         ("priorityClass", "priority class", run_tables.priority_of),
         ("size", "size", lambda workload_record: size.get(workload_record.view.key, SMALL)),
     )
-    tables: list[tuple[FigureTable, FigureTable]] = [
-        (run_tables.overall_table(runs.a), run_tables.overall_table(runs.b))
-    ]
+    with_shrinkings = any(run.result.shrinkings is not None for run in (runs.a, runs.b))
+    totals = [run_tables.overall_table(run, with_shrinkings=with_shrinkings) for run in (runs.a, runs.b)]
+    tables: list[tuple[FigureTable, FigureTable]] = [(totals[0], totals[1])]
     tables += [
         (run_tables.waits_table(runs.a, *grouping), run_tables.waits_table(runs.b, *grouping)) for grouping in groupings
     ]
@@ -431,13 +435,30 @@ def sections_of(runs: ComparedRuns) -> list[Section]:
 
 
 def _sort_rows(section: Section, a: FigureTable, b: FigureTable) -> Section:
-    """Return a section with its rows by size, or for topologies, by level; other sections are sorted by name."""
+    """Return a section with its rows by size, or for topologies, by level; other sections are sorted by name.
+
+    Of the jobs that were preempted in part, those with the largest change of lost pod time are kept.
+    """
+    if section.name == run_tables.SHRINKING_TABLE:
+        return _largest_shrinkings(section)
     if section.name == run_tables.TOPOLOGY_TABLE:
         names = list({**a.rows, **b.rows})
         return replace(section, rows=sorted(section.rows, key=lambda row: names.index(row.name)))
     if section.name == "size":
         return replace(section, rows=sorted(section.rows, key=lambda row: _SIZES.index(row.name)))
     return section
+
+
+def _largest_shrinkings(section: Section) -> Section:
+    rows = []
+    for row in section.rows:  # a job without partial preemptions in one run has no row there
+        pairs = {name: (a or 0, b or 0) for name, (a, b) in row.figures.items()}
+        rows.append(replace(row, figures=pairs))
+    rows.sort(key=lambda row: -abs(difference(row.figures["lostPodTime"]) or 0))
+    title = section.title
+    if len(rows) > SHRINKINGS_SHOWN_MAX:
+        title += f" ({SHRINKINGS_SHOWN_MAX} of {len(rows)}: the largest changes of lost pod time)"
+    return replace(section, rows=rows[:SHRINKINGS_SHOWN_MAX], title=title)
 
 
 def _size_by_workload(runs: ComparedRuns) -> dict[str, str]:

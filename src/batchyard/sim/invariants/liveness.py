@@ -9,9 +9,10 @@ add.
 from collections.abc import Iterator, Sequence
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, controller_of, is_true, key_of, label
+from batchyard.api.meta import Key, Obj, controller_of, finalizers_of, is_true, key_of, label
 from batchyard.api.views.node import NodeView, node_view
 from batchyard.api.views.pods import PodView, pod_view
+from batchyard.api.views.queued_pods import group_name, has_admission_gate
 from batchyard.api.views.workload import ClusterQueueView, ResourceGroup, WorkloadView
 from batchyard.cloud.catalog.instances import FAILED, phase_of
 from batchyard.cloud.catalog.machine_types import catalog_of
@@ -40,10 +41,10 @@ class NothingHangs(Invariant):
     def finish(self) -> None:
         """If no more events are scheduled, report each unfinished job and pod that can no longer make progress."""
         if self.is_at_rest:
-            # The gated pods of an elastic Job wait for a Workload.
+            # The gated pods of an elastic Job wait for a Workload, and so do pods in queues.
             pods = [obj for obj in self.world_view.world.objects(scheme.POD) if not pod_view(obj).is_terminal]
             self._check_jobs(pods)
-            self._check_pods([pod_view(obj) for obj in pods if not has_gate(obj)])
+            self._check_pods([pod_view(obj) for obj in pods if not has_gate(obj) and not has_admission_gate(obj)])
 
     def _check_jobs(self, pods: Sequence[Obj]) -> None:
         world = self.world_view.world
@@ -315,7 +316,7 @@ class NothingIsOrphaned(Invariant):
             owner = controller_of(obj)
             if owner is not None and owner["uid"] not in uids and owner["uid"] in self._created_uids:
                 yield key_of(obj), f"still exists, but its owner {owner['name']} was deleted"
-            if "deletionTimestamp" in obj["metadata"]:
+            if "deletionTimestamp" in obj["metadata"] and not _awaits_replacement(obj):
                 yield key_of(obj), "has a deletionTimestamp, but is never deleted"
 
     def _cloud_orphans(self) -> Iterator[tuple[Key, str]]:
@@ -339,3 +340,8 @@ class NothingIsOrphaned(Invariant):
         for name, pool in pools.items():
             if pool["spec"].get("autoProvisioned") and name not in used_pools:
                 yield key_of(pool), "was created by auto-provisioning and has no machines, but was not deleted"
+
+
+def _awaits_replacement(obj: Obj) -> bool:
+    """Return whether a failed pod of a group stays until another pod replaces it; another law checks its finalizer."""
+    return obj["kind"] == "Pod" and well_known.MANAGED in finalizers_of(obj) and bool(group_name(obj))

@@ -76,6 +76,7 @@ def summarize_run(run: WatchedSimulation, grouping: SummaryGrouping = SummaryGro
         run_tables.machines_table(run),
         run_tables.fairness_table(run),
         run_tables.topology_table(run),
+        run_tables.shrinking_table(run),
     )
     pending = [row for row in run.result.workloads if row.status == Status.PENDING]
     pending.sort(key=lambda row: -row.waited)
@@ -91,7 +92,7 @@ def conclusion_of(summary: RunSummary) -> list[str]:
     if not figures["workloads"]:
         return ["The run had no Workloads.", *_rejection_sentences(summary.run.result)]
     sentences = [_outcome_sentence(summary), _wait_sentence(figures)]
-    sentences += [*_loss_sentences(summary), *_usage_sentences(summary)]
+    sentences += [*_loss_sentences(summary), *_shrinking_sentences(figures), *_usage_sentences(summary)]
     sentences += _rejection_sentences(summary.run.result)
     if figures.get("cost"):
         sentences.append(f"The machines cost {format_figure(Unit.DOLLARS, figures['cost'])}.")
@@ -136,6 +137,12 @@ def _loss_sentences(summary: RunSummary) -> list[str]:
     outcome = "machine time was lost" if has_machines else "work was interrupted"
     lost_text = f"{_seconds_text(lost_seconds)} of {outcome}"
     return [f"{', '.join(causes)}; {lost_text}." if causes else f"{lost_text} because pods failed or were deleted."]
+
+
+def _shrinking_sentences(figures: Figures) -> list[str]:
+    count = int(figures.get("partialPreemptions") or 0)
+    pod_time = _seconds_text((figures.get("lostPodHours") or 0) * HOUR / SECOND)
+    return [f"{count_with_noun(count, 'partial preemption')}; {pod_time} of pod time was lost."] if count else []
 
 
 def _outcome_sentence(summary: RunSummary) -> str:

@@ -16,6 +16,7 @@ from batchyard.api.views.workload import AdmittedPodSet, workload_view
 from batchyard.base.instant import HOUR, SECOND, Instant, duration_seconds
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling.topology_nomination import usage_of_pod_set
+from batchyard.sim.shrinkings import totals_by_name, totals_of
 from batchyard.sim.summary.fairness import jain_index, shares_of
 from batchyard.sim.summary.figure import GIBIBYTE, BetterDirection, Figure, Figures, FigureTable, Unit
 from batchyard.sim.summary.run_watch import WatchedSimulation, held_pod_sets
@@ -51,6 +52,8 @@ OVERALL_FIGURES: Final = (
     Figure("service", "fairness: Jain's index of used over requested shares", Unit.INDEX, BetterDirection.MORE),
     Figure("preemptions", "preemptions", Unit.COUNT, BetterDirection.LESS),
     Figure("evictions", "evictions, with preemptions", Unit.COUNT, BetterDirection.LESS),
+    Figure("partialPreemptions", "partial preemptions", Unit.COUNT, BetterDirection.LESS),
+    Figure("lostPodHours", "pod hours lost to partial preemptions", Unit.HOURS, BetterDirection.LESS),
     Figure("cutShort", "time with quota before evictions", Unit.HOURS, BetterDirection.LESS),
     Figure("nodes", "mean nodes", Unit.COUNT),
     Figure("machineHours", "machine hours", Unit.HOURS, BetterDirection.LESS),
@@ -111,7 +114,12 @@ _TOPOLOGY_FIGURES: Final = (
     Figure("distance", "mean distance", Unit.COUNT, BetterDirection.LESS),
     Figure("fragmentation", "fragmentation", Unit.SHARE, BetterDirection.LESS),
 )
-
+_SHRINKING_FIGURES: Final = (
+    Figure("times", "times", Unit.COUNT, BetterDirection.LESS),
+    Figure("podsLost", "pods lost", Unit.COUNT, BetterDirection.LESS),
+    Figure("shrunk", "shrunk for", Unit.SECONDS, BetterDirection.LESS),
+    Figure("lostPodTime", "lost pod time", Unit.SECONDS, BetterDirection.LESS),
+)
 
 Grouping: TypeAlias = Callable[[WorkloadRecord], str]
 
@@ -137,8 +145,11 @@ def priority_of(workload_record: WorkloadRecord) -> str:
     return str(class_ref.get("name") or f"(priority {workload_record.view.priority})")
 
 
-def overall_figures(run: WatchedSimulation) -> Figures:
-    """Return the figures of one run that summarize all its Workloads, and its machines and costs if these are known."""
+def overall_figures(run: WatchedSimulation, *, with_shrinkings: bool = False) -> Figures:
+    """Return the figures of one run that summarize all its Workloads, and its machines and costs if these are known.
+
+    Partial preemptions are counted if they are possible in the run, or with `with_shrinkings`.
+    """
     workload_counts, team_shares = run.result.counts, shares_of(run)
     team_means = [_mean_wait(run, records_of_team) for records_of_team in _group_records(run, team_of).values()]
     finish_times = [record.finished_at for record in run.workload_records if record.finished_at is not None]
@@ -157,6 +168,10 @@ def overall_figures(run: WatchedSimulation) -> Figures:
         "preemptions": workload_counts.preemptions,
         "evictions": workload_counts.evictions,
     }
+    if run.result.shrinkings is not None or with_shrinkings:
+        totals = totals_of(run.result.shrinkings or (), run.result.now)
+        figure_values["partialPreemptions"] = 0 if totals is None else totals.shrink_count
+        figure_values["lostPodHours"] = 0 if totals is None else totals.pod_seconds * SECOND / HOUR
     figure_values["cutShort"] = sum(record.evicted_duration for record in run.workload_records) / HOUR
     if costs is not None:
         end = run.result.now
@@ -179,11 +194,30 @@ def _outcome_figures(records: Sequence[WorkloadRecord]) -> Figures:
     }
 
 
-def overall_table(run: WatchedSimulation) -> FigureTable:
-    """Return the totals of one run as a table of one row."""
-    figure_values = overall_figures(run)
+def overall_table(run: WatchedSimulation, *, with_shrinkings: bool = False) -> FigureTable:
+    """Return the totals of one run as a table of one row, with partial preemptions as in `overall_figures()`."""
+    figure_values = overall_figures(run, with_shrinkings=with_shrinkings)
     known_figures = [figure for figure in OVERALL_FIGURES if figure.name in figure_values]
     return FigureTable("overall", "totals", "", known_figures, {"all": figure_values})
+
+
+#: The name of the table of jobs that were preempted in part.
+SHRINKING_TABLE: Final = "partialPreemptions"
+
+
+def shrinking_table(run: WatchedSimulation) -> FigureTable:
+    """Return a table with a row for each job that was preempted in part; the most lost pod time comes first."""
+    totals_by_job = totals_by_name(run.result.shrinkings or (), run.result.now, by_job=True)
+    rows: dict[str, Figures] = {
+        job: {
+            "times": totals.shrink_count,
+            "podsLost": totals.pods_lost,
+            "shrunk": totals.seconds,
+            "lostPodTime": totals.pod_seconds,
+        }
+        for job, totals in sorted(totals_by_job.items(), key=lambda item: (-item[1].pod_seconds, item[0]))
+    }
+    return FigureTable(SHRINKING_TABLE, "jobs that were preempted in part", "job", _SHRINKING_FIGURES, rows)
 
 
 def waits_table(run: WatchedSimulation, name: str, row_subject: str, group_of: Grouping) -> FigureTable:

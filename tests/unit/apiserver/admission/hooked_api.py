@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from batchyard.api.meta import Obj
+from batchyard.apiserver.admission.calls import TimedReply, WebhookCallError, WebhookReply, WebhookRequest
 from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
-from batchyard.apiserver.admission.pipeline import TimedReply
 from batchyard.apiserver.admission.registrations import Webhook, WebhookRegistry
-from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookReply, WebhookRequest
 from batchyard.apiserver.request import DeferredResponse, FinalResponse, Response
 from unit.apiserver.api import Api
 
@@ -115,7 +114,9 @@ class HookedApi(Api):
             plural = f"{each['kind'].lower()}s"
             self.post(f"/apis/admissionregistration.k8s.io/v1/{plural}", each)
         registry = WebhookRegistry(self.stored)
-        parts = GateParts(self.stored, self.server.write_handler, registry, self.counts, self, 1)
+        parts = GateParts(
+            self.stored, self.server.write_handler, registry, self.counts, self, 1, self.server.policy_loader
+        )
         self.gate = AdmissionGate(parts)
         self.server.set_admission_gate(self.gate)
 

@@ -8,10 +8,12 @@ import pytest
 
 import make
 from batchyard.api.meta import with_metadata
-from batchyard.apiserver.admission.attributes import AdmissionAttributes
-from batchyard.apiserver.admission.gate import REQUEST_SECONDS_MAX, AdmissionGate, GateParts
+from batchyard.apiserver.admission.attributes import AdmissionAttributes, PolicyVerdict
+from batchyard.apiserver.admission.calls import REQUEST_SECONDS_MAX
+from batchyard.apiserver.admission.gate import AdmissionGate, GateParts
 from batchyard.apiserver.admission.pipeline import AdmissionPolicies
 from batchyard.apiserver.request import Response
+from batchyard.apiserver.resources import ResourcePath
 from batchyard.interfaces.client import Write, WriteResult
 from unit.apiserver.admission.hooked_api import (
     ALL,
@@ -235,8 +237,8 @@ def test_dry_run_needs_webhooks_without_side_effects() -> None:
     api.configure(configuration("a", hook("ok")))
     assert api.ask("POST", f"{PODS}?dryRun=All", pod()).code == 201
     assert api.asked[0][1]["dryRun"] is True
-    [stored] = api.gate.registry.mutating
-    api.gate.registry.mutating = [stored._replace(definition={**stored.definition, "sideEffects": "Unknown"})]
+    [stored] = api.gate.stages.registry.mutating
+    api.gate.stages.registry.mutating = [stored._replace(definition={**stored.definition, "sideEffects": "Unknown"})]
     response = api.ask("POST", f"{PODS}?dryRun=All", pod())
     assert (response.code, response.body["reason"]) == (400, "BadRequest")
     assert message(response) == 'admission webhook "ok.example.com" does not support dry run'
@@ -270,22 +272,23 @@ class Policies:
     """Policies that set a label, and annotate the audit event."""
 
     mutates = validates = True
-    warnings = ("policy",)
-    annotations: Mapping[str, str] = {"policy": "p"}
+
+    def may_match(self, operation: str, path: ResourcePath) -> bool:
+        return bool(operation and path)
 
     def mutate(self, attributes: AdmissionAttributes) -> Mapping[str, Any] | None:
         assert attributes.obj is not None
         return with_metadata(attributes.obj, labels={"policy": "yes"})
 
-    def validate(self, attributes: AdmissionAttributes) -> "Policies":
+    def validate(self, attributes: AdmissionAttributes) -> PolicyVerdict:
         assert attributes.obj is not None
         assert attributes.obj["metadata"]["annotations"] == {"seen": "yes"}
-        return self
+        return PolicyVerdict(None, ("policy",), {"policy": "p"})
 
 
 def admit_by_policies(api: HookedApi, policies: AdmissionPolicies) -> None:
     """Admit the later writes by policies, and by the configured webhooks."""
-    parts = GateParts(api.stored, api.server.write_handler, api.gate.registry, api.counts, api, 1, policies)
+    parts = GateParts(api.stored, api.server.write_handler, api.gate.stages.registry, api.counts, api, 1, policies)
     api.server.set_admission_gate(AdmissionGate(parts))
 
 

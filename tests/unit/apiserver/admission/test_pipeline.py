@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from batchyard.apiserver.admission.calls import WebhookCallError
 from batchyard.apiserver.admission.registrations import WebhookRegistry
-from batchyard.apiserver.admission.reviews import WebhookCallError
 from batchyard.apiserver.request import Response
 from unit.apiserver.admission.hooked_api import (
     ALL,

@@ -34,6 +34,10 @@ NOT_STRUCTURAL: list[tuple[Any, str]] = [
     ({**TEXT, "default": 3}, 'properties[at].default: Invalid value: "integer"'),
     ({"type": "object", "x-kubernetes-embedded-resource": True}, "properties[at].properties: Required value"),
     ({"type": "array", "items": TEXT, "x-kubernetes-list-type": "map"}, "x-kubernetes-list-map-keys: Required value"),
+    (
+        {"type": "array", "items": TEXT, "x-kubernetes-map-type": "atomic"},
+        'properties[at].type: Invalid value: "array": must be object if x-kubernetes-map-type is specified',
+    ),
     ({"type": "object", "additionalProperties": TEXT, "properties": {"a": TEXT}}, "are mutual exclusive"),
 ]
 
@@ -69,7 +73,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (changed_definition(versions=[{"name": "v1", "served": True, "storage": True}]), "openAPIV3Schema: Required value"),
     (
         changed_definition(conversion={"strategy": "Webhook"}),
-        "spec.conversion.strategy: Forbidden: conversion webhooks are not supported",
+        "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook",
     ),
     (changed_definition(names={"plural": "rockets"}), "spec.names.kind: Required value"),
     (changed_definition(names={"plural": "rockets", "kind": ""}), "spec.names.kind: Required value"),

@@ -209,7 +209,7 @@ def test_kubernetes_service_is_set_without_service_links() -> None:
 
 
 def test_pod_on_host_network_uses_node_address_of_api_server() -> None:
-    service, endpoints, _ = kubernetes_service_objects("127.0.0.1", 6443, is_https=True, pod_network_ip="10.77.0.1")
+    service, endpoints, _ = kubernetes_service_objects("127.0.0.1", 6443, is_https=True, cluster_ip="10.77.0.1")
     only, objects = container(), FixedObjects(service, endpoints)
     names = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
     for addresses, result in ((["10.77.0.5"], ("10.77.0.1", "443")), ([], ("127.0.0.1", "6443"))):

@@ -8,10 +8,13 @@ import pytest
 import make
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_metadata
+from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.cycle import SchedulingPolicy, holder_from_admission
 from batchyard.scheduling.decisions import DEFAULT_RULES, Preempt
-from batchyard.scheduling.preemption.shrinking import pod_counts_after
+from batchyard.scheduling.preemption.preemptor import Preemptor
+from batchyard.scheduling.preemption.shrinking import pod_counts_after, releasable_part
 from batchyard.scheduling.workload import evictions
+from batchyard.topology.state import DomainUsage
 from yard import SchedulerBench, group, line, preemption, queue, workload
 
 LOWER = preemption("LowerPriority", "LowerPriority")
@@ -145,3 +148,29 @@ def test_message_of_the_preemptor_counts_all_targets() -> None:
     (decision,) = made.cycle(workload("new", 6, priority=1))
     assert isinstance(decision, Preempt)
     assert decision.why.message.endswith("Pending the preemption of 2 workload(s)")
+
+
+def test_workload_with_topology_domains_is_evicted() -> None:
+    made = one_queue(elastic("e", 10, 4))
+    holder = made.snapshot.holder("team/e")
+    assert holder is not None
+    assert releasable_part(holder, made.snapshot) is not None
+    holder.topology_usage = (DomainUsage("spot", True, ("h1",), (), 10),)
+    assert releasable_part(holder, made.snapshot) is None
+
+
+def test_preemptor_that_needs_topology_domains_shrinks_workloads_without_domains() -> None:
+    made = one_queue(elastic("e", 10, 4))
+    made.snapshot.rebuild_if_changed()
+    queue_view, cpu = made.snapshot.queues["cq"], made.snapshot.flavor_resource_id("spot", "cpu")
+    rules = replace(DEFAULT_RULES, partial_preemption=True)
+    preemptor = Preemptor(workload_view(workload("new", 6, priority=1)), queue_view, made.snapshot, (), rules)
+    (target,) = preemptor.targets_for_usage(((cpu, 6000),), (cpu,), FreeDomains())
+    assert target.workload.whole is not None
+
+
+class FreeDomains:
+    """Topology domains that are always free."""
+
+    def fits(self) -> bool:
+        return True

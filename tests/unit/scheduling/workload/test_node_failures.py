@@ -257,6 +257,15 @@ def test_pod_of_an_elastic_job_is_judged_by_the_current_slice() -> None:
     assert stage.get(scheme.POD, "p")["status"]["phase"] == "Failed"
 
 
+def test_late_pod_that_names_its_workload_as_a_slice_fails_on_a_node_that_was_replaced() -> None:
+    stage = stage_with_pod()
+    pod = stage.get(scheme.POD, "p")
+    late = with_metadata(pod, name="late", annotations={**POD_ANNOTATIONS, "kueue.x-k8s.io/workload-slice-name": "wl"})
+    stage.put(node("n3"), with_path(late, ("spec", "nodeSelector"), {HOSTNAME: "n3"}))
+    assert phase(stage) == "Pending"
+    assert stage.get(scheme.POD, "late")["status"]["phase"] == "Failed"
+
+
 def test_failures_during_a_restart_are_noticed() -> None:
     stage = stage_with_pod(nodeName="n2")
     stage.replace_controllers()
@@ -315,14 +324,16 @@ def test_pods_of_workloads_without_topology_may_wait_for_a_node() -> None:
 PROVISIONING = "kueue.x-k8s.io/provisioning-request"
 
 
-def delayed_stage(*, ready: bool, gates: Mapping[str, bool] = NO_GATES) -> Stage:
+def delayed_stage(*, ready: bool, gates: Mapping[str, bool] = NO_GATES, **queue_fields: Any) -> Stage:
     """A Workload in a flavor for which machines are requested; its AdmissionCheck is ready, or pending."""
     cache = SchedulerCache()
     cache.snapshot.topology.enable(gates)
     scheduler = Scheduler(cache, SchedulingPolicy(), settings=SchedulerSettings(watches_nodes=True))
     stage = Stage(scheduler, WorkloadLifecycle(), NodeFailures())
     checks = {"admissionChecks": [{"name": "machines"}]}
-    queue = make.cluster_queue(resourceGroups=[yard.group(tas={"cpu": 9})], admissionChecksStrategy=checks)
+    queue = make.cluster_queue(
+        resourceGroups=[yard.group(tas={"cpu": 9})], admissionChecksStrategy=checks, **queue_fields
+    )
     check = {
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "AdmissionCheck",
@@ -339,18 +350,18 @@ def delayed_stage(*, ready: bool, gates: Mapping[str, bool] = NO_GATES) -> Stage
     return stage
 
 
-def finish_check(stage: Stage) -> None:
+def finish_check(stage: Stage, name: str = "wl") -> None:
     """Let the AdmissionCheck of the Workload be ready, with a node selector for its pods."""
     update = {"name": "main", "nodeSelector": {"machines": "new"}}
     state = {"name": "machines", "state": "Ready", "message": "", "lastTransitionTime": make.stamp()}
-    stage.put(with_path(stage.workload(), ("status", "admissionChecks"), [{**state, "podSetUpdates": [update]}]))
+    stage.put(with_path(stage.workload(name), ("status", "admissionChecks"), [{**state, "podSetUpdates": [update]}]))
 
 
-def assigned(stage: Stage) -> tuple[str, bool, list[str]]:
+def assigned(stage: Stage, name: str = "wl") -> tuple[str, bool, list[str]]:
     """The state of the delayed request, whether the Workload is admitted, and its hosts."""
-    held = stage.workload()["status"]["admission"]["podSetAssignments"][0]
+    held = stage.workload(name)["status"]["admission"]["podSetAssignments"][0]
     found = parse_topology_assignment(held.get("topologyAssignment") or {})
-    is_admitted = condition_state(stage.workload(), "Admitted")[0] == "True"
+    is_admitted = condition_state(stage.workload(name), "Admitted")[0] == "True"
     return held["delayedTopologyRequest"], is_admitted, [domain.values[-1] for domain in found.domains]
 
 
@@ -381,6 +392,23 @@ def test_delayed_search_is_repeated_with_backoff_on_nodes_that_the_check_selects
     assert assigned(stage) == ("Pending", False, [])
     stage.run(3)
     assert assigned(stage) == ("Ready", True, ["n1b"])
+
+
+def test_delayed_domains_are_freed_by_preemption_and_taken_at_the_next_try() -> None:
+    stage = delayed_stage(ready=False, preemption=yard.preemption("LowerPriority"))
+    request = {"topologyRequest": {"required": "rack"}}
+    stage.put(new_node("n1a"), make.workload("low", pod_sets=[make.pod_set("main", 2, **request)], priority=-1))
+    finish_check(stage, "low")
+    stage.run(1)
+    assert assigned(stage, "low") == ("Ready", True, ["n1a"])
+    finish_check(stage)
+    stage.run(2)
+    (failed,) = (event for event in stage.events if event.reason == "SecondPassFailed")
+    assert failed.message.endswith('excluded: resource "cpu": 1. Pending the preemption of 1 workload(s)')
+    assert condition_state(stage.workload("low"), "Preempted")[:2] == ("True", "InClusterQueue")
+    stage.delete(scheme.WORKLOAD, "low")
+    stage.run(4)
+    assert assigned(stage) == ("Ready", True, ["n1a"])
 
 
 def test_delayed_search_ends_with_an_eviction() -> None:

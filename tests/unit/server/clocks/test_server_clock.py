@@ -70,7 +70,7 @@ class VersionServer:
     ("response", "is_other"),
     [
         (HttpResponse(200, b'{"gitVersion": "v1.36.2"}'), True),
-        (HttpResponse(200, b'{"gitVersion": "v1.32.0+batchyard"}'), False),
+        (HttpResponse(200, b'{"gitVersion": "v1.36.0+batchyard"}'), False),
         (HttpResponse(200, b"<html>please log in</html>"), False),
         (HttpResponse(200, b"{}"), False),
         (HttpResponse(403, b'{"gitVersion": "v1.36.2"}'), False),

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchyard.apiserver.admission.pipeline import TimedReply
-from batchyard.apiserver.admission.reviews import WebhookCallError, WebhookRequest
+from batchyard.apiserver.admission.calls import TimedReply, WebhookCallError, WebhookRequest
 from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, ResponseReader, WebhookClient
 from hook_server import HookCertificates, HookServer

@@ -35,7 +35,7 @@ async def user_of(tokens: ExternalTokenAuthenticator, text: str) -> UserInfo | N
     if user is not PENDING_USER:
         return user
     outcome: asyncio.Future[UserInfo | None] = asyncio.get_running_loop().create_future()
-    tokens.finish(text, outcome.set_result)
+    tokens.finish(text, "127.0.0.1", outcome.set_result)
     return await outcome
 
 
@@ -119,11 +119,27 @@ async def _failing_webhook(folder: Path) -> None:
 
 async def _too_many(folder: Path) -> None:
     async with opened(folder, with_issuer=False, with_webhook=True) as (_, tokens):
-        for number in range(authentication.WAITING_MAX):
-            tokens.finish(f"token {number}", lambda _: None)
-        with pytest.raises(StatusError) as caught:
-            tokens.finish("one more", lambda _: None)
-        assert caught.value.code == 429
+        for address in ("192.0.2.1", "192.0.2.2"):
+            for number in range(authentication.ADDRESS_WAITING_MAX):
+                tokens.finish(f"token {address} {number}", address, lambda _: None)
+            with pytest.raises(StatusError) as caught:
+                tokens.finish("one more", address, lambda _: None)
+            assert caught.value.code == 429
+        with pytest.raises(StatusError):
+            tokens.finish("one more", "192.0.2.3", lambda _: None)
+
+
+async def _flood(folder: Path) -> None:
+    async with opened(folder, with_issuer=False, with_webhook=True) as (server, tokens):
+        server.reviews["good"] = {"authenticated": True, "user": {"username": "ada"}}
+        assert await user_of(tokens, "good") is not None
+        tokens.find_user("good")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(authentication, "wall_clock", lambda: wall_clock() + 2 * authentication.REVIEW_CACHED)
+            for number in range(authentication.ADDRESS_WAITING_MAX):
+                tokens.finish(f"token {number}", "192.0.2.1", lambda _: None)
+            assert tokens.find_user("good") is PENDING_USER
+            assert await user_of(tokens, "good") is not None, "the token was valid before, so it has its own slots"
 
 
 async def _invalid_files(folder: Path) -> None:
@@ -147,4 +163,5 @@ test_keys_of_a_server_that_names_another_issuer_are_not_used = run(_wrong_issuer
 test_webhook_reviews_each_token_once = run(_webhook)
 test_failure_of_the_webhook_is_not_cached = run(_failing_webhook)
 test_number_of_waiting_requests_is_bounded = run(_too_many)
+test_flood_of_invalid_tokens_does_not_lock_out_users = run(_flood)
 test_invalid_files_are_reported = run(_invalid_files)

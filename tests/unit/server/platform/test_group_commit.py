@@ -46,12 +46,17 @@ class RecordingWatch:
 
     def __init__(self, *, is_defective: bool = False) -> None:
         self.is_defective = is_defective
+        self.forgotten = 0
         self.revisions: list[int] = []
 
     def process_changes(self, changes: Iterable[WatchEvent]) -> None:
         if self.is_defective:
             raise KeyError("a defect")
         self.revisions += [change.revision for change in changes]
+
+    def forget_changes(self, revision: int) -> None:
+        """Record the revision."""
+        self.forgotten = revision
 
     def end(self) -> None:
         """Do nothing: there are no more events."""

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from batchyard.api.meta import Key, Obj
-from batchyard.apiserver.admission.reviews import WebhookCallError
+from batchyard.apiserver.admission.calls import WebhookCallError
 from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.server.platform.webhooks import resolve_service
 

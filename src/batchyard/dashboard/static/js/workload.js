@@ -139,7 +139,8 @@ function placementTable(part, name) {
 }
 
 function roomTables(part) {
-  const slices = part.sliceSize ? `, slices of ${part.sliceSize} per ${part.sliceLevel}` : "";
+  const layers = part.sliceLayers || (part.sliceSize ? [{ size: part.sliceSize, level: part.sliceLevel }] : []);
+  const slices = layers.length ? `, slices ${layers.map((each) => `of ${each.size} per ${each.level}`).join(", ")}` : "";
   const columns = [
     ["level", "main", (row) => [row.level, row.binds ? h("span", { class: "warn" }, "binds") : null]],
     ["domains", "num", (row) => row.domains],

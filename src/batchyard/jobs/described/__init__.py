@@ -1,0 +1,1 @@
+"""Kinds of jobs that a JobKind describes: any custom kind that can be suspended gets Workloads, without code."""

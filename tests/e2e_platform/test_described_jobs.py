@@ -1,0 +1,95 @@
+"""Jobs of custom kinds in queues of a running platform, with real kubectl."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e_platform.platform_process import UpProcess
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
+OPEN: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+SCHEMA = {"type": "object", "properties": {"spec": OPEN, "status": OPEN}}
+VERSION = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+SPEC = {
+    "group": "kubeflow.org",
+    "scope": "Namespaced",
+    "names": {"kind": "PyTorchJob", "plural": "pytorchjobs"},
+    "versions": [{**VERSION, "schema": {"openAPIV3Schema": SCHEMA}}],
+}
+METADATA = {"name": "pytorchjobs.kubeflow.org"}
+DEFINITION = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": METADATA}
+QUEUES = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: spot}
+spec: {nodeLabels: {pool: spot}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: research}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - {coveredResources: [cpu], flavors: [{name: spot, resources: [{name: cpu, nominalQuota: 4}]}]}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: training, namespace: default}
+spec: {clusterQueue: research}
+"""
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[UpProcess]:
+    with UpProcess(tmp_path / "data", "--port", "0") as up:
+        up.kubectl("apply", "-f", "-", sent=f"{yaml.safe_dump({**DEFINITION, 'spec': SPEC})}\n---\n{QUEUES}")
+        up.kubectl("wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org")
+        yield up
+
+
+def training(name: str) -> str:
+    containers = [{"name": "pytorch", "image": "python", "resources": {"requests": {"cpu": "1"}}}]
+    template = {"spec": {"containers": containers}}
+    replicas = {"Master": {"template": template}, "Worker": {"replicas": 2, "template": template}}
+    metadata = {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "training"}}
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata}
+    return json.dumps({**job, "spec": {"pytorchReplicaSpecs": replicas}})
+
+
+def job_spec(platform: UpProcess, name: str) -> Any:
+    return json.loads(platform.kubectl("get", "pytorchjob", name, "-o", "json"))["spec"]
+
+
+def wait_until_suspended(platform: UpProcess, name: str, value: bool) -> Any:
+    condition = f"--for=jsonpath={{.spec.runPolicy.suspend}}={str(value).lower()}"
+    platform.kubectl("wait", condition, f"pytorchjob/{name}", "--timeout=30s")
+    return job_spec(platform, name)
+
+
+def test_finished_job_gives_quota_to_next_job(platform: UpProcess) -> None:
+    for name in ("first", "second"):
+        platform.kubectl("create", "-f", "-", sent=training(name))
+    spec = wait_until_suspended(platform, "first", False)
+    assert spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert job_spec(platform, "second")["runPolicy"]["suspend"] is True
+    condition = {"type": "Succeeded", "status": "True", "message": "all pods succeeded"}
+    status = json.dumps({"status": {"conditions": [condition]}})
+    platform.kubectl("patch", "pytorchjob", "first", "--subresource=status", "--type=merge", "-p", status)
+    wait_until_suspended(platform, "second", False)
+    path = "jsonpath={.items[*].status.conditions[?(@.type=='Finished')].message}"
+    assert platform.kubectl("get", "workloads", "-o", path) == "all pods succeeded"
+
+
+def test_stopped_queue_suspends_job_and_restores_its_templates(platform: UpProcess) -> None:
+    platform.kubectl("create", "-f", "-", sent=training("first"))
+    wait_until_suspended(platform, "first", False)
+    platform.kubectl(
+        "patch", "clusterqueue", "research", "--type=merge", "-p", '{"spec":{"stopPolicy":"HoldAndDrain"}}'
+    )
+    spec = wait_until_suspended(platform, "first", True)
+    assert "nodeSelector" not in spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]

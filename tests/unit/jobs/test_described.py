@@ -1,0 +1,162 @@
+"""Kinds of jobs that files describe: pod sets, state, start and stop, as Kueue's integrations of these kinds."""
+
+from typing import Any
+
+import pytest
+
+from batchyard.api import scheme
+from batchyard.interfaces.client import Update
+from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
+from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
+from batchyard.jobs.described.integration import DescribedJobIntegration
+from batchyard.jobs.described.registry import built_in_descriptions, find_described_kind
+from batchyard.jobs.kinds import INTEGRATIONS
+
+PYTORCH, RAY_JOB = (find_described_kind(kind) for kind in ("PyTorchJob.kubeflow.org", "RayJob.ray.io"))
+
+
+def template(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "main", "image": "python"}], **fields}}
+
+
+def pytorch_job(**status: Any) -> dict[str, Any]:
+    replicas = {"Worker": {"replicas": 3, "template": template()}, "Master": {"template": template()}}
+    return {"metadata": {"name": "a"}, "spec": {"pytorchReplicaSpecs": replicas}, "status": status}
+
+
+def ray_job(**cluster: Any) -> dict[str, Any]:
+    workers = [{"groupName": "GPU", "replicas": 2, "numOfHosts": 4, "template": template()}]
+    spec = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": workers, **cluster}
+    return {"metadata": {"name": "a"}, "spec": {"rayClusterSpec": spec}}
+
+
+def counts(job: Any, integration: DescribedJobIntegration) -> dict[str, int]:
+    return {pod_set["name"]: pod_set["count"] for pod_set in integration.pod_sets(job)}
+
+
+def test_files_describe_frameworks_of_configuration() -> None:
+    described = {spec.framework: kind for kind, spec in built_in_descriptions().items()}
+    coded = {*INTEGRATIONS, scheme.POD}
+    assert described == {name: kind for name, kind in scheme.JOB_FRAMEWORKS.items() if kind not in coded}
+
+
+def test_expressions_of_all_files_compile() -> None:
+    assert [find_described_kind(kind).kind for kind in built_in_descriptions()] == list(built_in_descriptions())
+
+
+def test_pod_sets_follow_order_of_replica_types() -> None:
+    assert list(counts(pytorch_job(), PYTORCH).items()) == [("master", 1), ("worker", 3)]
+
+
+def test_missing_replica_type_has_no_pod_set() -> None:
+    job = pytorch_job()
+    del job["spec"]["pytorchReplicaSpecs"]["Master"]
+    assert counts(job, PYTORCH) == {"worker": 3}
+
+
+def test_kubeflow_job_is_active_with_active_replicas() -> None:
+    assert PYTORCH.is_active(pytorch_job(replicaStatuses={"Master": {}, "Worker": {"active": 1}}))
+    assert not PYTORCH.is_active(pytorch_job(replicaStatuses={"Worker": {"succeeded": 3}}))
+    assert not PYTORCH.is_active(pytorch_job())
+
+
+@pytest.mark.parametrize(("condition", "succeeded"), [("Succeeded", True), ("Failed", False)])
+def test_kubeflow_job_ends_with_message_of_condition(condition: str, succeeded: bool) -> None:
+    conditions = [{"type": condition, "status": "True", "message": "done"}]
+    assert PYTORCH.completion(pytorch_job(conditions=conditions)) == JobCompletion(succeeded, "done")
+    assert PYTORCH.completion(pytorch_job(conditions=[{**conditions[0], "status": "False"}])) is None
+
+
+def test_priority_class_is_that_of_policy_then_of_first_replica_type() -> None:
+    job = pytorch_job()
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = template(priorityClassName="low")
+    assert PYTORCH.priority_class(job) == "low"
+    job["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "high"}}
+    assert PYTORCH.priority_class(job) == "high"
+
+
+def test_start_and_stop_change_and_restore_templates() -> None:
+    job = pytorch_job()
+    infos = [PodSetInfo("master", 1, node_selector={"pool": "a"}), PodSetInfo("worker", 3)]
+    started_job = PYTORCH.started_job(job, infos)
+    assert started_job["spec"]["runPolicy"] == {"suspend": False}
+    specs = started_job["spec"]["pytorchReplicaSpecs"]
+    assert specs["Master"]["template"]["spec"]["nodeSelector"] == {"pool": "a"}
+    stop = PYTORCH.stop(started_job, [PodSetInfo("master", 1), PodSetInfo("worker", 3)])
+    assert isinstance(stop, Update)
+    assert stop.obj["spec"] == {**job["spec"], "runPolicy": {"suspend": True}}
+
+
+def test_start_requires_one_info_for_each_pod_set() -> None:
+    with pytest.raises(InvalidPodSetInfo, match="expecting 2 podset, got 1"):
+        PYTORCH.started_job(pytorch_job(), [PodSetInfo("master", 1)])
+
+
+def test_ray_job_has_pods_of_multi_host_groups_and_submitter() -> None:
+    assert counts(ray_job(), RAY_JOB) == {"head": 1, "gpu": 8, "submitter": 1}
+    job = ray_job()
+    job["spec"]["submissionMode"] = "HTTPMode"
+    assert counts(job, RAY_JOB) == {"head": 1, "gpu": 8}
+
+
+def test_start_of_ray_job_writes_default_template_of_submitter() -> None:
+    infos = [PodSetInfo(name, 1, node_selector={"pool": name}) for name in ("head", "gpu", "submitter")]
+    submitter = RAY_JOB.started_job(ray_job(), infos)["spec"]["submitterPodTemplate"]["spec"]
+    assert submitter["nodeSelector"] == {"pool": "submitter"}
+    assert submitter["containers"][0]["image"] == "python"
+
+
+def test_head_of_ray_cluster_counts_autoscaler_and_redis_cleanup() -> None:
+    job = ray_job(enableInTreeAutoscaling=True, gcsFaultToleranceOptions={})
+    head, autoscaler = RAY_JOB.pod_sets(job)[0]["template"]["spec"]["containers"]
+    assert head["resources"]["requests"] == {"cpu": "200m", "memory": "256Mi"}
+    assert autoscaler["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
+
+
+def test_ray_job_with_cluster_selector_is_ignored() -> None:
+    job = {"metadata": {"name": "a"}, "spec": {"clusterSelector": {"ray.io/cluster": "b"}}}
+    assert RAY_JOB.is_ignored(job)
+    assert not RAY_JOB.is_ignored(ray_job())
+
+
+def description(**fields: Any) -> dict[str, Any]:
+    spec = {
+        "framework": "example.com/train",
+        "group": "example.com",
+        "version": "v1",
+        "kind": "Train",
+        "resource": "trains",
+        "suspend": "spec.paused",
+        "active": "true",
+        "ready": "true",
+        "podSets": [{"name": "main", "path": "spec"}],
+    }
+    return {"metadata": {"name": "trains.example.com"}, "spec": {**spec, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"suspend": "spec.suspend[0]"}, "spec.suspend"),
+        ({"active": 1}, "spec.active"),
+        ({"podSets": []}, "spec.podSets"),
+        ({"podSets": [{"path": "spec"}]}, "spec.podSets[0]"),
+        ({"podSets": [{"name": "a", "path": "spec", "size": "1"}]}, "spec.podSets[0]"),
+        ({"resource": "others"}, "metadata.name"),
+    ],
+)
+def test_invalid_description_names_field(fields: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidJobKind) as raised:
+        parse_job_kind(description(**fields))
+    assert raised.value.error.path == path
+
+
+def test_invalid_expression_names_field() -> None:
+    with pytest.raises(InvalidJobKind, match=r"spec\.ready: invalid CEL expression"):
+        DescribedJobIntegration(parse_job_kind(description(ready="job.status +")))
+
+
+def test_failed_expression_names_description() -> None:
+    integration = DescribedJobIntegration(parse_job_kind(description(active="job.status.count > 0")))
+    with pytest.raises(InvalidPodSetInfo, match=r"JobKind 'trains\.example\.com' failed: Key not found"):
+        integration.is_active({"metadata": {"name": "a"}, "spec": {}, "status": {}})

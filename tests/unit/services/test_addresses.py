@@ -1,0 +1,170 @@
+"""Services get cluster IPs and node ports, which no two Services share and which do not change."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchyard.api.meta import Obj
+from batchyard.apiserver.request import Response
+from batchyard.services.addresses import ServiceAddresses
+from unit.apiserver.api import Api
+
+SERVICES = "/api/v1/namespaces/team/services"
+PORT = {"port": 80, "protocol": "TCP"}
+
+
+def service(name: str = "web", **spec: Any) -> Obj:
+    fields = {"ports": [PORT], "selector": {"app": "web"}, **spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": fields}
+
+
+def create(api: Api, name: str = "web", **spec: Any) -> Mapping[str, Any]:
+    """Create a Service, and return its spec."""
+    return api.post(SERVICES, service(name, **spec))["spec"]  # type: ignore[no-any-return]
+
+
+def update(api: Api, name: str = "web", **spec: Any) -> Mapping[str, Any]:
+    """Patch the spec of a Service, and return the new one."""
+    return patch(api, name, **spec).body["spec"]  # type: ignore[no-any-return]
+
+
+def patch(api: Api, name: str = "web", **spec: Any) -> Response:
+    """Patch the spec of a Service."""
+    headers = {"content-type": "application/merge-patch+json"}
+    return api.ask("PATCH", f"{SERVICES}/{name}", {"spec": spec}, headers=headers)
+
+
+def rejection(api: Api, **spec: Any) -> str:
+    """Return the message with which a new Service is rejected."""
+    response = api.ask("POST", SERVICES, service("other", **spec))
+    assert response.code == 422, response
+    return str(response.body["message"])
+
+
+def test_service_gets_an_address() -> None:
+    spec = create(Api())
+    assert spec["clusterIP"].startswith("10.96.")
+    assert spec["clusterIPs"] == [spec["clusterIP"]]
+    assert (spec["ipFamilies"], spec["ipFamilyPolicy"]) == (["IPv4"], "SingleStack")
+
+
+def test_headless_service_has_no_address() -> None:
+    api = Api()
+    spec = create(api, clusterIP="None")
+    assert (spec["clusterIP"], spec["clusterIPs"], spec["ipFamilies"]) == ("None", ["None"], ["IPv4"])
+    without_selector = create(api, "open", clusterIP="None", selector=None)
+    assert without_selector["ipFamilies"] == ["IPv4", "IPv6"]
+    assert without_selector["ipFamilyPolicy"] == "RequireDualStack"
+
+
+def test_services_do_not_share_an_address() -> None:
+    api = Api()
+    addresses = {create(api, f"s{number}")["clusterIP"] for number in range(300)}
+    assert len(addresses) == 300
+
+
+def test_chosen_address_must_be_free_and_in_the_range() -> None:
+    api = Api()
+    assert create(api, clusterIP="10.96.0.50")["clusterIP"] == "10.96.0.50"
+    problems = {
+        "10.96.0.50": "provided IP is already allocated",
+        "10.96.0.1": "provided IP is already allocated",
+        "10.97.0.1": "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16",
+        "10.96.255.255": "is not in the valid range",
+    }
+    for address, problem in problems.items():
+        assert problem in rejection(api, clusterIP=address)
+
+
+def test_full_range_is_reported() -> None:
+    addresses = ServiceAddresses("10.1.0.0/29")
+    used: list[Obj] = []
+    for number in range(5):
+        given = {**service(f"s{number}"), "metadata": {"name": f"s{number}", "namespace": "team", "uid": str(number)}}
+        used.append(addresses.complete_new(given, ListedServices(used)))
+    assert sorted(each["spec"]["clusterIP"] for each in used) == [f"10.1.0.{number}" for number in range(2, 7)]
+    with pytest.raises(Exception, match='failed to allocate a serviceIP for Service "web": range is full'):
+        addresses.complete_new({**service(), "metadata": {"name": "web", "namespace": "team"}}, ListedServices(used))
+
+
+class ListedServices:
+    """A reader of given Services."""
+
+    def __init__(self, services: list[Obj]) -> None:
+        self._services = services
+
+    def get(self, key: object) -> None:
+        """Return nothing: the allocation only lists."""
+
+    def list(self, kind: str, namespace: str | None = None) -> list[Obj]:
+        """Return the Services."""
+        return self._services
+
+
+def test_address_stays() -> None:
+    api = Api()
+    address = create(api)["clusterIP"]
+    assert update(api, clusterIP=None, clusterIPs=None)["clusterIP"] == address
+    replaced = api.ask("PUT", f"{SERVICES}/web", service())
+    assert replaced.body["spec"]["clusterIP"] == address
+    assert (
+        patch(api, clusterIP="10.96.0.99")
+        .body["message"]
+        .startswith(
+            'Service "web" is invalid: spec.clusterIPs[0]: Invalid value: ["10.96.0.99"]: may not change once set'
+        )
+    )
+
+
+def test_address_follows_the_type() -> None:
+    api = Api()
+    create(api)
+    external = update(api, type="ExternalName", externalName="db.example.com")
+    assert not external.keys() & {"clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"}
+    assert update(api, type="ClusterIP", externalName=None)["clusterIP"].startswith("10.96.")
+
+
+def test_node_ports_are_allocated_kept_and_released() -> None:
+    api = Api()
+    create(api)
+    named = {**PORT, "name": "a"}
+    (port,) = update(api, type="NodePort", ports=[named])["ports"]
+    assert 30000 <= port["nodePort"] <= 32767
+    assert update(api, ports=[named, {"name": "b", "port": 81, "protocol": "TCP"}])["ports"][0] == port
+    assert all("nodePort" not in each for each in update(api, type="ClusterIP")["ports"])
+
+
+def test_node_ports_do_not_clash() -> None:
+    api = Api()
+    taken = {**PORT, "nodePort": 30100}
+    assert create(api, type="NodePort", ports=[taken])["ports"][0]["nodePort"] == 30100
+    message = rejection(api, type="NodePort", ports=[taken])
+    assert "spec.ports[0].nodePort: Invalid value: 30100: provided port is already allocated" in message
+    message = rejection(api, type="NodePort", ports=[{**PORT, "nodePort": 443}])
+    assert "The range of valid ports is 30000-32767" in message
+
+
+def test_protocols_of_a_port_share_a_node_port() -> None:
+    ports = [{"name": "t", "port": 53, "protocol": "TCP"}, {"name": "u", "port": 53, "protocol": "UDP"}]
+    first, second = create(Api(), type="NodePort", ports=ports)["ports"]
+    assert first["nodePort"] == second["nodePort"]
+
+
+def test_local_load_balancer_has_a_health_check_port() -> None:
+    spec = create(Api(), type="LoadBalancer", externalTrafficPolicy="Local")
+    assert spec["healthCheckNodePort"] not in {0, spec["ports"][0]["nodePort"]}
+
+
+def test_dual_stack_is_rejected() -> None:
+    api = Api()
+    message = rejection(api, ipFamilyPolicy="RequireDualStack")
+    assert "this cluster is not configured for dual-stack services" in message
+    message = rejection(api, ipFamilies=["IPv6"])
+    assert 'spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster' in message
+
+
+@pytest.mark.parametrize("cidr", ["10.96.0.0/31", "10.0.0.0/8", "fd00::/112", "10.96.0.1/16", "x"])
+def test_unusable_ranges_are_rejected(cidr: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        ServiceAddresses(cidr)
