@@ -201,7 +201,8 @@ class RequestDispatcher:
         gate = self._commit.replication
         is_refused = gate is not None and gate.refusal() is not None
         is_health_check = is_refused and request.path.startswith(_HEALTH_PATHS[:2])
-        if is_health_check or (request.path == REPLICATION_PATH and not self._is_ending):
+        is_of_standby = request.path == REPLICATION_PATH and request.user is not api_request.PENDING_USER
+        if is_health_check or (is_of_standby and not self._is_ending):
             response = self._handle_request(request)
             assert not isinstance(response, api_request.DeferredResponse | api_request.ProxyResponse), "only for kinds"
             on_response(response)

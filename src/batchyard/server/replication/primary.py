@@ -137,6 +137,11 @@ class PrimaryReplication:
         self.process_notice(protocol.TermNotice(hello.identity, hello.term))
         if self._stopped_by is not None:
             return protocol.PrimaryRefusal("this platform is behind the standby", is_temporary=True)
+        has_lost_rows = hello.term == self.state.term and hello.revision > self.commit.written_revision
+        if self.state.is_shared and hello.identity == self.identity and has_lost_rows:
+            # After a power loss with `--sync process`. A snapshot would remove acknowledged rows from the standby.
+            message = "the standby has changes that the primary has lost; promote the standby"
+            return protocol.PrimaryRefusal(message, is_temporary=True)
         self._standby = session
         return None
 

@@ -68,7 +68,7 @@ class StandbyJournal:
         self._revisions: dict[Key, int] = {}
         self._received: BinaryIO | None = None
         self._journal: RevisionJournal | None = None
-        self.revision = 0
+        self.revision = self._flushed_revision = 0
         if self._path.exists():
             self._open()
         else:
@@ -100,6 +100,12 @@ class StandbyJournal:
             self.revision = new_rows[-1][0]
         if self.revision - self._journal.compacted_revision > 2 * HISTORY_REVISIONS:
             self._journal.compact(self.revision - HISTORY_REVISIONS)
+
+    def flush_commit_mark(self) -> None:
+        """Flush the commit mark if rows were stored since the last call, so that a loss of these rows is detected."""
+        if self._journal is not None and self._flushed_revision != self.revision:
+            self._flushed_revision = self.revision
+            self._journal.flush_commit_mark()
 
     def store_snapshot_part(self, part: protocol.SnapshotPart) -> None:
         """Store a part of a snapshot; after the last one, replace the journal with the snapshot."""
@@ -229,6 +235,7 @@ class StandbyFollower:
                 self._send(protocol.StandbyAck(self._journal.revision, self._last_beat))
         elif isinstance(message, protocol.PrimaryBeat):
             self._process_beat(message)
+            await self._run_disk_work(self._journal.flush_commit_mark)
         elif isinstance(message, protocol.PrimaryResignation):
             self._disconnect()
             self._takeover_at = 0.0
