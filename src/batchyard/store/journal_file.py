@@ -55,6 +55,14 @@ class JournalError(Exception):
     """The journal file cannot be used; the message contains the reason, and the remedy if one is known."""
 
 
+class StandbyLostError(JournalError):
+    """The primary has no answer of its standby, which may take over, so that the primary must not serve."""
+
+
+class SupersededError(JournalError):
+    """Another platform has taken over the data, so that this one must not serve."""
+
+
 class CommitRecord(NamedTuple):
     """The content of a commit mark file: the random identity of its journal, and the last acknowledged revision."""
 

@@ -7,8 +7,7 @@ from batchyard.cli import output
 from batchyard.cli.options import DATA_DIR, PlatformDir
 from batchyard.server.platform.data_dir import JOURNAL_FILE, running_process_in, write_private
 from batchyard.server.replication import terms
-from batchyard.server.replication.protocol import SupersededError
-from batchyard.store.journal_file import CommitMark, JournalError
+from batchyard.store.journal_file import CommitMark, JournalError, SupersededError
 
 
 def promote_platform(folder: Path) -> None:

@@ -298,6 +298,11 @@ _ServiceCidr: TypeAlias = Annotated[
 ]
 
 
+def _check_listen(address: str | None, *, is_insecure: bool) -> None:
+    if is_insecure and address is not None:
+        raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
+
+
 def _standby_fields(
     standby: cli_options.StandbyChoice | None, follow: str, witness: Path | None, *, is_insecure: bool
 ) -> dict[str, Any]:
@@ -351,8 +356,7 @@ def up(
     runtime: cli_options.Runtime = None,
 ) -> None:
     """Run the platform, which you control with kubectl, on this machine until a termination signal arrives."""
-    if insecure_loopback and listen is not None:
-        raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
+    _check_listen(listen, is_insecure=insecure_loopback)
     options = PlatformOptions(
         data_dir,
         port,
@@ -368,8 +372,7 @@ def up(
         authentication_config=authentication_config,
         token_webhook_config=authentication_token_webhook_config_file,
         service_cidr=service_cidr,
-        api_name=api_name,
-        **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback),
+        **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback) | {"api_name": api_name},
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

@@ -26,11 +26,11 @@ from batchyard.server.clocks.wall import boot_seconds
 from batchyard.server.platform.data_dir import JOURNAL_FILE, REPLICATION_PATH, PlatformOptions
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.replication import protocol, terms
-from batchyard.server.replication.protocol import StandbyLostError, StandbyMode
+from batchyard.server.replication.protocol import StandbyMode
 from batchyard.server.replication.terms import TermClaim
 from batchyard.server.streaming.upgraded_connection import UpgradedTransport
 from batchyard.store.journal import RevisionJournal, copy_journal, encode_row
-from batchyard.store.journal_file import JournalError
+from batchyard.store.journal_file import JournalError, StandbyLostError, SupersededError
 from batchyard.store.memory import ExpiredRevision, Store
 
 _LOG: Final = logging.getLogger("batchyard")
@@ -78,7 +78,7 @@ class PrimaryReplication:
         #: Whether changes wait for the standby, and whether the standby may take over.
         self._is_gated = self._needs_lease = self.state.is_shared
         self._lease_until = 0.0
-        self._stopped_by: StandbyLostError | protocol.SupersededError | None = None
+        self._stopped_by: StandbyLostError | SupersededError | None = None
         self._write_stalled_at: tuple[int, float] | None = None
         self._is_stuck = False
         for path in options.folder.glob(f"{_SNAPSHOT_PREFIX}*"):  # of a killed process
@@ -92,7 +92,7 @@ class PrimaryReplication:
 
     # --- the gate of GroupCommit ---
 
-    def refusal(self) -> StandbyLostError | protocol.SupersededError | None:
+    def refusal(self) -> StandbyLostError | SupersededError | None:
         """Return why the platform must not respond now; None if it may."""
         if self._stopped_by is not None or not self._needs_lease or boot_seconds() < self._lease_until:
             return self._stopped_by
@@ -200,7 +200,7 @@ class PrimaryReplication:
 
     # --- terms ---
 
-    def stop(self, error: StandbyLostError | protocol.SupersededError) -> None:
+    def stop(self, error: StandbyLostError | SupersededError) -> None:
         """Stop to serve, and end the platform."""
         if self._stopped_by is None:
             self._stopped_by = error

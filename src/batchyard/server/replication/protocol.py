@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from batchyard.store.journal_file import JournalError
-
 UPGRADE_PROTOCOL: Final = "batchyard-replication"
 #: The user of the standby's certificate, and the role that may use the endpoint.
 STANDBY_USER: Final = "system:batchyard:standby"
@@ -40,14 +38,6 @@ class StandbyMode(StrEnum):
 
     SYNC = "sync"
     ASYNC = "async"
-
-
-class StandbyLostError(JournalError):
-    """The primary has no answer of its standby, which may take over, so that the primary must not serve."""
-
-
-class SupersededError(JournalError):
-    """Another platform has taken over the data, so that this one must not serve."""
 
 
 class ReplicationError(Exception):

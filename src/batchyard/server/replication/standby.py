@@ -11,7 +11,7 @@ import os
 import signal
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from batchyard.server.replication.terms import TermClaim
 from batchyard.store.journal import RevisionJournal, install_copy
 from batchyard.store.journal_file import (
     JournalError,
+    StandbyLostError,
     commit_mark_path,
     is_journal_open,
     read_commit_record,
@@ -430,13 +431,12 @@ async def _open_connection(url: str, folder: Path) -> tuple[asyncio.StreamReader
     context = await asyncio.get_running_loop().run_in_executor(None, _client_context, folder)
     async with asyncio.timeout(_CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(place.hostname, place.port or 443, ssl=context)
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(writer.close)
             head = [f"GET {data_dir.REPLICATION_PATH} HTTP/1.1", f"Host: {place.netloc}", "Connection: Upgrade"]
             writer.write("\r\n".join([*head, f"Upgrade: {protocol.UPGRADE_PROTOCOL}", "", ""]).encode())
             await _check_response(reader)
-        except BaseException:
-            writer.close()
-            raise
+            on_failure.pop_all()
     return reader, writer
 
 
@@ -558,7 +558,7 @@ async def serve_replicated(
         while True:
             try:
                 await serve_platform(replace(options, port=port), cluster, speed, note_port, forecast_functions)
-            except protocol.StandbyLostError as error:
+            except StandbyLostError as error:
                 _LOG.warning("%s; the platform waits for the standby", error)
             else:
                 return

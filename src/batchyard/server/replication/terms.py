@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from cryptography import x509
 
 from batchyard.server.platform.data_dir import REPLICATION_FILE
-from batchyard.server.replication.protocol import SupersededError
+from batchyard.store.journal_file import SupersededError
 
 #: A file in the data directory that asks the running platform to serve without its partner.
 PROMOTION_FILE: Final = "promotion.request"

@@ -13,6 +13,7 @@ from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformOptions
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.replication import primary, protocol, terms
 from batchyard.store.journal import RevisionJournal
+from batchyard.store.journal_file import StandbyLostError, SupersededError
 from batchyard.store.memory import Store
 
 PARTNER = "partner"
@@ -88,7 +89,7 @@ def test_lease_ends_before_the_standby_takes_over(pair: PrimaryWithAnswers, monk
     pair.ack()
     assert protocol.LEASE_SECONDS < protocol.TAKEOVER_SECONDS
     monkeypatch.setattr(primary, "boot_seconds", lambda: boot_seconds() + protocol.LEASE_SECONDS)
-    assert isinstance(pair.primary.refusal(), protocol.StandbyLostError)
+    assert isinstance(pair.primary.refusal(), StandbyLostError)
 
 
 def test_answer_of_an_old_beat_extends_no_lease(pair: PrimaryWithAnswers) -> None:
@@ -114,5 +115,5 @@ def test_standby_with_rows_that_the_primary_lost_is_not_overwritten(pair: Primar
 
 def test_notice_of_a_later_term_stops_the_primary(pair: PrimaryWithAnswers) -> None:
     pair.receive(protocol.TermNotice(pair.journal.identity, 3))
-    assert isinstance(pair.primary.refusal(), protocol.SupersededError)
-    assert isinstance(pair.commit.failure, protocol.SupersededError)
+    assert isinstance(pair.primary.refusal(), SupersededError)
+    assert isinstance(pair.commit.failure, SupersededError)

@@ -12,11 +12,11 @@ from batchyard.server.replication.protocol import (
     MessageParser,
     ReplicationError,
     StandbyAck,
-    SupersededError,
     encode_message,
     standby_decoder,
 )
 from batchyard.server.replication.terms import ReplicationState, TermClaim, WitnessFolder
+from batchyard.store.journal_file import SupersededError
 
 HISTORY = [(1, 0), (3, 100), (4, 250)]
 
