@@ -182,6 +182,7 @@ BOUNDS = {
     "blockers._UNREADY_SHOWN": "Workloads shown whose pods are not ready",
     "explainer._HOLDERS_CHECKED_MAX": "quota holders for which `why` checks why they were not preempted instead",
     "explainer._SHOWN_MAX": "alternative victims shown for a preemption",
+    "queued_pods._SHOWN_MAX": "missing indexes of a group of pods shown, or roles that lack pods",
     "topology._OCCUPANTS_SHOWN": "Workloads shown in the topology domain that comes closest to fitting",
     "topology._OCCUPANTS_MAX": "Workloads in topology domains that are candidates to end",
     "topology._FLAVORS_MAX": "flavors with a Topology for which the room in domains is computed",

@@ -340,7 +340,7 @@ def _admission_controllers(
         *(
             OnDemandController(kind, (kind,), partial(_create_described_reconciler, options, kind, ports.client))
             for kind in kueue.managed_jobs.kinds
-            if kind not in INTEGRATIONS and kind != scheme.POD
+            if settings.with_api and kind not in INTEGRATIONS and kind != scheme.POD  # only the API has custom kinds
         ),
     )
 

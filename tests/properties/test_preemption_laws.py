@@ -50,7 +50,7 @@ def with_annotations(obj: Obj, **annotations: str) -> Obj:
 
 def with_unknown_owner(obj: Obj) -> Obj:
     """Return the Workload of an unknown owner: after eviction it waits for the end of its pods."""
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "stranger", "uid": "stranger", "controller": True}
+    owner = {"apiVersion": "example.com/v1", "kind": "Robot", "name": "stranger", "uid": "stranger", "controller": True}
     return {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
 
 

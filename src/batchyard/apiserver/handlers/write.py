@@ -278,7 +278,7 @@ class WriteHandler:
         """Complete and validate a changed object. Raises StatusError if it is invalid."""
         strategy, has_status = path.resource.strategy, _STATUS in path.resource.subresources
         storage_version = path.served_kind.api_version
-        is_old_version = stored_object["apiVersion"] != storage_version
+        is_old_version = path.resource.converter is not None and stored_object["apiVersion"] != storage_version
         if is_old_version:
             stored_object = strategy.in_version(stored_object, storage_version)
         obj = restore_stored_times(sent_object.obj, strategy.render(stored_object, storage_version), stored_object)
