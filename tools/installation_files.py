@@ -8,16 +8,18 @@ A test checks that the files are up to date.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchyard.cli.commands.install import kustomization_files as kustomization
-from batchyard.controller_groups import REMOTE_GROUPS, kinds_read
+from batchyard.controller_groups import JOBSET, PODS, REMOTE_GROUPS, kinds_read
 from batchyard.operator_manifests import InstallSettings, manifests_by_file
 from batchyard.operator_manifests.rights import controller_rules
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
+#: The key of the webhooks of pods where both groups run: their match conditions then include pods of JobSets.
+BOTH_POD_GROUPS = f"{PODS} and {JOBSET}"
 
 
 def main() -> None:
@@ -38,7 +40,13 @@ def files() -> dict[Path, str]:
             for obj in manifests_by_file(InstallSettings())["rights"]
             if obj["metadata"]["name"].startswith("kueue-")
         ],
-        "webhooks.json": {group: webhooks(group) for group in REMOTE_GROUPS},
+        "webhooks.json": {
+            **{group: webhooks([group]) for group in REMOTE_GROUPS},
+            BOTH_POD_GROUPS: {
+                phase: [hook for hook in hooks if "matchConditions" in hook]
+                for phase, hooks in webhooks([PODS, JOBSET]).items()
+            },
+        },
     }
     return base | {DEPLOY / "charts/batchyard/files" / name: _text(data) for name, data in chart.items()}
 
@@ -53,9 +61,9 @@ def crd_definitions() -> list[tuple[list[str], Mapping[str, Any]]]:
     return rows
 
 
-def webhooks(group: str) -> dict[str, Any]:
-    """Return the webhooks of a controller group, as `Mutating` and `Validating`."""
-    configurations = manifests_by_file(InstallSettings(controllers=(group,))).get("webhooks", ())
+def webhooks(groups: Sequence[str]) -> dict[str, Any]:
+    """Return the webhooks of controller groups, as `Mutating` and `Validating`."""
+    configurations = manifests_by_file(InstallSettings(controllers=tuple(groups))).get("webhooks", ())
     by_type = {obj["kind"].removesuffix("WebhookConfiguration"): obj["webhooks"] for obj in configurations}
     return {name: by_type.get(name, []) for name in ("Mutating", "Validating")}
 

@@ -24,7 +24,10 @@ class HookProcess:
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, conversion_hook.__file__, str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables
+        )
         self.port, self.bundle = self.line().split()
 
     def line(self) -> str:

@@ -72,10 +72,7 @@ CONVERTED = {
         "versions": [
             {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
         ],
-        "conversion": {
-            "strategy": "Webhook",
-            "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/"}},
-        },
+        "conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {}}},
     },
 }
 #: A continue token for a list of team-b.
@@ -391,7 +388,7 @@ TRICKS = (
         "create of instance", "bob", "POST", "/apis/cloud.batchyard.dev/v1alpha1/instances", 403, "Forbidden", {}
     ),
     DeniedRequest("create of CRD", "bob", "POST", f"{CRDS}", 403, "Forbidden", {}),
-    DeniedRequest("CRD with external conversion webhook", "owner", "POST", f"{CRDS}", 422, "Invalid", CONVERTED),
+    DeniedRequest("CRD with conversion webhook without address", "owner", "POST", f"{CRDS}", 422, "Invalid", CONVERTED),
     DeniedRequest("delete of namespace", "bob", "DELETE", "/api/v1/namespaces/team-a", 403, "Forbidden"),
     DeniedRequest(
         "subject access review", "anna", "POST", f"{REVIEWS_OF_ACCESS}/subjectaccessreviews", 403, "Forbidden", {}

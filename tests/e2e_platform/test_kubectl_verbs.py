@@ -96,7 +96,7 @@ READS = [
     ("auth can-i create jobs", r"yes$"),
     ("!auth can-i list secrets --as=somebody", r"no$"),
     ("auth can-i --list", r"\*\.\* +\[\] +\[\] +\[\*\]$"),
-    ("version", r"Server Version: v1\.32\.0\+batchyard$"),
+    ("version", r"Server Version: v1\.36\.0\+batchyard$"),
     ("cluster-info", r".*Kubernetes control plane.* is running at "),
     ("api-resources --api-group=certificates.k8s.io -o name", r"certificatesigningrequests\.certificates\.k8s\.io$"),
     ("!get csinodes", r'error: the server doesn\'t have a resource type "csinodes"$'),

@@ -25,7 +25,7 @@ def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UpProce
         if request.param == "platform":
             yield stack.enter_context(UpProcess(tmp_path, "--speed", "10x"))
             return
-        started = stack.enter_context(UpProcess(tmp_path, "--speed", "10x", "--controllers", "*,-admission"))
+        started = stack.enter_context(UpProcess(tmp_path, "--speed", "10x", "--controllers", "*,-admission,-pods"))
         operator = OperatorRun(started.kubeconfig, "--controllers", "admission,pods", "--no-leader-elect")
         stack.enter_context(operator).wait_until("runs admission, pods")
         yield started

@@ -578,10 +578,14 @@ SUSPEND_PATH: Final = ("spec", "suspend")
 
 def is_set(job: meta.Obj, path: Sequence[str]) -> bool:
     """Return whether the field of a job at a path is true."""
-    value: Any = job
+    return value_at(job, path) is True
+
+
+def value_at(value: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of fields; None if a field is missing, or is not in an object."""
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
-    return value is True
+    return value
 
 
 def minimum_parallelism(job: meta.Obj) -> int | None:

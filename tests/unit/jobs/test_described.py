@@ -1,15 +1,17 @@
 """Kinds of jobs that files describe: pod sets, state, start and stop, as Kueue's integrations of these kinds."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from batchyard.api import scheme
+from batchyard.api.meta import Key
 from batchyard.interfaces.client import Update
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
 from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration
-from batchyard.jobs.described.registry import built_in_descriptions, find_described_kind
+from batchyard.jobs.described.registry import DescribedJobReconciler, built_in_descriptions, find_described_kind
 from batchyard.jobs.kinds import INTEGRATIONS
 
 PYTORCH, RAY_JOB = (find_described_kind(kind) for kind in ("PyTorchJob.kubeflow.org", "RayJob.ray.io"))
@@ -117,6 +119,13 @@ def test_ray_job_with_cluster_selector_is_ignored() -> None:
     job = {"metadata": {"name": "a"}, "spec": {"clusterSelector": {"ray.io/cluster": "b"}}}
     assert RAY_JOB.is_ignored(job)
     assert not RAY_JOB.is_ignored(ray_job())
+
+
+def test_excluded_job_gets_no_workload() -> None:
+    job = {"metadata": {"name": "a", "namespace": "team"}, "spec": {"clusterSelector": {"ray.io/cluster": "b"}}}
+    reader: Any = SimpleNamespace(get=lambda _: job)
+    reconciler = DescribedJobReconciler("RayJob.ray.io", {})
+    assert not reconciler.reconcile(Key("RayJob.ray.io", "team", "a"), reader, 0).writes
 
 
 def description(**fields: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The manifests of the operator: permissions, Pods, and the generated files in deploy/."""
 
+import json
 import runpy
 import shutil
 from pathlib import Path
@@ -145,6 +146,7 @@ VALUES: Any = [
         ("--set", "controllers={jobset},priorityClass=,userRoles=false,page=false"),
         InstallSettings(controllers=("jobset",), priority_class="", user_roles=False, page=False),
     ),
+    (("--set", "controllers={pods}"), InstallSettings(controllers=("pods",))),
     (
         (
             "--set",
@@ -182,6 +184,11 @@ def test_helm_chart_renders_generated_manifests(values: tuple[str, ...], setting
 @pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
 def test_helm_chart_passes_helm_lint() -> None:
     objects_printed_by(str(HELM), "lint", "--strict", CHART, "--quiet")
+
+
+def test_schema_of_helm_values_names_all_controllers() -> None:
+    schema = json.loads((Path(CHART) / "values.schema.json").read_text("utf-8"))
+    assert set(schema["properties"]["controllers"]["items"]["enum"]) == set(REMOTE_GROUPS)
 
 
 def test_helm_chart_enables_default_controllers_of_operator() -> None:

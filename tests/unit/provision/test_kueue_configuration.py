@@ -120,8 +120,8 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     [
         ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
-            "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}}",
-            "does not support the job integrations pod",
+            "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, kubeflow.org/tfjob]}}",
+            "does not support the job integrations kubeflow.org/tfjob",
         ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],

@@ -151,7 +151,10 @@ def test_explicit_default_is_accepted(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, pod]}", ["the job integrations pod"]),
+        (
+            "integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, ray.io/rayjob]}",
+            ["the job integrations ray.io/rayjob"],
+        ),
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset]}", []),
         ("featureGates: {VisibilityOnDemand: true}", []),
         ("featureGates: {VisibilityOnDemand: false, PartialAdmission: false}", ["featureGates VisibilityOnDemand"]),
@@ -165,9 +168,10 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
     ("line", "kinds"),
     [
         ("integrations: {frameworks: [batch/job]}", (scheme.JOB,)),
-        ("integrations: {frameworks: [jobset.x-k8s.io/jobset, pod]}", (scheme.JOB_SET,)),
-        ("integrations: {frameworks: [pod]}", ()),
-        ("integrations: {labelKeysToCopy: [team]}", (scheme.JOB, scheme.JOB_SET)),
+        ("integrations: {frameworks: [jobset.x-k8s.io/jobset, pod]}", (scheme.JOB_SET, scheme.POD)),
+        ("integrations: {frameworks: [kubeflow.org/mpijob]}", ("MPIJob.kubeflow.org",)),
+        ("integrations: {frameworks: [statefulset]}", ()),
+        ("integrations: {labelKeysToCopy: [team]}", tuple(scheme.JOB_FRAMEWORKS.values())),
     ],
 )
 def test_frameworks_enable_kinds_of_jobs(line: str, kinds: tuple[str, ...]) -> None:
@@ -205,7 +209,7 @@ def test_custom_labels_of_workloads_are_part_of_recorded_configuration() -> None
 def test_managed_jobs_are_parsed() -> None:
     external = "integrations: {externalFrameworks: [AppWrapper.v1beta2.workload.codeflare.dev]}"
     result = parse_kueue_settings(configuration("manageJobsWithoutQueueName: true", external)).managed_jobs
-    kinds = (scheme.JOB, scheme.JOB_SET)
+    kinds = tuple(scheme.JOB_FRAMEWORKS.values())
     app_wrapper = ("workload.codeflare.dev/v1beta2", "AppWrapper")
     assert result == ManagedJobs(managed_namespaces(), True, kinds, (app_wrapper,))
 

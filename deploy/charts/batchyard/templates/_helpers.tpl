@@ -23,7 +23,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* "yes" where the API server asks about objects, and any of the controllers has something to say. */ -}}
 {{- define "batchyard.webhooks" -}}
-{{- if and .Values.webhooks.enabled (or (has "admission" .Values.controllers) (has "jobset" .Values.controllers)) -}}yes{{- end -}}
+{{- if and .Values.webhooks.enabled (or (has "admission" .Values.controllers) (has "pods" .Values.controllers) (has "jobset" .Values.controllers)) -}}yes{{- end -}}
 {{- end }}
 
 {{- define "batchyard.certificates" -}}

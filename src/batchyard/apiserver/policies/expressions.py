@@ -37,11 +37,13 @@ _REQUEST_RESOURCE: Final = "authorizer.requestResource"
 # The text of expressions: tokens, and the rewriting of variables and object literals.
 
 
+#: A string without its end reaches to the end of the line or of the text: each character is read once.
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|//[^\n]*)
-    |(?P<string>[bB]?[rR](?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\n]*"|'[^'\n]*')
-      |[bB]?(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
-    |(?P<name>[A-Za-z_]\w*|`[^`\n]*`)
+    |(?P<string>[bB]?[rR](?:\"\"\".*?(?:\"\"\"|\Z)|'''.*?(?:'''|\Z)|"[^"\n]*"?|'[^'\n]*'?)
+      |[bB]?(?:\"\"\"(?:\\.|[^\\])*?(?:\"\"\"|\\?\Z)|'''(?:\\.|[^\\])*?(?:'''|\\?\Z)
+        |"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))
+    |(?P<name>[A-Za-z_]\w*|`[^`\n]*`?)
     |(?P<number>0[xX][0-9a-fA-F]+u?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?u?)
     |(?P<mark>.)""",
     re.VERBOSE | re.DOTALL,

@@ -89,8 +89,6 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     reclaimable: str = ""
     #: The job is not queued, although it names a queue.
     ignored: str = ""
-    #: The job can never start as it is, so that its Workload must not wait for quota.
-    on_hold: str = ""
 
     @property
     def group_kind(self) -> str:
@@ -145,7 +143,7 @@ def _check_pod_sets(spec: JobKindSpec) -> None:
 def expressions_of(spec: JobKindSpec) -> dict[str, str]:
     """Return the expressions of a description by the path of their field."""
     fields = {f"spec.{name}": getattr(spec, name) for name in ("active", "ready", "reclaimable", "ignored")}
-    fields |= {"spec.priorityClass": spec.priority_class, "spec.onHold": spec.on_hold}
+    fields["spec.priorityClass"] = spec.priority_class
     for name in ("succeeded", "failed"):
         outcome = getattr(spec, name)
         if outcome is not None:

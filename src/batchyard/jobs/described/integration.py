@@ -108,10 +108,6 @@ class DescribedJobIntegration:
         names = self._evaluate(self.spec.priority_class, job) if self.spec.priority_class else ()
         return next((name for name in names if name), "")
 
-    def is_on_hold(self, job: Obj) -> bool:
-        """Return whether the job can never start as it is."""
-        return bool(self.spec.on_hold) and self._evaluate(self.spec.on_hold, job) is True
-
     def is_ignored(self, job: Obj) -> bool:
         """Return whether the description excludes this job from queues."""
         return bool(self.spec.ignored) and self._evaluate(self.spec.ignored, job) is True
@@ -121,7 +117,7 @@ class DescribedJobIntegration:
         for each in self.spec.pod_sets:
             if each.when != "true" and self._evaluate(each.when, job) is not True:
                 continue
-            value = _value_at(job, each.path.split("."))
+            value = workloads.value_at(job, each.path.split("."))
             if isinstance(value, Mapping):
                 places.append(PodSetPlace(each, value, None))
             elif isinstance(value, list):
@@ -144,7 +140,7 @@ class DescribedJobIntegration:
         }
 
     def _template_of(self, job: Obj, place: PodSetPlace) -> Mapping[str, Any]:
-        template = _value_at(place.item, place.description.template.split("."))
+        template = workloads.value_at(place.item, place.description.template.split("."))
         if template is None and place.description.default_template:
             template = self._evaluate(place.description.default_template, job, place.item)
         return template if isinstance(template, Mapping) else {}
@@ -177,12 +173,6 @@ def _compile_expression(environment: Any, field: str, text: str) -> Any:
         raise InvalidJobKind(field, f"invalid CEL expression: {error}") from error
 
 
-def _value_at(value: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
 def _containers_of(template: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return (template.get("spec") or {}).get("containers") or ()
 
@@ -203,6 +193,6 @@ def _with_template(job: Obj, place: PodSetPlace, template: Mapping[str, Any]) ->
     path, template_path = place.description.path.split("."), place.description.template.split(".")
     if place.position is None:
         return with_path(job, (*path, *template_path), template)
-    items = list(_value_at(job, path))
+    items = list(workloads.value_at(job, path))
     items[place.position] = with_path(items[place.position], template_path, template)
     return with_path(job, path, items)

@@ -3,9 +3,14 @@
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
+from batchyard.api.meta import Key
 from batchyard.api.yaml_documents import read_documents
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import Reader
+from batchyard.interfaces.controller import ReconcileResult
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.described.description import JobKindSpec, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration
 
@@ -24,3 +29,19 @@ def built_in_descriptions() -> Mapping[str, JobKindSpec]:
     texts = [(pkgutil.get_data(__package__, f"built_in/{name}") or b"").decode() for name in _FILES]
     specs = [parse_job_kind(document.value) for text in texts for document in read_documents(text)]
     return {spec.group_kind: spec for spec in specs}
+
+
+class DescribedJobReconciler(JobReconciler):
+    """Controller that manages the Workloads of a described kind; it leaves jobs alone that the description excludes."""
+
+    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
+        """Create the controller of the jobs of a kind, with the options of JobReconciler."""
+        self._described = find_described_kind(kind)
+        super().__init__(self._described, **options)
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Return the writes that a job or its Workloads need now; none for an excluded job."""
+        job = reader.get(key)
+        if job is not None and self._described.is_ignored(job):
+            return ReconcileResult()
+        return super().reconcile(key, reader, now)

@@ -345,7 +345,7 @@ def test_invalid_config_map_or_secret_is_rejected(
         pytest.param(
             with_edits(PORTS, {"spec.clusterIP": "10.0.0.1"}),
             {"spec.clusterIP": "10.0.0.2"},
-            'spec.clusterIP: Invalid value: "10.0.0.2": field is immutable',
+            'spec.clusterIPs[0]: Invalid value: ["10.0.0.2"]: may not change once set',
             id="the address of a Service",
         ),
         pytest.param(SECRET, {"type": "a"}, 'type: Invalid value: "a": field is immutable', id="the type of a Secret"),
