@@ -21,6 +21,7 @@ from batchyard.server.replication.terms import WitnessFolder
 
 KEY_FILES: Final = ("ca.key", "ca.crt", "tokens.key")
 _WAIT_SECONDS: Final = 90
+_LOG_END: Final = 4000
 
 
 def wait_until(holds: Callable[[], bool], what: str, seconds: float = _WAIT_SECONDS) -> None:
@@ -104,9 +105,11 @@ class StandbyPair:
         self.follow()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         for node in self.nodes:
             node.end()
+            if error is not None:
+                error.add_note(f"{node.log}: {node.state()}\n{node.log.read_text('utf-8')[-_LOG_END:]}")
 
     def restart_primary(self) -> None:
         """Start the primary again, as a supervisor does."""

@@ -139,6 +139,16 @@ class RevisionJournal:
         for _ in obsolete_rows:
             self._replaced_rows.popleft()
 
+    def raise_revision(self, revision: int) -> None:
+        """Raise the last revision by REVISION_LEAP and drop the history, so that all clients must list again."""
+        new_revision = revision + REVISION_LEAP
+        new_floor = journal_file.floor_covering_all_rows(self._connection, self._floor.identity, new_revision)
+        with self._transaction():
+            journal_file.write_floor(self._connection, new_floor)
+        self._floor = new_floor
+        self._record_acknowledged(new_revision)
+        self._flush_commit_mark()
+
     def record_setting(self, name: str, value: str, default: str) -> None:
         """Record a setting in the journal file, unless it is recorded; a journal without it has the default."""
         if (journal_file.read_setting(self._path, name) or default) != value:

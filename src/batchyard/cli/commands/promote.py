@@ -21,7 +21,7 @@ def promote_platform(folder: Path) -> None:
         output.fail(f"batchyard: {folder} contains no journal; set the data directory with --data-dir")
     try:
         commit_mark = CommitMark(folder / JOURNAL_FILE)  # locks the journal
-        terms.write_state(folder, terms.read_state(folder).alone())
+        terms.write_state(folder, terms.read_state(folder).alone()._replace(has_claim=False))
         commit_mark.close()
     except (JournalError, SupersededError) as error:
         output.fail(f"batchyard: {error}")

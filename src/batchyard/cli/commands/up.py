@@ -118,7 +118,8 @@ def _select_server(options: PlatformOptions) -> Callable[..., Coroutine[Any, Any
     if (options.folder / REPLICATION_FILE).exists():
         from batchyard.server.replication.terms import read_state  # noqa: PLC0415 - rarely needed
 
-        if read_state(options.folder).is_shared:
+        state = read_state(options.folder)
+        if state.is_shared or state.has_claim:
             problem = f"{options.folder} is shared with a standby or primary, which may serve"
             remedy = "add --standby or --follow, or run `batchyard promote` if no other platform serves"
             raise JournalError(f"{problem}; {remedy}")

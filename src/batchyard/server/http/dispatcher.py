@@ -17,7 +17,7 @@ from batchyard.metrics.registry import Labels
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many_requests
-from batchyard.server.platform.data_dir import REPLICATION_PATH
+from batchyard.server.platform.data_dir import REPLICATION_PATH, STANDBY_USER
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.streaming.http_exchange import forward_request
 from batchyard.store.journal_file import JournalError
@@ -196,12 +196,13 @@ class RequestDispatcher:
     def _answer_at_once(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> bool:
         """Answer a request of the standby, and reject requests while the standby may serve. Return whether it is done.
 
-        The standby's request waits for no journal and no controller, because the platform cannot serve without it.
+        The standby's request waits for no journal and no controller, because the platform cannot serve without it. The
+        requests of other users, which authorization denies, count against their limits.
         """
         gate = self._commit.replication
         is_refused = gate is not None and gate.refusal() is not None
         is_health_check = is_refused and request.path.startswith(_HEALTH_PATHS[:2])
-        is_of_standby = request.path == REPLICATION_PATH and request.user is not api_request.PENDING_USER
+        is_of_standby = request.path == REPLICATION_PATH and request.user.name == STANDBY_USER
         if is_health_check or (is_of_standby and not self._is_ending):
             response = self._handle_request(request)
             assert not isinstance(response, api_request.DeferredResponse | api_request.ProxyResponse), "only for kinds"

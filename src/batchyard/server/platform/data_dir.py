@@ -32,6 +32,8 @@ STATE_FILE: Final = "up.json"
 REPLICATION_FILE: Final = "replication.json"
 #: The URL path at which a standby receives the changes of the journal.
 REPLICATION_PATH: Final = "/batchyard/replication"
+#: The user of the standby's certificate, and the role that may use this path.
+STANDBY_USER: Final = "system:batchyard:standby"
 #: The standard output and error of a platform that runs in the background.
 LOG_FILE: Final = "up.log"
 _OTHER_USERS_MODE_MASK: Final = 0o077

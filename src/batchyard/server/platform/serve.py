@@ -33,6 +33,7 @@ from batchyard.server.platform import data_dir
 from batchyard.server.platform.credentials import ADMIN_USER, CA_FILE, CertificateAuthority, kubeconfig_text
 from batchyard.server.platform.platform import EmbeddedPlatform
 from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
+from batchyard.store.journal_file import StandbyLostError
 
 if TYPE_CHECKING:
     from batchyard.server.platform.authentication import ExternalTokenAuthenticator
@@ -308,10 +309,15 @@ def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+    def terminate() -> None:
+        if isinstance(platform.failure, StandbyLostError):
+            platform.failure.is_final = True
+        end()
+
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, end)
+        loop.add_signal_handler(signal_number, terminate)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the signal stays ignored
-        loop.add_signal_handler(signal.SIGHUP, end)
+        loop.add_signal_handler(signal.SIGHUP, terminate)
     platform.on_failure = end
 
 

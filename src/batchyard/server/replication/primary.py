@@ -23,7 +23,7 @@ from batchyard.client.local import LocalClient, create_or_replace
 from batchyard.interfaces.client import WatchEvent, WriteResult
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import boot_seconds
-from batchyard.server.platform.data_dir import JOURNAL_FILE, REPLICATION_PATH, PlatformOptions
+from batchyard.server.platform.data_dir import JOURNAL_FILE, REPLICATION_PATH, STANDBY_USER, PlatformOptions
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.replication import protocol, terms
 from batchyard.server.replication.protocol import StandbyMode
@@ -41,8 +41,9 @@ _BATCH_ROWS_MAX: Final = 500
 _BATCH_BYTES_MAX: Final = 1024 * 1024
 _SNAPSHOT_PART_SIZE: Final = 256 * 1024
 _SNAPSHOT_PREFIX: Final = ".replication-snapshot."
-#: Seconds to wait at shutdown until the standby has all changes.
+#: Seconds to wait until the standby has all changes: at shutdown, and if the standby is promoted.
 _RESIGNATION_SECONDS: Final = 2.0
+_HANDOVER_SECONDS: Final = 30.0
 _LOST: Final = "no answer of the standby, which may have taken over"
 
 
@@ -71,22 +72,27 @@ class PrimaryReplication:
         state = terms.read_state(options.folder)
         self.state = terms.begin_term(state, self.witness, platform.store.revision)
         terms.write_state(options.folder, self.state)
-        self._is_claiming = False
+        self._is_claiming, self._witness_problem = False, ""
+        #: Held while a copy of the journal is made, so that a standby that reconnects often does not fill the disk.
+        self.copy_lock: Final = asyncio.Lock()
         #: The changes that the journal holds and the standby lacks.
         self._held_changes: deque[Sequence[WatchEvent]] = deque()
         self._standby: StandbySession | None = None
         #: Whether changes wait for the standby, and whether the standby may take over.
         self._is_gated = self._needs_lease = self.state.is_shared
+        if self._needs_lease:
+            _LOG.warning("waits for its standby, which may have taken over; after its loss, run `batchyard promote`")
         self._lease_until = 0.0
         self._stopped_by: StandbyLostError | SupersededError | None = None
         self._write_stalled_at: tuple[int, float] | None = None
         self._is_stuck = False
+        self._resignation_seconds = _RESIGNATION_SECONDS
         for path in options.folder.glob(f"{_SNAPSHOT_PREFIX}*"):  # of a killed process
             path.unlink(missing_ok=True)
         self._timer = loop.call_soon(self._tick)
 
     @property
-    def history(self) -> list[tuple[int, int]]:
+    def history(self) -> list[terms.TermStart]:
         """The history of terms."""
         return list(self.state.history)
 
@@ -134,10 +140,11 @@ class PrimaryReplication:
             return protocol.PrimaryRefusal("another standby is connected", is_temporary=True)
         if old_session is not None:
             old_session.close()
-        self.process_notice(protocol.TermNotice(hello.identity, hello.term))
-        if self._stopped_by is not None:
+        if hello.identity == self.identity and hello.term > self.state.term:
+            self._supersede(hello.term)
             return protocol.PrimaryRefusal("this platform is behind the standby", is_temporary=True)
-        has_lost_rows = hello.term == self.state.term and hello.revision > self.commit.written_revision
+        is_same_term = (hello.term, hello.owner) == (self.state.term, self.state.owner)
+        has_lost_rows = is_same_term and hello.revision > self.commit.written_revision
         if self.state.is_shared and hello.identity == self.identity and has_lost_rows:
             # After a power loss with `--sync process`. A snapshot would remove acknowledged rows from the standby.
             message = "the standby has changes that the primary has lost; promote the standby"
@@ -147,8 +154,8 @@ class PrimaryReplication:
 
     def process_notice(self, notice: protocol.TermNotice) -> None:
         """Stop if another platform has taken over the same data in a later term."""
-        if notice.identity == self.identity and notice.term > self.state.term:
-            self.stop(terms.superseded_error(notice.term))
+        if notice.identity == self.identity and terms.is_superseded(self.state, notice.term, notice.owner):
+            self._supersede(notice.term)
 
     def process_ack(self, session: "StandbySession") -> None:
         """Publish the changes that the standby has, and extend the lease; share the data with a current standby."""
@@ -169,18 +176,27 @@ class PrimaryReplication:
         if session is not self._standby:
             return
         self._standby = None
-        if has_left or not self._needs_lease:
+        may_serve = not isinstance(self._stopped_by, SupersededError)
+        if may_serve and (has_left or not (self._needs_lease or self._stopped_by)):
             self._serve_alone(self.state.alone())
 
-    def hand_over(self) -> None:
-        """Stop to serve, and let the connected standby take over once it has all changes."""
-        self.stop(terms.superseded_error(self.state.term + 1))
+    def hand_over(self, session: "StandbySession") -> None:
+        """Stop to serve, and let the connected standby take over once it has all changes, unless it lacks many."""
+        if session is not self._standby:
+            return
+        missing_count = self.commit.written_revision - session.stored_revision
+        if not session.is_synchronized or missing_count > _LAG_MAX:
+            message = f"the standby lacks {missing_count} revisions; promote it once it has received them"
+            session.send(protocol.TakeoverRefusal(message))
+            return
+        self._resignation_seconds = _HANDOVER_SECONDS
+        self._supersede(self.state.term + 1)
 
     async def resign(self) -> None:
         """Stop to serve, and wait until the standby has all changes, because the platform shuts down."""
         if self._stopped_by is None:
             self._stopped_by = StandbyLostError(_LOST)
-        deadline, commit = self._loop.time() + _RESIGNATION_SECONDS, self.commit
+        deadline, commit = self._loop.time() + self._resignation_seconds, self.commit
         while self._standby is not None and self._loop.time() < deadline:
             last_revision = self.store.revision if commit.failure is None else commit.written_revision
             if self._is_stuck or (not commit.is_writing() and self._standby.stored_revision >= last_revision):
@@ -207,6 +223,12 @@ class PrimaryReplication:
             self._held_changes.clear()
             self.commit.fail(error)
 
+    def _supersede(self, term: int) -> None:
+        """Stop to serve because of a later term. After a restart, the platform waits for its standby."""
+        partner = self.state.partner if self._standby is None else self._standby.node
+        self._set_state(self.state._replace(is_shared=True, partner=partner))
+        self.stop(terms.superseded_error(term))
+
     def _tick(self) -> None:
         self._timer = self._loop.call_later(protocol.BEAT_SECONDS, self._tick)
         now = boot_seconds()
@@ -218,6 +240,8 @@ class PrimaryReplication:
             return
         if self._standby is not None:
             self._standby.send_beat(now)
+            if self._is_gated and not self._needs_lease and not self._standby.is_alive():
+                self._serve_alone(self.state)  # it stopped to answer before it may take over
         if terms.take_promotion_request(self.folder) and self.witness is None:
             self._serve_alone(self.state.with_term(self.state.term + 1, self.commit.written_revision))
         if self._needs_lease and now >= self._lease_until:
@@ -229,7 +253,7 @@ class PrimaryReplication:
         if self.witness is not None:
             if not self._is_claiming:
                 claim = TermClaim(self.state.term + 1, self.state.node)
-                self._run_on_witness(partial(self.witness.claim, claim), partial(self._process_claim, claim))
+                self._claim(claim)
         elif self._lease_until and now >= self._lease_until + protocol.TAKEOVER_SECONDS - protocol.LEASE_SECONDS:
             self.stop(StandbyLostError(_LOST))
 
@@ -242,7 +266,7 @@ class PrimaryReplication:
                 self._begin_lease(session)
         elif not self._is_claiming:
             claim = TermClaim(self.state.term + 1, self.state.node, session.node)
-            self._run_on_witness(partial(self.witness.claim, claim), partial(self._process_claim, claim))
+            self._claim(claim)
 
     def _begin_lease(self, session: "StandbySession") -> None:
         self._needs_lease = self._is_gated = session.may_take_over = True
@@ -283,12 +307,19 @@ class PrimaryReplication:
             terms.write_state(self.folder, state)
             self.state = state
 
+    def _claim(self, claim: TermClaim) -> None:
+        assert self.witness is not None, "a claim needs a witness"
+        work = partial(self.witness.claim, claim, self.state.term)
+        self._run_on_witness(work, partial(self._process_claim, claim))
+
     def _run_on_witness(self, work: Callable[[], object], on_done: Callable[[object], None]) -> None:
         def finish(future: "asyncio.Future[object]") -> None:
             self._is_claiming = False
             error = None if future.cancelled() else future.exception()
+            problem, self._witness_problem = self._witness_problem, str(error or "")
             if isinstance(error, OSError):
-                _LOG.error("the witness folder cannot be used: %s", error)
+                if problem != self._witness_problem:
+                    _LOG.error("the witness folder cannot be used: %s", error)
             elif self._stopped_by is None and not future.cancelled():
                 on_done(future.result())
 
@@ -318,12 +349,14 @@ class StandbySession:
         #: The last revision sent; None before the standby has a snapshot.
         self._sent_revision: int | None = None
         self._is_sending = False
+        #: Whether a beat is due that the full write buffer delays.
+        self._is_beat_due = False
         self.node = ""
         #: The last revision that the standby has stored, and the sending time of the last beat that it answered.
         self.stored_revision = 0
         self.answered_beat = 0.0
-        #: Whether the last beat lets the standby take over.
-        self.may_take_over = False
+        #: Whether the last beat lets the standby take over, and whether the standby has acknowledged rows.
+        self.may_take_over = self.is_synchronized = False
         self._heard_at = boot_seconds()
 
     def is_alive(self) -> bool:
@@ -345,6 +378,8 @@ class StandbySession:
     def set_writable(self, *, is_writable: bool) -> None:
         """Continue to send if the connection's write buffer has room again."""
         self._is_writable = is_writable
+        if is_writable and self._is_beat_due:
+            self.send_beat(boot_seconds())
         if is_writable:
             self._send_more()
 
@@ -370,7 +405,8 @@ class StandbySession:
             self._transport.send(protocol.encode_message(message))
 
     def send_beat(self, now: float) -> None:
-        """Send a beat, unless earlier data fills the connection's write buffer."""
+        """Send a beat, later if earlier data fills the connection's write buffer: its sending time begins a lease."""
+        self._is_beat_due = not self._is_writable
         if self.node and self._is_writable:
             primary = self._primary
             may_take_over, revision = self.may_take_over, primary.commit.written_revision
@@ -393,7 +429,7 @@ class StandbySession:
         elif isinstance(message, protocol.StandbyAck):
             if self._sent_revision is None or message.revision > self._primary.commit.written_revision:
                 raise protocol.ReplicationError("the standby acknowledges rows that were not sent")
-            self.stored_revision = max(self.stored_revision, message.revision)
+            self.stored_revision, self.is_synchronized = max(self.stored_revision, message.revision), True
             if 0 < message.beat <= boot_seconds():
                 self.answered_beat = max(self.answered_beat, message.beat)
             self._primary.process_ack(self)
@@ -401,7 +437,7 @@ class StandbySession:
             self._primary.forget(self, has_left=True)
             self.close()
         else:
-            self._primary.hand_over()
+            self._primary.hand_over(self)
 
     def _begin(self, hello: protocol.StandbyHello) -> None:
         if self.node:
@@ -413,7 +449,7 @@ class StandbySession:
             return
         primary, self.node = self._primary, hello.node
         resumes = hello.identity == primary.identity and terms.can_resume(
-            primary.history, primary.commit.written_revision, hello.term, hello.revision
+            primary.history, primary.commit.written_revision, (hello.term, hello.owner), hello.revision
         )
         try:
             primary.store.changes_since(hello.revision if resumes else primary.store.revision)
@@ -433,13 +469,16 @@ class StandbySession:
             self._snapshot_task = self._loop.create_task(self._begin_snapshot())
 
     async def _begin_snapshot(self) -> None:
-        revision = self._primary.commit.written_revision
-        try:
-            file = await self._loop.run_in_executor(None, _open_copy, self._primary.folder)
-        except (JournalError, OSError) as error:
-            _LOG.error("cannot copy the journal for the standby: %s", error)
-            self.close()
-            return
+        async with self._primary.copy_lock:
+            if not self._is_open:
+                return
+            revision = self._primary.commit.written_revision
+            try:
+                file = await self._loop.run_in_executor(None, _open_copy, self._primary.folder)
+            except (JournalError, OSError) as error:
+                _LOG.error("cannot copy the journal for the standby: %s", error)
+                self.close()
+                return
         if self._is_open:
             self._snapshot, self._sent_revision = file, revision
             self._send_more()
@@ -494,10 +533,10 @@ def connect_replication(platform: ReplicatedPlatform, server: Any) -> PrimaryRep
 
 def _standby_role() -> list[dict[str, Any]]:
     """Return the role of standbys, which permits only the replication endpoint, and its binding."""
-    metadata = {"name": protocol.STANDBY_USER}
+    metadata = {"name": STANDBY_USER}
     rules = [{"verbs": ["get"], "nonResourceURLs": [REPLICATION_PATH]}]
-    subject = {"kind": "User", "apiGroup": GROUP, "name": protocol.STANDBY_USER}
-    role_ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": protocol.STANDBY_USER}
+    subject = {"kind": "User", "apiGroup": GROUP, "name": STANDBY_USER}
+    role_ref = {"apiGroup": GROUP, "kind": "ClusterRole", "name": STANDBY_USER}
     api_version = f"{GROUP}/v1"
     return [
         {"apiVersion": api_version, "kind": "ClusterRole", "metadata": metadata, "rules": rules},

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from batchyard.server.replication.terms import TermStart
+
 UPGRADE_PROTOCOL: Final = "batchyard-replication"
-#: The user of the standby's certificate, and the role that may use the endpoint.
-STANDBY_USER: Final = "system:batchyard:standby"
 PROTOCOL_VERSION: Final = 1
 #: Seconds between two beats of the primary.
 BEAT_SECONDS: Final = 0.25
@@ -45,12 +45,13 @@ class ReplicationError(Exception):
 
 
 class StandbyHello(msgspec.Struct, tag="hello", array_like=True):
-    """The first message of a standby: its node, and the term and revision of its last row."""
+    """The first message of a standby: its node, and the term, its owner, and the revision of the last row."""
 
     version: int
     node: str
     identity: bytes
     term: int
+    owner: str
     revision: int
     has_witness: bool
 
@@ -71,10 +72,11 @@ class TakeoverRequest(msgspec.Struct, tag="takeover", array_like=True):
 
 
 class TermNotice(msgspec.Struct, tag="term", array_like=True):
-    """The first message of a new primary to the old one, which must stop: its journal and its term."""
+    """The first message of a new primary to the old one, which must stop: its journal, its term and its node."""
 
     identity: bytes
     term: int
+    owner: str
 
 
 class PrimaryWelcome(msgspec.Struct, tag="welcome", array_like=True):
@@ -82,7 +84,7 @@ class PrimaryWelcome(msgspec.Struct, tag="welcome", array_like=True):
 
     node: str
     identity: bytes
-    history: list[tuple[int, int]]
+    history: list[TermStart]
     resumes: bool
     mode: str
     has_witness: bool
@@ -113,21 +115,30 @@ class PrimaryBeat(msgspec.Struct, tag="beat", array_like=True):
     """A sign of life: its sending time, the history of terms, and whether the standby may take over without another."""
 
     sent_at: float
-    history: list[tuple[int, int]]
+    history: list[TermStart]
     may_take_over: bool
     #: Whether the primary serves only with answers of its standby, so that a standby with a right keeps it.
     is_shared: bool
     revision: int
 
 
+class TakeoverRefusal(msgspec.Struct, tag="keep", array_like=True):
+    """The answer to a TakeoverRequest of a standby that lacks too many rows; the message contains the reason."""
+
+    message: str
+
+
 class PrimaryResignation(msgspec.Struct, tag="resign", array_like=True):
     """The primary has stopped to serve: the standby may take over at once if it may take over at all."""
 
+    #: The last revision that the primary has acknowledged or stored.
     revision: int
 
 
 StandbyMessage: TypeAlias = StandbyHello | StandbyAck | StandbyLeave | TakeoverRequest | TermNotice
-PrimaryMessage: TypeAlias = PrimaryWelcome | PrimaryRefusal | SnapshotPart | RowBatch | PrimaryBeat | PrimaryResignation
+PrimaryMessage: TypeAlias = (
+    PrimaryWelcome | PrimaryRefusal | SnapshotPart | RowBatch | PrimaryBeat | TakeoverRefusal | PrimaryResignation
+)
 _encoder: Final = msgspec.msgpack.Encoder()
 standby_decoder: Final[msgspec.msgpack.Decoder[StandbyMessage]] = msgspec.msgpack.Decoder(StandbyMessage)
 primary_decoder: Final[msgspec.msgpack.Decoder[PrimaryMessage]] = msgspec.msgpack.Decoder(PrimaryMessage)

@@ -11,7 +11,7 @@ import os
 import signal
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,39 +22,33 @@ import msgspec
 
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import MILLISECOND, SECOND
-from batchyard.server.clocks.wall import boot_seconds, sleep_for, wall_clock
+from batchyard.server.clocks.wall import boot_seconds, sleep_for
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.platform import data_dir
-from batchyard.server.platform.credentials import CA_FILE, CertificateAuthority, CredentialsError
 from batchyard.server.platform.data_dir import JOURNAL_FILE, PlatformOptions
 from batchyard.server.platform.group_commit import HISTORY_REVISIONS
 from batchyard.server.platform.serve import serve_platform
 from batchyard.server.replication import protocol, terms
-from batchyard.server.replication.protocol import ReplicationError
-from batchyard.server.replication.terms import TermClaim
-from batchyard.store.journal import RevisionJournal, install_copy
-from batchyard.store.journal_file import (
-    JournalError,
-    StandbyLostError,
-    commit_mark_path,
-    is_journal_open,
-    read_commit_record,
-    row_checksum,
+from batchyard.server.replication.connection import (
+    announce_term,
+    find_url,
+    open_connection,
+    prepare_keys,
+    primary_folder,
 )
+from batchyard.server.replication.protocol import ReplicationError, StandbyMode
+from batchyard.server.replication.terms import TermClaim, TermStart, WitnessFolder
+from batchyard.store.journal import RevisionJournal, install_copy
+from batchyard.store.journal_file import JournalError, StandbyLostError, commit_mark_path, is_journal_open, row_checksum
 
 _LOG: Final = logging.getLogger("batchyard")
-#: The files of the primary's data directory that the standby needs: the keys that sign certificates and tokens.
-_KEY_FILES: Final = ("ca.key", CA_FILE, "tokens.key")
-_CERTIFICATE_FILE: Final = "standby.pem"
 _RECEIVED_FILE: Final = "journal.db.received"
-#: Seconds for a connection attempt, and between two of them.
-_CONNECT_SECONDS: Final = 1.0
+#: The pause between two connection attempts.
 _RETRY: Final = 250 * MILLISECOND
-#: How often a new primary tries to reach the old one.
-_NOTICE_INTERVAL: Final = 2 * SECOND
-#: Maximum messages that wait to be processed, and bytes of a response head.
+#: How long a promoted standby waits after its claim, so that a primary that can read the witness stops before.
+_CLAIM_PAUSE: Final = SECOND
+#: Maximum messages that wait to be processed.
 _WAITING_MESSAGES_MAX: Final = 64
-_HEAD_BYTES_MAX: Final = 16 * 1024
 _READ_SIZE: Final = 256 * 1024
 #: Seconds to wait for the end of a killed process.
 _KILL_SECONDS: Final = 1.0
@@ -123,6 +117,11 @@ class StandbyJournal:
             install_copy(path, self._path)
             self._open()
 
+    def raise_revision(self) -> None:
+        """Raise the revision, because the primary may have acknowledged rows that this journal lacks."""
+        assert self._journal is not None, "a standby that takes over has a journal"
+        self._journal.raise_revision(self.revision)
+
     def discard_snapshot(self) -> None:
         """Discard an incomplete snapshot."""
         if self._received is not None:
@@ -148,11 +147,11 @@ class StandbyFollower:
 
     def __init__(self, options: PlatformOptions) -> None:
         self._options, self._folder = options, options.folder
-        self._primary_folder = None if "://" in options.follow else Path(options.follow)
+        self._primary_folder = primary_folder(options)
         self._state = terms.read_state(options.folder)
         terms.write_state(options.folder, self._state._replace(is_shared=True))
         self._journal = StandbyJournal(options)
-        self._witness = None if options.witness is None else terms.WitnessFolder(options.witness)
+        self._witness = None if options.witness is None else WitnessFolder(options.witness)
         #: The URL of the primary; '' before it is known.
         self.url = options.follow if self._primary_folder is None else ""
         self._writer: asyncio.StreamWriter | None = None
@@ -168,9 +167,11 @@ class StandbyFollower:
         self.is_ending = False
         self._problem = ""
         #: The history of the connected primary, and whether the rows of the journal belong to it.
-        self._primary_node = ""
-        self._primary_history: Sequence[tuple[int, int]] = ()
+        self._primary_node = self._primary_mode = ""
+        self._primary_history: Sequence[TermStart] = ()
         self._is_synchronized = False
+        #: Whether the primary has stopped and the journal contains all its rows.
+        self._has_all_rows = False
 
     # --- the loop ---
 
@@ -202,6 +203,8 @@ class StandbyFollower:
         messages = [message]
         while not self._messages.empty():
             messages.append(self._messages.get_nowait())
+        if self._is_promoted and messages[-1] is not None:  # the primary sends its last rows
+            self._takeover_at = max(self._takeover_at, boot_seconds() + protocol.TAKEOVER_SECONDS)
         for each in messages:
             self._messages.task_done()
             if isinstance(each, protocol.RowBatch):
@@ -240,14 +243,20 @@ class StandbyFollower:
         elif isinstance(message, protocol.PrimaryResignation):
             self._disconnect()
             self._takeover_at = 0.0
-        elif isinstance(message, protocol.PrimaryRefusal):
-            if not message.is_temporary:
-                raise ReplicationError(message.message)
+            is_due = bool(self._right_term) or self._is_promoted
+            self._has_all_rows = is_due and self._is_synchronized and message.revision <= self._journal.revision
+        elif isinstance(message, protocol.TakeoverRefusal):
+            self._is_promoted = False
+            _LOG.warning("does not take over: %s", message.message)
+        elif not message.is_temporary:
+            raise ReplicationError(message.message)
+        else:
             self._report(message.message)
 
     def _process_welcome(self, welcome: protocol.PrimaryWelcome) -> None:
-        self._primary_history = [(term, revision) for term, revision in welcome.history]
-        term = self._primary_history[-1][0]
+        self._primary_history, self._primary_mode = welcome.history, welcome.mode
+        self._has_all_rows = False
+        term = self._primary_history[-1].term
         if welcome.node == self._state.node:  # the data directory is a copy of that of the primary
             self._state = self._state._replace(node=terms.new_node())
             self._disconnect()
@@ -266,12 +275,11 @@ class StandbyFollower:
 
     def _process_beat(self, beat: protocol.PrimaryBeat) -> None:
         self._last_beat = beat.sent_at
-        history = [(term, revision) for term, revision in beat.history]
-        if history != self._primary_history:
-            self._primary_history = history
+        if beat.history != self._primary_history:
+            self._primary_history = beat.history
             if self._is_synchronized:
-                self._set_history(history)
-        term = history[-1][0]
+                self._set_history(beat.history)
+        term = beat.history[-1].term
         if beat.may_take_over or (beat.is_shared and self._right_term):
             self._right_term = term
         elif self._right_term != term:
@@ -285,7 +293,7 @@ class StandbyFollower:
             if beat.revision <= self._journal.revision:
                 self._announce()
 
-    def _set_history(self, history: Sequence[tuple[int, int]]) -> None:
+    def _set_history(self, history: Sequence[TermStart]) -> None:
         self._is_synchronized = True
         state = self._state._replace(history=tuple(history), is_shared=True, partner=self._primary_node)
         if state != self._state:
@@ -306,17 +314,25 @@ class StandbyFollower:
         if now - self._checked_at > 1 + protocol.BEAT_SECONDS:  # this process was stopped: beats may wait in its socket
             self._takeover_at = max(self._takeover_at, now + 1)
         self._checked_at = now
-        if terms.take_promotion_request(self._folder) and self._journal.identity:
-            self._is_promoted = True
-            self._takeover_at = now
-            if self._writer is not None:
-                self._send(protocol.TakeoverRequest())
-                self._takeover_at = now + protocol.TAKEOVER_SECONDS
+        if terms.take_promotion_request(self._folder):
+            self._process_promotion(now)
+        if not self._messages.empty():
+            return False  # they can contain rows, or a beat
         if self._is_promoted:
             return now >= self._takeover_at
         if not self._right_term:
             return False
         return now >= self._takeover_at or (self._writer is None and self._has_primary_ended())
+
+    def _process_promotion(self, now: float) -> None:
+        if not self._journal.identity:
+            _LOG.warning("does not take over: it has not received the data of the primary")
+            return
+        self._is_promoted = True
+        self._takeover_at = now
+        if self._writer is not None:
+            self._send(protocol.TakeoverRequest())
+            self._takeover_at = now + protocol.TAKEOVER_SECONDS
 
     def _has_primary_ended(self) -> bool:
         return self._primary_folder is not None and not is_journal_open(self._primary_folder / JOURNAL_FILE)
@@ -325,27 +341,43 @@ class StandbyFollower:
         """Take over; return whether this succeeded. Without a right to take over, only after a promotion."""
         self._disconnect()
         # A primary that needs this standby is at most one term ahead of what this standby knows.
-        term = (self._right_term or self._state.term) + (2 if self._witness is None else 1)
+        term = (self._right_term or self._state.term) + 2
         if self._witness is not None:
-            latest = self._latest_claim()
-            if self._is_promoted and latest is not None:
-                term = latest.term + 1
-            claim = TermClaim(term, self._state.node)
-            try:
-                is_claimed = await asyncio.get_running_loop().run_in_executor(None, self._witness.claim, claim)
-            except OSError as error:
-                self._report(f"the witness folder cannot be used: {error}")
+            claimed_term = await self._claim(self._witness)
+            if not claimed_term:
                 return False
-            if not is_claimed:
-                self._right_term, self._is_promoted = 0, False
-                _LOG.warning("the primary serves alone in term %s; the standby follows it again", term)
-                return False
+            term = claimed_term
         if self._primary_folder is not None:
             await _kill_primary(self._primary_folder)
-        self._state = self._state.with_term(term, self._journal.revision)
+        revision = self._journal.revision
+        if not (self._has_all_rows or (self._right_term and self._primary_mode == StandbyMode.SYNC)):
+            # The rows that this standby lacks have revisions that clients know.
+            await self._run_disk_work(self._journal.raise_revision)
+        has_claim = self._witness is not None
+        self._state = self._state.with_term(term, revision)._replace(has_claim=has_claim)
         terms.write_state(self._folder, self._state)
-        _LOG.warning("takes over in term %s, at revision %s", term, self._journal.revision)
+        _LOG.warning("takes over in term %s, at revision %s", term, revision)
         return True
+
+    async def _claim(self, witness: WitnessFolder) -> int:
+        """Claim the next term; return it, or 0 if the primary serves or the folder cannot be used."""
+        latest = self._latest_claim()
+        previous_term = self._right_term
+        if self._is_promoted:
+            previous_term = 0 if latest is None else latest.term
+        claim = TermClaim((previous_term or self._state.term) + 1, self._state.node)
+        try:
+            is_claimed = await asyncio.get_running_loop().run_in_executor(None, witness.claim, claim, previous_term)
+        except OSError as error:
+            self._report(f"the witness folder cannot be used: {error}")
+            return 0
+        if not is_claimed:
+            self._right_term, self._is_promoted, self._has_all_rows = 0, False, False
+            _LOG.warning("the primary serves alone in term %s; the standby follows it again", claim.term)
+            return 0
+        if self._is_promoted and not self._has_all_rows:
+            await sleep_for(_CLAIM_PAUSE)
+        return claim.term
 
     def _latest_claim(self) -> TermClaim | None:
         try:
@@ -368,8 +400,8 @@ class StandbyFollower:
             await sleep_for(_RETRY)
 
     async def _receive(self) -> None:
-        self.url = self._find_url()
-        reader, self._writer = await _open_connection(self.url, self._folder)
+        self.url = find_url(self._options)
+        reader, self._writer = await open_connection(self.url, self._folder)
         self._last_beat = 0.0
         self._is_synchronized = False
         journal, has_witness = self._journal, self._witness is not None
@@ -378,6 +410,7 @@ class StandbyFollower:
             self._state.node,
             journal.identity,
             self._state.term,
+            self._state.owner,
             journal.revision,
             has_witness,
         )
@@ -386,14 +419,6 @@ class StandbyFollower:
         while data := await asyncio.wait_for(reader.read(_READ_SIZE), protocol.TAKEOVER_SECONDS + 1):
             for message in parser.feed_bytes(data):
                 await self._messages.put(protocol.primary_decoder.decode(message))
-
-    def _find_url(self) -> str:
-        if self._primary_folder is None:
-            return self._options.follow
-        process = data_dir.running_process_in(self._primary_folder)
-        if process is None:
-            raise OSError(0, f"no platform runs in {self._primary_folder}")
-        return process.url
 
     def _send(self, message: protocol.StandbyMessage) -> None:
         if self._writer is not None and not self._writer.is_closing():
@@ -423,84 +448,6 @@ async def _kill_primary(folder: Path) -> None:
     deadline = boot_seconds() + _KILL_SECONDS
     while is_journal_open(folder / JOURNAL_FILE) and boot_seconds() < deadline:
         await sleep_for(10 * MILLISECOND)
-
-
-async def _open_connection(url: str, folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the replication endpoint of a platform. Raises OSError, TimeoutError, EOFError or ReplicationError."""
-    place = urlsplit(url)
-    context = await asyncio.get_running_loop().run_in_executor(None, _client_context, folder)
-    async with asyncio.timeout(_CONNECT_SECONDS):
-        reader, writer = await asyncio.open_connection(place.hostname, place.port or 443, ssl=context)
-        with ExitStack() as on_failure:
-            on_failure.callback(writer.close)
-            head = [f"GET {data_dir.REPLICATION_PATH} HTTP/1.1", f"Host: {place.netloc}", "Connection: Upgrade"]
-            writer.write("\r\n".join([*head, f"Upgrade: {protocol.UPGRADE_PROTOCOL}", "", ""]).encode())
-            await _check_response(reader)
-            on_failure.pop_all()
-    return reader, writer
-
-
-async def _announce_term(options: PlatformOptions) -> None:
-    """Send the term of this primary to the platform that it followed, until that one has received it and stops."""
-    while True:
-        try:
-            reader, writer = await _open_connection(options.follow, options.folder)
-            notice = protocol.TermNotice(_journal_identity(options), terms.read_state(options.folder).term)
-            writer.write(protocol.encode_message(notice))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(reader.read(1), _CONNECT_SECONDS)
-            writer.close()
-        except (OSError, TimeoutError, EOFError, ReplicationError):
-            await sleep_for(_NOTICE_INTERVAL)
-        else:
-            return
-
-
-def _journal_identity(options: PlatformOptions) -> bytes:
-    record = read_commit_record(options.folder / JOURNAL_FILE)
-    return b"" if record is None else record.identity
-
-
-async def _check_response(reader: asyncio.StreamReader) -> None:
-    head = await reader.readuntil(b"\r\n\r\n")
-    status = head.split(b" ", 2)[1] if head.count(b" ") > 1 else b""
-    if status != b"101":
-        reasons = {
-            b"401": "the primary does not accept the certificate; copy its ca.key and ca.crt",
-            b"403": "the primary does not permit the standby; check the ClusterRole of its user",
-            b"404": "the primary serves no standby; start it with --standby sync or --standby async",
-        }
-        code = status.decode("ascii", "replace")
-        raise ReplicationError(reasons.get(status, f"the primary answers with the status {code}"))
-
-
-def _client_context(folder: Path) -> ssl.SSLContext:
-    """Return the TLS context with a certificate of the standby's user, which the CA of both platforms signs."""
-    authority = CertificateAuthority(folder, wall_clock())
-    certificate = authority.issue_client_certificate(protocol.STANDBY_USER, [])
-    data_dir.write_private(folder / _CERTIFICATE_FILE, certificate.certificate + certificate.key)
-    context = ssl.create_default_context(cafile=str(authority.certificate_file))
-    context.load_cert_chain(str(folder / _CERTIFICATE_FILE))
-    return context
-
-
-def prepare_keys(options: PlatformOptions) -> None:
-    """Copy the keys from the primary's data directory on this machine, and check that the standby has them.
-
-    Raises CredentialsError if keys are missing or differ.
-    """
-    source_folder = None if "://" in options.follow else Path(options.follow)
-    for name in _KEY_FILES:
-        path = options.folder / name
-        if source_folder is None:
-            if not path.exists():
-                remedy = f"copy {', '.join(_KEY_FILES)} from the data directory of the primary into {options.folder}"
-                raise CredentialsError(f"{path} is missing; {remedy}")
-        elif not path.exists():
-            content = (source_folder / name).read_bytes()
-            data_dir.write_private(path, content)
-        elif path.read_bytes() != (source_folder / name).read_bytes():
-            raise CredentialsError(f"{path} differs from the file of the primary; use another data directory")
 
 
 async def follow_until_takeover(options: PlatformOptions) -> PlatformOptions | None:
@@ -553,12 +500,14 @@ async def serve_replicated(
         on_ready(url)
 
     loop = asyncio.get_running_loop()
-    notice = loop.create_task(_announce_term(options)) if "://" in options.follow else None
+    notice = loop.create_task(announce_term(options)) if options.follow else None
     try:
         while True:
             try:
                 await serve_platform(replace(options, port=port), cluster, speed, note_port, forecast_functions)
             except StandbyLostError as error:
+                if error.is_final:
+                    return
                 _LOG.warning("%s; the platform waits for the standby", error)
             else:
                 return

@@ -8,7 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.apiserver.request import ApiRequest, ExecResponse, ReplicationResponse, UpgradeResponse
+from batchyard.apiserver.request import (
+    ApiRequest,
+    ExecResponse,
+    PortForwardResponse,
+    ReplicationResponse,
+    UpgradeResponse,
+)
 from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
 from batchyard.interfaces.containers import ProcessSession, SessionEnd
 from batchyard.server.streaming import framing
@@ -269,7 +275,7 @@ def serve_upgraded(
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
 
-def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+def _websocket_handler(response: ExecResponse | PortForwardResponse, connection: UpgradedConnection) -> UpgradeHandler:
     web_socket = WebSocket(connection)
     if isinstance(response, ExecResponse):
         ExecWebSocket(web_socket, response)
@@ -280,7 +286,7 @@ def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection
     return web_socket
 
 
-def _spdy_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+def _spdy_handler(response: ExecResponse | PortForwardResponse, connection: UpgradedConnection) -> UpgradeHandler:
     if isinstance(response, ExecResponse):
         return ExecSpdy(connection, response)
     return PortForwardSpdy(connection, response, connection)

@@ -53,7 +53,8 @@ class PrimaryWithAnswers:
         self._session.feed_bytes(protocol.encode_message(message))
 
     def greet(self, node: str = PARTNER, revision: int = 0) -> None:
-        self.receive(protocol.StandbyHello(1, node, self.journal.identity, 1, revision, has_witness=False))
+        last_term = self.primary.state.term, self.primary.state.owner
+        self.receive(protocol.StandbyHello(1, node, self.journal.identity, *last_term, revision, has_witness=False))
 
     def ack(self, revision: int = 0) -> None:
         self.receive(protocol.StandbyAck(revision, boot_seconds()))
@@ -114,6 +115,6 @@ def test_standby_with_rows_that_the_primary_lost_is_not_overwritten(pair: Primar
 
 
 def test_notice_of_a_later_term_stops_the_primary(pair: PrimaryWithAnswers) -> None:
-    pair.receive(protocol.TermNotice(pair.journal.identity, 3))
+    pair.receive(protocol.TermNotice(pair.journal.identity, 3, PARTNER))
     assert isinstance(pair.primary.refusal(), SupersededError)
     assert isinstance(pair.commit.failure, SupersededError)
