@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from batchyard.store.journal import REVISION_LEAP
 from e2e_platform.platform_process import kubectl
 from fuzz.histories import NodeClient, repair, run_histories
 from fuzz.standby_pair import PairNode, StandbyPair, wait_until
@@ -121,4 +122,43 @@ def test_async_standby_serves_only_after_promotion(tmp_path: Path) -> None:
         assert not pair.standby.is_listening()
         (pair.standby.folder / "promotion.request").touch()
         pair.wait_for_takeover()
-        assert "acknowledged" in names(client_of(pair, pair.primary))
+        client = client_of(pair, pair.primary)
+        assert "acknowledged" in names(client)
+        with closing(client):
+            # No revision that a client saw before is used again, although the standby can lack its change.
+            assert client.ask("GET", f"{PATH}?watch=1&resourceVersion=5&timeoutSeconds=1")[1]["code"] == 410
+            assert int(client.ask("GET", PATH)[1]["metadata"]["resourceVersion"]) > REVISION_LEAP
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_superseded_primary_does_not_serve_after_restarts(tmp_path: Path, is_killed: bool) -> None:
+    with StandbyPair(tmp_path, "async") as pair:
+        old = pair.primary
+        if is_killed:
+            old.end()
+        (pair.standby.folder / "promotion.request").touch()
+        pair.wait_for_takeover()
+        if is_killed:
+            pair.restart(old)  # serves until the new primary reaches it
+        assert old.process is not None
+        assert old.process.wait(60) == 1
+        pair.restart(old)
+        wait_until(lambda: "waits for its standby" in old.last_log(), "the old primary waits")
+        wait_until(old.is_listening, "the old primary listens")
+        assert write(client_of(pair, old), "split") == 0
+        assert write(client_of(pair, pair.primary), "new") == 201
+        assert int(pair.primary.state()["history"][-1][1]) < REVISION_LEAP
+
+
+@pytest.mark.slow
+def test_promotion_of_a_connected_standby_loses_nothing(tmp_path: Path) -> None:
+    with StandbyPair(tmp_path, "async") as pair:
+        client = client_of(pair, pair.primary)
+        count = sum(write(client, f"m{number}") == 201 for number in range(50))
+        (pair.standby.folder / "promotion.request").touch()
+        pair.wait_for_takeover()
+        client = client_of(pair, pair.primary)
+        assert len({name for name in names(client) if name.startswith("m")}) == count == 50
+        with closing(client):  # so revisions continue, and watches resume
+            assert int(client.ask("GET", PATH)[1]["metadata"]["resourceVersion"]) < REVISION_LEAP

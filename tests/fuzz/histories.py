@@ -150,7 +150,7 @@ class ConcurrentHistory:
             primary.send(signal.SIGCONT)
         elif self.fault == "restart":
             primary.end()
-            self._pair.restart_primary()
+            self._pair.restart(primary)
         else:
             primary.send(signal.SIGKILL if self.fault == "kill" else signal.SIGTERM)
             self._pair.wait_for_takeover()

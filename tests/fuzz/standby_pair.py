@@ -77,14 +77,17 @@ class PairNode:
             return state
         return {}
 
+    def last_log(self) -> str:
+        """Return the output of the last run."""
+        return self.log.read_text("utf-8").rpartition("--- start\n")[2]
+
     def is_listening(self) -> bool:
         """Return whether the process has reported in its last run that it listens."""
-        return f"listening on {self.url}" in self.log.read_text("utf-8").rpartition("--- start\n")[2]
+        return f"listening on {self.url}" in self.last_log()
 
     def is_following(self) -> bool:
         """Return whether the process has stored all rows of a primary."""
-        text = self.log.read_text("utf-8").rpartition("--- start\n")[2]
-        return "follows https" in text and running_process_in(self.folder) is not None
+        return "follows https" in self.last_log() and running_process_in(self.folder) is not None
 
 
 class StandbyPair:
@@ -111,9 +114,9 @@ class StandbyPair:
             if error is not None:
                 error.add_note(f"{node.log}: {node.state()}\n{node.log.read_text('utf-8')[-_LOG_END:]}")
 
-    def restart_primary(self) -> None:
-        """Start the primary again, as a supervisor does."""
-        self.primary.start(*self._options)
+    def restart(self, node: PairNode) -> None:
+        """Start a node that was a primary again, as a supervisor does."""
+        node.start(*self._options)
 
     def follow(self) -> None:
         """Start the standby, and wait until it may take over."""

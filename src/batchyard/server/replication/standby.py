@@ -248,9 +248,9 @@ class StandbyFollower:
         elif isinstance(message, protocol.TakeoverRefusal):
             self._is_promoted = False
             _LOG.warning("does not take over: %s", message.message)
-        elif not message.is_temporary:
-            raise ReplicationError(message.message)
-        else:
+        elif isinstance(message, protocol.PrimaryRefusal):
+            if not message.is_temporary:
+                raise ReplicationError(message.message)
             self._report(message.message)
 
     def _process_welcome(self, welcome: protocol.PrimaryWelcome) -> None:

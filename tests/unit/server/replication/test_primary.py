@@ -24,6 +24,7 @@ class SentBytes:
 
     def __init__(self) -> None:
         self.messages: list[protocol.PrimaryMessage] = []
+        self.is_closed = False
 
     def send(self, data: bytes) -> None:
         parser = protocol.MessageParser(protocol.MESSAGE_BYTES_MAX)
@@ -31,6 +32,7 @@ class SentBytes:
 
     def close(self, *, at_once: bool) -> None:
         assert at_once
+        self.is_closed = True
 
 
 class PrimaryWithAnswers:
@@ -50,7 +52,19 @@ class PrimaryWithAnswers:
         self._session = primary.StandbySession(self.primary, loop, cast("Any", self.sent))
 
     def receive(self, message: protocol.StandbyMessage) -> None:
-        self._session.feed_bytes(protocol.encode_message(message))
+        self.receive_bytes(protocol.encode_message(message))
+
+    def receive_bytes(self, data: bytes) -> None:
+        self._session.feed_bytes(data)
+
+    def lose_connection(self) -> None:
+        self._session.connection_closed()
+
+    def set_writable(self, *, is_writable: bool) -> None:
+        self._session.set_writable(is_writable=is_writable)
+
+    def beat(self) -> None:
+        self._session.send_beat(boot_seconds())
 
     def greet(self, node: str = PARTNER, revision: int = 0) -> None:
         last_term = self.primary.state.term, self.primary.state.owner
@@ -118,3 +132,61 @@ def test_notice_of_a_later_term_stops_the_primary(pair: PrimaryWithAnswers) -> N
     pair.receive(protocol.TermNotice(pair.journal.identity, 3, PARTNER))
     assert isinstance(pair.primary.refusal(), SupersededError)
     assert isinstance(pair.commit.failure, SupersededError)
+
+
+def test_superseded_primary_needs_its_standby_after_a_restart(pair: PrimaryWithAnswers, tmp_path: Path) -> None:
+    pair.receive(protocol.TermNotice(pair.journal.identity, 3, PARTNER))
+    state = terms.read_state(tmp_path)
+    assert state.is_shared
+    assert terms.begin_term(state, None, 0) == state
+
+
+def test_notice_for_another_journal_is_ignored(pair: PrimaryWithAnswers) -> None:
+    pair.greet()
+    pair.ack()
+    pair.receive(protocol.TermNotice(b"another", 9, PARTNER))
+    assert pair.primary.refusal() is None
+
+
+def test_standby_that_lacks_rows_gets_no_handover(pair: PrimaryWithAnswers) -> None:
+    pair.greet()
+    pair.receive(protocol.TakeoverRequest())
+    assert isinstance(pair.sent.messages[-1], protocol.TakeoverRefusal)
+    assert not isinstance(pair.primary.refusal(), SupersededError)
+    pair.ack()
+    pair.receive(protocol.TakeoverRequest())
+    assert isinstance(pair.primary.refusal(), SupersededError)
+
+
+def test_end_of_the_connection_after_a_handover_does_not_let_the_primary_serve(
+    pair: PrimaryWithAnswers, tmp_path: Path
+) -> None:
+    pair.greet()
+    pair.ack()
+    pair.receive(protocol.TakeoverRequest())
+    pair.lose_connection()
+    assert terms.read_state(tmp_path).is_shared
+    assert isinstance(pair.primary.refusal(), SupersededError)
+
+
+def test_beat_waits_for_the_write_buffer(pair: PrimaryWithAnswers) -> None:
+    pair.greet()
+    pair.set_writable(is_writable=False)
+    pair.sent.messages.clear()
+    pair.beat()
+    assert pair.sent.messages == []
+    pair.set_writable(is_writable=True)
+    assert [type(each) for each in pair.sent.messages] == [protocol.PrimaryBeat]
+
+
+@pytest.mark.parametrize("message", [b"\xff" * 8, protocol.encode_message(protocol.StandbyAck(9, 1.0))])
+def test_invalid_first_message_closes_the_connection(pair: PrimaryWithAnswers, message: bytes) -> None:
+    pair.receive_bytes(message)
+    assert pair.sent.is_closed
+
+
+def test_ack_of_rows_that_do_not_exist_closes_the_connection(pair: PrimaryWithAnswers) -> None:
+    pair.greet()
+    pair.ack(revision=5)
+    assert pair.sent.is_closed
+    assert pair.primary.refusal() is not None
