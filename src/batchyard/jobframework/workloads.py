@@ -573,7 +573,7 @@ class GenericJob(Protocol):
 
 
 #: The path of the field that suspends Jobs, JobSets and most other kinds of jobs.
-SUSPEND_PATH: Final = ("spec", "suspend")
+SUSPEND_PATH: Final[tuple[str, ...]] = ("spec", "suspend")
 
 
 def is_set(job: meta.Obj, path: Sequence[str]) -> bool:

@@ -521,21 +521,29 @@ def damaged_journal_error(path: Path, problem: str, place: str = "") -> JournalE
 def find_row(path: Path, row: bytes) -> str:
     """Return the file and the offset of a row of the journal, found by its first bytes; the log is searched first."""
     for searched_path in (path.with_name(f"{path.name}-wal"), path):
-        fd = -1
         try:
             fd = os.open(searched_path, os.O_RDONLY | os.O_CLOEXEC)
-            offset, before = 0, b""
-            while chunk := os.pread(fd, _COPY_BYTES, offset):
-                position = (before + chunk).rfind(row)
-                if position >= 0:
-                    return f"{searched_path.name}, offset {offset - len(before) + position}"
-                offset, before = offset + len(chunk), chunk[-len(row) :]
         except OSError:
             continue
-        finally:
-            if fd >= 0:
-                os.close(fd)
+        offset = _offset_of(fd, row)
+        os.close(fd)
+        if offset is not None:
+            return f"{searched_path.name}, offset {offset}"
     return "at an unknown offset"
+
+
+def _offset_of(fd: int, row: bytes) -> int | None:
+    """Return the offset of a row in a file; None if the file does not contain it, or cannot be read."""
+    offset, before = 0, b""
+    try:
+        while chunk := os.pread(fd, _COPY_BYTES, offset):
+            position = (before + chunk).rfind(row)
+            if position >= 0:
+                return offset - len(before) + position
+            offset, before = offset + len(chunk), chunk[-len(row) :]
+    except OSError:
+        return None
+    return None
 
 
 def find_end_of_log(path: Path) -> str:
