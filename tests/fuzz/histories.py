@@ -289,6 +289,13 @@ def repair(pair: StandbyPair, fault: str) -> None:
     pair.follow()
 
 
+def settle(pair: StandbyPair) -> None:
+    """Wait until the primary of a pair serves and the other node is its standby, also after an unexpected takeover."""
+    repair(pair, "restart")
+    if pair.standby.process is None or pair.standby.process.poll() is not None:
+        pair.follow()
+
+
 def _serves(node: PairNode, context: ssl.SSLContext) -> bool:
     with closing(NodeClient([node], context)) as client:
         return client.ask("GET", _PATH)[0] == 200

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import shutil
 import signal
 import socket
@@ -22,15 +23,17 @@ from batchyard.server.replication.terms import WitnessFolder
 KEY_FILES: Final = ("ca.key", "ca.crt", "tokens.key")
 _WAIT_SECONDS: Final = 90
 _LOG_END: Final = 4000
+_OVERLOAD_MAX: Final = 10.0
 
 
 def wait_until(holds: Callable[[], bool], what: str, seconds: float = _WAIT_SECONDS) -> None:
-    """Wait for a condition; raise AssertionError after `seconds`."""
+    """Wait for a condition; raise AssertionError after `seconds`, or after longer if the machine is overloaded."""
+    seconds *= max(1.0, min(_OVERLOAD_MAX, os.getloadavg()[0] / (os.cpu_count() or 1)))
     for _ in range(int(seconds / 0.05)):
         if holds():
             return
         threading.Event().wait(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
+    raise AssertionError(f"not within {seconds:.0f} s: {what}")
 
 
 def free_port() -> int:
@@ -69,6 +72,10 @@ class PairNode:
             self.process.send_signal(signal.SIGCONT)
             self.process.wait(30)
             self.process = None
+
+    def has_failed(self) -> bool:
+        """Return whether the process has ended with an error."""
+        return self.process is not None and self.process.poll() == 1
 
     def state(self) -> dict[str, Any]:
         """Return the stored replication state; empty before the first term."""
