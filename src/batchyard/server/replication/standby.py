@@ -50,8 +50,9 @@ _CLAIM_PAUSE: Final = SECOND
 #: Maximum messages that wait to be processed.
 _WAITING_MESSAGES_MAX: Final = 64
 _READ_SIZE: Final = 256 * 1024
-#: Seconds to wait for the end of a killed process.
+#: Seconds to wait for the end of a killed process, and for the state file of a process that starts.
 _KILL_SECONDS: Final = 1.0
+_START_SECONDS: Final = 10.0
 
 
 class StandbyJournal:
@@ -437,16 +438,15 @@ class StandbyFollower:
 
 
 async def _kill_primary(folder: Path) -> None:
-    """Kill the primary's process if it runs on this machine, so that its port is free."""
-    process = data_dir.running_process_in(folder)
-    if process is None:
-        return
-    for pid in (process.pid, process.guard):
-        if pid > 0:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-    deadline = boot_seconds() + _KILL_SECONDS
+    """Kill the primary's process if it runs on this machine, also one that starts again, so that its port is free."""
+    deadline, is_killed = boot_seconds() + _START_SECONDS, False
     while is_journal_open(folder / JOURNAL_FILE) and boot_seconds() < deadline:
+        process = data_dir.running_process_in(folder)
+        for pid in () if process is None or is_killed else (process.pid, process.guard):
+            is_killed, deadline = True, boot_seconds() + _KILL_SECONDS
+            if pid > 0:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
         await sleep_for(10 * MILLISECOND)
 
 
