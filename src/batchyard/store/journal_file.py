@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Final, NamedTuple
@@ -124,13 +124,21 @@ def _lock_exclusively(fd: int) -> None:
     `is_journal_open` takes a shared lock for a moment. Such a lock is no reason to fail, so try again.
     """
     for _ in range(_LOCK_ATTEMPTS):
-        with suppress(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _try_lock(fd, fcntl.LOCK_EX):
             return
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # fails if another process has the journal open
+        if not _try_lock(fd, fcntl.LOCK_SH):
+            break
         fcntl.flock(fd, fcntl.LOCK_UN)
         Event().wait(_LOCK_RETRY_SECONDS)
     raise BlockingIOError
+
+
+def _try_lock(fd: int, mode: int) -> bool:
+    try:
+        fcntl.flock(fd, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def commit_mark_path(journal: Path) -> Path:
