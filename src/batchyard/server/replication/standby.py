@@ -264,7 +264,7 @@ class StandbyFollower:
             return
         self._primary_node = welcome.node
         if self._witness is not None:
-            latest = self._latest_claim()
+            latest = _read_latest_claim(self._witness, self._report)
             if latest is None or (latest.term, latest.owner) != (term, welcome.node):
                 problem = f"the witness folder {self._options.witness} does not contain the claim of the primary"
                 self._report(f"{problem}; set --witness to the folder that the primary uses")
@@ -323,7 +323,7 @@ class StandbyFollower:
             return now >= self._takeover_at
         if not self._right_term:
             return False
-        return now >= self._takeover_at or (self._writer is None and self._has_primary_ended())
+        return now >= self._takeover_at or (self._writer is None and _has_ended(self._primary_folder))
 
     def _process_promotion(self, now: float) -> None:
         if not self._journal.identity:
@@ -334,9 +334,6 @@ class StandbyFollower:
         if self._writer is not None:
             self._send(protocol.TakeoverRequest())
             self._takeover_at = now + protocol.TAKEOVER_SECONDS
-
-    def _has_primary_ended(self) -> bool:
-        return self._primary_folder is not None and not is_journal_open(self._primary_folder / JOURNAL_FILE)
 
     async def _take_over(self) -> bool:
         """Take over; return whether this succeeded. Without a right to take over, only after a promotion."""
@@ -362,7 +359,7 @@ class StandbyFollower:
 
     async def _claim(self, witness: WitnessFolder) -> int:
         """Claim the next term; return it, or 0 if the primary serves or the folder cannot be used."""
-        latest = self._latest_claim()
+        latest = _read_latest_claim(witness, self._report)
         previous_term = self._right_term
         if self._is_promoted:
             previous_term = 0 if latest is None else latest.term
@@ -379,13 +376,6 @@ class StandbyFollower:
         if self._is_promoted and not self._has_all_rows:
             await sleep_for(_CLAIM_PAUSE)
         return claim.term
-
-    def _latest_claim(self) -> TermClaim | None:
-        try:
-            return None if self._witness is None else self._witness.latest()
-        except OSError as error:
-            self._report(f"the witness folder cannot be used: {error}")
-            return None
 
     # --- the connection ---
 
@@ -405,17 +395,7 @@ class StandbyFollower:
         reader, self._writer = await open_connection(self.url, self._folder)
         self._last_beat = 0.0
         self._is_synchronized = False
-        journal, has_witness = self._journal, self._witness is not None
-        hello = protocol.StandbyHello(
-            protocol.PROTOCOL_VERSION,
-            self._state.node,
-            journal.identity,
-            self._state.term,
-            self._state.owner,
-            journal.revision,
-            has_witness,
-        )
-        self._send(hello)
+        self._send(_hello_of(self._state, self._journal, has_witness=self._witness is not None))
         parser = protocol.MessageParser(protocol.MESSAGE_BYTES_MAX)
         while data := await asyncio.wait_for(reader.read(_READ_SIZE), protocol.TAKEOVER_SECONDS + 1):
             for message in parser.feed_bytes(data):
@@ -435,6 +415,25 @@ class StandbyFollower:
         if problem != self._problem:
             self._problem = problem
             _LOG.warning("cannot follow %s: %s", self._options.follow, problem)
+
+
+def _hello_of(state: terms.ReplicationState, journal: StandbyJournal, *, has_witness: bool) -> protocol.StandbyHello:
+    last_term = state.term, state.owner
+    version = protocol.PROTOCOL_VERSION
+    return protocol.StandbyHello(version, state.node, journal.identity, *last_term, journal.revision, has_witness)
+
+
+def _has_ended(primary: Path | None) -> bool:
+    """Return whether the process of a primary on this machine has ended; False for another machine."""
+    return primary is not None and not is_journal_open(primary / JOURNAL_FILE)
+
+
+def _read_latest_claim(witness: WitnessFolder, report: Callable[[str], None]) -> TermClaim | None:
+    try:
+        return witness.latest()
+    except OSError as error:
+        report(f"the witness folder cannot be used: {error}")
+        return None
 
 
 async def _kill_primary(folder: Path) -> None:
