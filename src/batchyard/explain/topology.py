@@ -295,12 +295,13 @@ def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
         for holder in queue.workloads.values():
             counts: dict[int, int] = {}
             for usage in holder.topology_usage:
-                leaf = tree.leaf_by_values.get(usage.values)
                 is_shared = usage.is_host and state.rules.shares_hosts
-                is_same = tree.has_hosts if is_shared else usage.flavor == fit.flavor.flavor.name
-                is_usable = leaf is not None and leaf in leaves and (exclusions is None or exclusions.eligible[leaf])
-                if is_same and leaf is not None and is_usable:
-                    counts[leaf] = counts.get(leaf, 0) + usage.pod_count
+                if not (tree.has_hosts if is_shared else usage.flavor == fit.flavor.flavor.name):
+                    continue
+                for domain in usage.domains:
+                    leaf = tree.leaf_by_values.get(domain.values, -1)
+                    if leaf in leaves and (exclusions is None or exclusions.eligible[leaf]):
+                        counts[leaf] = counts.get(leaf, 0) + domain.pods
             if not counts:
                 continue
             free_before = {leaf: fit.flavor.capacity.count_pods(leaf, amounts) for leaf in counts}
