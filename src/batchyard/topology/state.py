@@ -4,7 +4,7 @@ Flavors whose topology ends at the host name share the usage of hosts, because t
 Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, tas_non_tas_pod_cache.go).
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -455,6 +455,12 @@ class TopologyState:
             for values, count in domains:
                 _add_count(self._usage, (owner, values), amounts, sign * count)
         self.assume(usage, sign)
+
+    def domains_in(self, built: FlavorTopology, usage: TopologyUsage) -> Iterator[TopologyDomain]:
+        """Yield the domains of a Workload's usage that are domains of a flavor, if they exist."""
+        for flavor, is_host, _, domains in usage:
+            if built.tree.has_hosts if is_host and self.rules.shares_hosts else flavor == built.flavor.name:
+                yield from domains
 
     def assume(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity for a while: by the usage of a Workload (sign 1), or without it (-1)."""
