@@ -37,7 +37,7 @@ from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.topology_nomination import is_topology_considered, is_topology_requested
 from batchyard.topology.assigner import GroupCapacity, PodSetTopologyRequest, TopologyFailure, capacities_of
 from batchyard.topology.counts import DomainCounts, NodeExclusions, pod_amounts
-from batchyard.topology.state import FlavorTopology
+from batchyard.topology.state import FlavorTopology, domains_in
 from batchyard.topology.tree import MAX_COUNT
 
 #: The kind of the proposal to request less of a topology.
@@ -294,7 +294,7 @@ def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
     for queue in snapshot.queues.values():
         for holder in queue.workloads.values():
             counts: dict[int, int] = {}
-            for domain in state.domains_in(fit.flavor, holder.topology_usage):
+            for domain in domains_in(fit.flavor, holder.topology_usage, state.rules):
                 leaf = tree.leaf_by_values.get(domain.values, -1)
                 if leaf in fit.leaves and (exclusions is None or exclusions.eligible[leaf]):
                     counts[leaf] = counts.get(leaf, 0) + domain.pods

@@ -456,12 +456,6 @@ class TopologyState:
                 _add_count(self._usage, (owner, values), amounts, sign * count)
         self.assume(usage, sign)
 
-    def domains_in(self, built: FlavorTopology, usage: TopologyUsage) -> Iterator[TopologyDomain]:
-        """Yield the domains of a Workload's usage that are domains of a flavor, if they exist."""
-        for flavor, is_host, _, domains in usage:
-            if built.tree.has_hosts if is_host and self.rules.shares_hosts else flavor == built.flavor.name:
-                yield from domains
-
     def assume(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity for a while: by the usage of a Workload (sign 1), or without it (-1)."""
         for flavor, is_host, amounts, domains in usage:
@@ -513,6 +507,13 @@ class TopologyState:
                 if leaf < 0 or built.capacity.count_pods(leaf, compared) < count:
                     return False
         return True
+
+
+def domains_in(built: FlavorTopology, usage: TopologyUsage, rules: TopologyRules) -> Iterator[TopologyDomain]:
+    """Yield the domains of a Workload's usage that are domains of a flavor, if they exist."""
+    for flavor, is_host, _, domains in usage:
+        if built.tree.has_hosts if is_host and rules.shares_hosts else flavor == built.flavor.name:
+            yield from domains
 
 
 _Owner = TypeVar("_Owner")
