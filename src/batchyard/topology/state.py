@@ -4,7 +4,7 @@ Flavors whose topology ends at the host name share the usage of hosts, because t
 Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, tas_non_tas_pod_cache.go).
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -507,6 +507,13 @@ class TopologyState:
                 if leaf < 0 or built.capacity.count_pods(leaf, compared) < count:
                     return False
         return True
+
+
+def domains_in(built: FlavorTopology, usage: TopologyUsage, rules: TopologyRules) -> Iterator[TopologyDomain]:
+    """Yield the domains of a Workload's usage that are domains of a flavor, if they exist."""
+    for flavor, is_host, _, domains in usage:
+        if built.tree.has_hosts if is_host and rules.shares_hosts else flavor == built.flavor.name:
+            yield from domains
 
 
 _Owner = TypeVar("_Owner")

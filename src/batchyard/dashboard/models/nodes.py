@@ -15,7 +15,7 @@ from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_o
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.topology.state import FlavorTopology
+from batchyard.topology.state import FlavorTopology, domains_in
 from batchyard.topology.tree import PODS, PodAmounts
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
@@ -278,13 +278,10 @@ def _occupants_by_leaf(
                 if usage.flavor == flavor:
                     count = sum(domain.pods for domain in usage.domains)
                     pod_counts[usage.pod] = pod_counts.get(usage.pod, 0) + count
-                is_shared = usage.is_host and snapshot.topology.rules.shares_hosts
-                if not (tree.has_hosts if is_shared else usage.flavor == flavor):
-                    continue
-                for domain in usage.domains:
-                    leaf = tree.leaf_by_values.get(domain.values)
-                    if leaf is not None:
-                        occupants[leaf].append({"workload": holder.key if is_visible else "", "pods": domain.pods})
+            for domain in domains_in(built, holder.topology_usage, snapshot.topology.rules):
+                leaf = tree.leaf_by_values.get(domain.values)
+                if leaf is not None:
+                    occupants[leaf].append({"workload": holder.key if is_visible else "", "pods": domain.pods})
             for request in pod_counts.items():
                 request_counts[request] = request_counts.get(request, 0) + 1
     if not request_counts:
