@@ -181,11 +181,11 @@ def test_lock_ignores_processes_that_only_test_it(path: Path) -> None:
         pass
     is_done = threading.Event()
 
-    def test_lock() -> None:
+    def ask_repeatedly() -> None:
         while not is_done.is_set():
             is_journal_open(path)
 
-    thread = threading.Thread(target=test_lock)
+    thread = threading.Thread(target=ask_repeatedly)
     thread.start()
     try:
         for _ in range(200):

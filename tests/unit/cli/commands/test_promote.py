@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("fields", [{"is_shared": True, "partner": "b"}, {"has_claim": True}])
-def test_shared_folder_is_served_only_after_promotion(folder: Path, fields: dict[str, object]) -> None:
+def test_shared_folder_is_served_only_after_promotion(folder: Path, fields: dict[str, Any]) -> None:
     state = terms.ReplicationState("a").with_term(3, 0)
     terms.write_state(folder, state._replace(**fields))
     reported = run("up", "--data-dir", str(folder), code=1)
