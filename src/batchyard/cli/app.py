@@ -67,6 +67,7 @@ COMMANDS: Final = {
     "user": _command_entry(_OPERATE_GROUP, "Write a kubeconfig for another user.", "commands.user", "user"),
     "backup": _command_entry(_OPERATE_GROUP, "Save the whole state of a platform.", "commands.backup", "backup"),
     "restore": _command_entry(_OPERATE_GROUP, "Create a data directory from a backup.", "commands.backup", "restore"),
+    "promote": _command_entry(_OPERATE_GROUP, "Let a standby or lone primary serve.", "commands.promote", "promote"),
     "monitoring": _command_entry(
         _OPERATE_GROUP, "Run Prometheus and Grafana for a platform.", "commands.monitoring", "monitoring"
     ),
