@@ -117,7 +117,7 @@ class AdmissionChain:
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
-        from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
+        from batchyard.jobs.described.controller import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
 
         integration = find_described_kind(group_kind(job))
         if integration.is_ignored(job):

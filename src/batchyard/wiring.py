@@ -347,7 +347,7 @@ def _admission_controllers(
 
 def _create_described_reconciler(options: Mapping[str, Any], kind: str, objects: ObjectReader) -> JobReconciler:
     """Create the reconciler of a kind of jobs, which knows the Workloads that are older than its first job."""
-    from batchyard.jobs.described.registry import DescribedJobReconciler  # noqa: PLC0415 - CEL takes 0.1 s to load
+    from batchyard.jobs.described.controller import DescribedJobReconciler  # noqa: PLC0415 - CEL takes 0.1 s to load
 
     reconciler = DescribedJobReconciler(kind, options)
     for workload in objects.list(scheme.WORKLOAD):

@@ -309,6 +309,11 @@ def find_kind(api_version: str, kind: str) -> ServedKind | None:
     return _KIND_BY_API_VERSION_AND_NAME.get((api_version, kind))
 
 
+def is_built_in(constant: str) -> bool:
+    """Return whether a constant such as WORKLOAD identifies one of batchyard's own kinds."""
+    return constant in _KIND_BY_CONSTANT
+
+
 def kind_info(constant: str) -> ServedKind:
     """Return the API kind that a constant such as WORKLOAD identifies; raise KeyError if there is none."""
     return _KIND_BY_CONSTANT[constant]

@@ -432,7 +432,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
     class_key = (
-        adjustments.priority_class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
+        adjustments.priority_class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].pod_class(job)) if queue else None
     )
     if class_key is not None and reader.get(class_key) is None:
         class_kind = scheme.kind_info(class_key.kind).kind

@@ -466,9 +466,9 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
     job_integration = INTEGRATIONS.get(kind)
     if job_integration is None:
         return
-    templates = job_integration.templates(obj)
-    key = adjustments.priority_class_key(obj, templates)
-    priority = adjustments.resolve_priority(obj, templates, reader)
+    pod_class = job_integration.pod_class(obj)
+    key = adjustments.priority_class_key(obj, pod_class)
+    priority = adjustments.resolve_priority(obj, pod_class, reader)
     value = (
         adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
     )

@@ -16,17 +16,12 @@ _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(\.[A-Za-z][A-Za-z0-9]*)*")
 #: The most pod sets of one Workload. Source: apis/kueue/v1beta2/workload_types.go of Kueue.
 POD_SETS_MAX: Final = 18
 _EXPRESSION_LENGTH_MAX: Final = 4096
+#: The expression that is true for every job.
+ALWAYS: Final = "true"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A part of a description; unknown fields are errors."""
-
-
-class ManagedByField(_Part, frozen=True, kw_only=True):
-    """The field that names the controller of a job, and the name of its usual controller."""
-
-    path: str
-    controller: str
 
 
 class TopologyIndexes(_Part, frozen=True, kw_only=True):
@@ -51,7 +46,7 @@ class DescribedPodSet(_Part, frozen=True, kw_only=True):
     #: CEL: the number of pods.
     count: str = "1"
     #: CEL: whether the job has this pod set.
-    when: str = "true"
+    when: str = ALWAYS
     #: CEL: containers that the Workload counts in addition to those of the template.
     added_containers: str = ""
     #: CEL: the least requests of the first container that the Workload counts, such as `{'cpu': '200m'}`.
@@ -69,8 +64,6 @@ class Outcome(_Part, frozen=True, kw_only=True):
 class JobKindSpec(_Part, frozen=True, kw_only=True):
     """The description of one kind of job. Expressions without a comment tell whether a statement is true."""
 
-    #: The name of the kind in `integrations.frameworks` of Kueue's Configuration.
-    framework: str
     group: str
     version: str
     kind: str
@@ -82,8 +75,7 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     ready: str
     succeeded: Outcome | None = None
     failed: Outcome | None = None
-    managed_by: ManagedByField | None = None
-    #: CEL: a list of names of PriorityClasses; the first that is not empty counts.
+    #: CEL: a list of names of PriorityClasses; the first that is not empty counts. Without it, the templates name it.
     priority_class: str = ""
     #: CEL: a list of objects with `name` and `count`: pods that will not run again.
     reclaimable: str = ""
@@ -121,8 +113,6 @@ def parse_job_kind(manifest: Mapping[str, Any]) -> JobKindSpec:
 
 def _check_paths(spec: JobKindSpec) -> None:
     paths = {"spec.suspend": spec.suspend}
-    if spec.managed_by is not None:
-        paths["spec.managedBy.path"] = spec.managed_by.path
     for position, pod_set in enumerate(spec.pod_sets):
         paths[f"spec.podSets[{position}].path"] = pod_set.path
         paths[f"spec.podSets[{position}].template"] = pod_set.template

@@ -9,10 +9,10 @@ from batchyard.api.meta import Key
 from batchyard.api.yaml_documents import read_documents
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Reader
-from batchyard.interfaces.controller import ReconcileResult
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobs.described.description import JobKindSpec, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
 
 _FILES: Final = ("kubeflow.yaml", "ray.yaml")
 
@@ -40,8 +40,14 @@ class DescribedJobReconciler(JobReconciler):
         super().__init__(self._described, **options)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
-        """Return the writes that a job or its Workloads need now; none for an excluded job."""
+        """Return the writes that a job or its Workloads need now; none for an excluded job.
+
+        If an expression of the description fails for the job, the only result is an Event on the job.
+        """
         job = reader.get(key)
-        if job is not None and self._described.is_ignored(job):
-            return ReconcileResult()
-        return super().reconcile(key, reader, now)
+        try:
+            if job is not None and self._described.is_ignored(job):
+                return ReconcileResult()
+            return super().reconcile(key, reader, now)
+        except ExpressionFailed as error:
+            return ReconcileResult([], [EventRecord(key, "Warning", "ErrWorkloadCompose", str(error))])
