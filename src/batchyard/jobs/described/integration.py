@@ -15,7 +15,7 @@ from batchyard.jobs.described.description import DescribedPodSet, InvalidJobKind
 from batchyard.scheduling.workload.adjustments import first_priority_class
 
 _COUNT_MAX: Final = 2**31 - 1
-_TYPE_NAMES: Final[Mapping[type, str]] = {bool: "truth value", str: "string", list: "list", Mapping: "map"}
+_TYPE_NAMES: Final[Mapping[type, str]] = {bool: "truth value", str: "string", list: "list", dict: "map"}
 _ValueT = TypeVar("_ValueT")
 
 
@@ -159,7 +159,7 @@ class DescribedJobIntegration:
         template = self._template_of(job, place)
         if each.minimum_requests:
             field = f"{place.field}.minimumRequests"
-            minimum = self._evaluate(field, Mapping, job, item)
+            minimum = self._evaluate(field, dict, job, item)
             try:
                 template = _with_minimum_requests(template, minimum)
             except ValueError as error:
@@ -179,7 +179,7 @@ class DescribedJobIntegration:
     def _template_of(self, job: Obj, place: PodSetPlace) -> Mapping[str, Any]:
         template = workloads.value_at(place.item, place.description.template.split("."))
         if template is None and place.description.default_template:
-            template = self._evaluate(f"{place.field}.defaultTemplate", Mapping, job, place.item)
+            template = self._evaluate(f"{place.field}.defaultTemplate", dict, job, place.item)
         return template if isinstance(template, Mapping) else {}
 
     def _topology_indexes(self, job: Obj, place: PodSetPlace) -> dict[str, Any]:
