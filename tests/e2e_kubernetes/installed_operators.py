@@ -76,6 +76,10 @@ class InstalledOperators:
         result = ["get", *named, "-o", f"jsonpath={path}"]
         wait_for(lambda: self.kubectl(*result) == text, lambda: f"{self.kubectl(*result)}\n{self.log()}")
 
+    def log_contains(self, text: str) -> None:
+        """Wait until the log of each operator contains a text."""
+        wait_for(lambda: all(text in operator.log() for operator in self.operators.values()), self.log)
+
     def log(self) -> str:
         """The logs of the operators."""
         return "\n".join(operator.log() for operator in self.operators.values())

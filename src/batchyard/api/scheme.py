@@ -79,6 +79,7 @@ VALIDATING_POLICY: Final = "ValidatingAdmissionPolicy.admissionregistration.k8s.
 VALIDATING_POLICY_BINDING: Final = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
+JOB_KIND: Final = "JobKind.jobs.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 PLATFORM: Final = "Platform.platform.batchyard.dev"
 CONFIGURATION: Final = "Configuration.config.kueue.x-k8s.io"
@@ -208,6 +209,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
     _batchyard_kind(PLATFORM),
     _kueue_kind(CONFIGURATION),
+    _batchyard_kind(JOB_KIND),
     _batchyard_kind(CLUSTER),
     _batchyard_kind(NODE_POOL, has_status=True),
     _kubernetes_kind(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),

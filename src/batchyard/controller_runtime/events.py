@@ -182,7 +182,13 @@ _COMPONENT_BY_CONTROLLER: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name in a controller's Events, such as `job-controller`; by default its own name."""
+    """Return the component name in a controller's Events, such as `job-controller`; by default its own name.
+
+    The controller of a custom kind of jobs is named after the kind, such as `PyTorchJob.kubeflow.org`.
+    """
+    if "." in controller:
+        kind, _, group = controller.partition(".")
+        return f"{group}/{kind.lower()}-kueue-controller"
     return _COMPONENT_BY_CONTROLLER.get(controller, controller)
 
 

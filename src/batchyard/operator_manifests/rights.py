@@ -11,7 +11,7 @@ from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.openapi_definitions import ConversionService, definition_of
-from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, with_labels
+from batchyard.operator_manifests.deployment import InstallSettings, described_kinds, has_webhooks, with_labels
 from batchyard.webhooks.hooks import CONVERT_PATH
 
 #: The suffix of API groups of Kubernetes itself; the other such groups contain no dot.
@@ -80,7 +80,17 @@ def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 def cluster_rules(settings: InstallSettings) -> list[Obj]:
     """Return the RBAC rules of the operator's ClusterRole."""
-    return [*controller_rules(settings.controllers), *_webhook_rules(settings), *_dashboard_rules(settings)]
+    job_kind_rules = list(_described_job_rules(described_kinds(settings)))
+    webhook_rules = [*_webhook_rules(settings), *_dashboard_rules(settings)]
+    return [*controller_rules(settings.controllers), *job_kind_rules, *webhook_rules]
+
+
+def _described_job_rules(kinds: Sequence[ServedKind]) -> Iterator[Obj]:
+    """Yield the RBAC rules for custom kinds of jobs: those of other kinds of jobs."""
+    for group in dict.fromkeys(info.group for info in kinds):
+        plurals = sorted(info.plural for info in kinds if info.group == group)
+        yield _rule(group, plurals, sorted([*_READ_VERBS, controller_groups.PATCH, controller_groups.DELETE]))
+        yield _rule(group, [f"{plural}/{controller_groups.FINALIZERS}" for plural in plurals], ["update"])
 
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:

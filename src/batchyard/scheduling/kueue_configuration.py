@@ -185,6 +185,10 @@ class KueueSettings:
         """The maximum of the timeouts for ready pods that a job may set in an annotation; None if it may set none."""
         return None if self.pods_ready is None else self.pods_ready.timeout_on_workload_max
 
+    def with_own_job_kinds(self) -> "KueueSettings":
+        """Return a copy of the settings for one platform, which enables the kinds that its JobKinds describe."""
+        return replace(self, managed_jobs=replace(self.managed_jobs, job_kinds={}))
+
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))

@@ -450,7 +450,7 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     has_topology = "Topology" in scenario.counts or (state is not None and bool(state.of_kind(scheme.TOPOLOGY)))
     with_nodes = cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes)
     return PlatformSettings(
-        scenario.kueue,
+        scenario.kueue.with_own_job_kinds(),
         # A state contains the pods of such kinds, but not always the objects between, such as ReplicaSets.
         controllers=[group for group in GROUPS if state is None or group != APPS],
         with_nodes=with_nodes,

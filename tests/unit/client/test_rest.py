@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.api import scheme
+from batchyard.api.scheme import kind_info
 from batchyard.api.errors import Conflict, InvalidObject, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, with_path
 from batchyard.base.instant import SECOND
@@ -94,13 +95,13 @@ def test_long_list_is_read_in_pages() -> None:
 def test_kind_that_is_added_later_is_listed_and_watched() -> None:
     world = ClientAndServer((scheme.JOB,)).start()
     put(world, "a", x="1")
-    world.client.watch_kind(scheme.CONFIG_MAP)
+    world.client.watch_kind(kind_info(scheme.CONFIG_MAP))
     assert not world.client.is_synced
     world.run(1)
     put(world, "b", x="1")
     world.run(1)
     assert [name for _, name, _, _ in changes(world)] == ["a", "b"]
-    world.client.watch_kind(scheme.CONFIG_MAP)
+    world.client.watch_kind(kind_info(scheme.CONFIG_MAP))
     assert world.client.is_synced
 
 

@@ -1,43 +1,26 @@
-"""The described kinds of jobs that batchyard knows: the files in `built_in`, read when such a job is first seen."""
+"""Controllers of the Workloads of described kinds of jobs: one for each of batchyard's kinds, and one for JobKinds."""
 
-import pkgutil
-from collections.abc import Mapping
-from functools import cache
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from batchyard.api.meta import Key
-from batchyard.api.yaml_documents import read_documents
+from batchyard.admission_plugins.built_in import ManagedJobs
+from batchyard.api import scheme
+from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import Reader
+from batchyard.interfaces.client import EventType, ObjectReader, Reader, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.reconciler import JobReconciler
-from batchyard.jobs.described.description import JobKindSpec, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
-
-_FILES: Final = ("kubeflow.yaml", "ray.yaml")
-
-
-@cache
-def find_described_kind(kind: str) -> DescribedJobIntegration:
-    """Return the integration of a kind such as `PyTorchJob.kubeflow.org`. Raises KeyError if no file describes it."""
-    return DescribedJobIntegration(built_in_descriptions()[kind])
-
-
-@cache
-def built_in_descriptions() -> Mapping[str, JobKindSpec]:
-    """Return the descriptions in batchyard's files, by the kind of their jobs."""
-    texts = [(pkgutil.get_data(__package__, f"built_in/{name}") or b"").decode() for name in _FILES]
-    specs = [parse_job_kind(document.value) for text in texts for document in read_documents(text)]
-    return {spec.group_kind: spec for spec in specs}
+from batchyard.jobs.described.description import InvalidJobKind
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
 
 
 class DescribedJobReconciler(JobReconciler):
     """Controller that manages the Workloads of a described kind; it leaves jobs alone that the description excludes."""
 
-    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, integration: DescribedJobIntegration, options: Mapping[str, Any]) -> None:
         """Create the controller of the jobs of a kind, with the options of JobReconciler."""
-        self._described = find_described_kind(kind)
-        super().__init__(self._described, **options)
+        super().__init__(integration, **options)
+        self._described = integration
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the writes that a job or its Workloads need now; none for an excluded job.
@@ -51,3 +34,83 @@ class DescribedJobReconciler(JobReconciler):
             return super().reconcile(key, reader, now)
         except ExpressionFailed as error:
             return ReconcileResult([], [EventRecord(key, "Warning", "ErrWorkloadCompose", str(error))])
+
+
+def create_reconciler(kind: str, options: Mapping[str, Any], objects: ObjectReader) -> DescribedJobReconciler:
+    """Return the controller of one of batchyard's described kinds, for Workloads that are older than its first job."""
+    integration = find_integration(kind, {})
+    assert integration is not None, f"no file describes {kind}"
+    return _with_older_workloads(DescribedJobReconciler(integration, options), objects)
+
+
+def _with_older_workloads(reconciler: DescribedJobReconciler, objects: ObjectReader) -> DescribedJobReconciler:
+    for workload in objects.list(scheme.WORKLOAD):
+        reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
+    return reconciler
+
+
+class CustomJobs:
+    """Controller that manages the Workloads of the kinds that the JobKinds of users describe."""
+
+    name = "job-kinds"
+    rank = 0
+
+    def __init__(self, options: Mapping[str, Any], objects: ObjectReader) -> None:
+        """Create the controller without kinds, with the options of JobReconciler; `objects` reads older objects."""
+        self._options = options
+        self._objects = objects
+        self._managed_jobs: ManagedJobs = options["managed_jobs"]
+        self._reconcilers: dict[str, DescribedJobReconciler] = {}
+        self.kinds: Sequence[str] = (scheme.JOB_KIND,)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the keys of the jobs and of the JobKind that an event affects."""
+        if event.key.kind == scheme.JOB_KIND:
+            return self._observe_job_kind(event, now)
+        return [
+            key
+            for each in self._reconcilers.values()
+            if event.key.kind in each.kinds
+            for key in each.keys_for(event, now)
+        ]
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Return the writes that a job or its Workloads need now, or the Event about an invalid JobKind."""
+        if key.kind == scheme.JOB_KIND:
+            return self._report_invalid(key, reader)
+        reconciler = self._reconcilers.get(key.kind)
+        return ReconcileResult() if reconciler is None else reconciler.reconcile(key, reader, now)
+
+    def _observe_job_kind(self, event: WatchEvent, now: Instant) -> list[Key]:
+        self._managed_jobs.observe_job_kind(event)
+        spec = event.obj["spec"]
+        kind = f"{spec['kind']}.{spec['group']}"
+        self._reconcilers.pop(kind, None)
+        if self._managed_jobs.job_kinds.get(kind) is None:
+            self._watch_kinds()
+            return []
+        try:
+            integration = find_integration(kind, self._managed_jobs.job_kinds)
+        except InvalidJobKind:
+            return [event.key]
+        assert integration is not None
+        reconciler = _with_older_workloads(DescribedJobReconciler(integration, self._options), self._objects)
+        self._reconcilers[kind] = reconciler
+        self._watch_kinds()
+        jobs = [WatchEvent(EventType.ADDED, key_of(job), job, None, 0) for job in self._objects.list(kind)]
+        return [key for each in jobs for key in reconciler.keys_for(each, now)]
+
+    def _watch_kinds(self) -> None:
+        watched = dict.fromkeys(kind for each in self._reconcilers.values() for kind in each.kinds)
+        self.kinds = (scheme.JOB_KIND, *watched)
+
+    def _report_invalid(self, key: Key, reader: Reader) -> ReconcileResult:
+        job_kind = reader.get(key)
+        if job_kind is None:
+            return ReconcileResult()
+        spec = job_kind["spec"]
+        try:
+            find_integration(f"{spec['kind']}.{spec['group']}", self._managed_jobs.job_kinds)
+        except InvalidJobKind as error:
+            return ReconcileResult([], [EventRecord(key, "Warning", "InvalidJobKind", str(error))])
+        return ReconcileResult()

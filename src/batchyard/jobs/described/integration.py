@@ -4,10 +4,15 @@ The behaviour is that of Kueue's integrations of such kinds, pkg/controller/jobs
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
+from batchyard.admission_plugins.built_in import JOB_KINDS_MAX
 from batchyard.api.meta import Obj, parse_quantity, with_path
 from batchyard.apiserver.cel_library import evaluate_program, new_environment
+from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework import workloads
 from batchyard.jobs.described import description
@@ -46,8 +51,7 @@ class DescribedJobIntegration:
         self._description_name = f"JobKind {spec.resource}.{spec.group}"
         environment = new_environment("job", "item")
         self._programs = {
-            field: _compile_expression(environment, field, text)
-            for field, text in description.expressions_of(spec).items()
+            field: _compile_expression(environment, field, text) for field, text in spec.expressions().items()
         }
 
     def is_suspended(self, job: Obj) -> bool:
@@ -216,12 +220,37 @@ class DescribedJobIntegration:
         return count
 
     def _failure(self, field: str, problem: str) -> ExpressionFailed:
-        text = description.expressions_of(self.spec)[field]
+        text = self.spec.expressions()[field]
         return ExpressionFailed(f"{field} of {self._description_name} failed: {problem}; the expression is {text}")
 
 
+#: The compiled descriptions of users' JobKinds, by their spec as JSON.
+_COMPILED: Final[LruCache[bytes, DescribedJobIntegration]] = LruCache(JOB_KINDS_MAX)
+
+
+def find_integration(kind: str, job_kinds: Mapping[str, Obj]) -> DescribedJobIntegration | None:
+    """Return the integration of a kind such as `PyTorchJob.kubeflow.org`; None if nothing describes the kind.
+
+    `job_kinds` are the users' JobKinds, by the kind that they describe. Raises InvalidJobKind if one is invalid.
+    """
+    job_kind = job_kinds.get(kind)
+    if job_kind is None:
+        return _find_built_in(kind)
+    cache_key = msgspec.json.encode(job_kind["spec"])
+    integration = _COMPILED.get(cache_key)
+    if integration is None:
+        integration = DescribedJobIntegration(description.parse_job_kind(job_kind))
+        _COMPILED.put(cache_key, integration)
+    return integration
+
+
+@cache
+def _find_built_in(kind: str) -> DescribedJobIntegration | None:
+    spec = description.built_in_descriptions().get(kind)
+    return None if spec is None else DescribedJobIntegration(spec)
+
+
 def _compile_expression(environment: Any, field: str, text: str) -> Any:
-    description.check_expression_length(field, text)
     try:
         return environment.compile(text)
     except RuntimeError as error:  # the only exception of the library
