@@ -60,16 +60,14 @@ INGRESS: Final = "Ingress.networking.k8s.io"
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
+_KUBEFLOW_KINDS: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
 #: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
 #: built-in kinds, then custom kinds.
 JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     "batch/job": JOB,
     "jobset.x-k8s.io/jobset": JOB_SET,
     "pod": POD,
-    **{
-        f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org"
-        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
-    },
+    **{f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org" for kind in _KUBEFLOW_KINDS},
     **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
 }
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
@@ -303,6 +301,24 @@ _KIND_BY_API_VERSION_AND_NAME: Final = {
     (served_kind.api_version_for(version), served_kind.kind): served_kind
     for served_kind in KINDS
     for version in served_kind.versions
+}
+
+
+def custom_job_kind(kind: str, group: str, version: str, plural: str) -> ServedKind:
+    """Return a custom kind of jobs with the names of its description."""
+    names = plural, kind.lower(), ()
+    return ServedKind(f"{kind}.{group}", kind, group, (version,), version, *names, namespaced=True, has_status=True)
+
+
+def _described_kind(constant: str) -> ServedKind:
+    kind, _, group = constant.partition(".")
+    version = "v2beta1" if kind == "MPIJob" else "v1"
+    return custom_job_kind(kind, group, version, f"{kind.lower()}s")
+
+
+#: The custom kinds of jobs that batchyard describes.
+DESCRIBED_KINDS: Final = {
+    kind: _described_kind(kind) for kind in JOB_FRAMEWORKS.values() if kind not in _KIND_BY_CONSTANT
 }
 
 

@@ -10,7 +10,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind
 from batchyard.controller_groups import ADMISSION, KUBERNETES_GROUPS
-from batchyard.jobs.described.description import built_in_descriptions, parse_job_kind, served_kind
+from batchyard.jobs.described.description import parse_job_kind, served_kind
 from batchyard.webhooks import hooks
 
 #: The PriorityClass of critical pods, which exists on every cluster.
@@ -126,8 +126,7 @@ def described_kinds(settings: InstallSettings) -> Sequence[ServedKind]:
     """Return the custom kinds of jobs that the operator may queue: batchyard's own and those in `job_kinds`."""
     if ADMISSION not in settings.controllers:
         return ()
-    specs = [*built_in_descriptions().values(), *map(parse_job_kind, settings.job_kinds)]
-    return [served_kind(spec) for spec in specs]
+    return [*scheme.DESCRIBED_KINDS.values(), *(served_kind(parse_job_kind(each)) for each in settings.job_kinds)]
 
 
 def operator_arguments(settings: InstallSettings) -> list[str]:

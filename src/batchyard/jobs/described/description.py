@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from batchyard.api.errors import FieldError
-from batchyard.api.scheme import ServedKind
+from batchyard.api.scheme import ServedKind, custom_job_kind
 from batchyard.api.yaml_documents import read_documents
 
 _FILES: Final = ("kubeflow.yaml", "ray.yaml")
@@ -161,7 +161,4 @@ def built_in_manifests() -> Iterator[Mapping[str, Any]]:
 
 def served_kind(spec: JobKindSpec) -> ServedKind:
     """Return the kind of the described jobs, with the names and the version of the description."""
-    names = spec.resource, spec.kind.lower(), ()
-    return ServedKind(
-        spec.group_kind, spec.kind, spec.group, (spec.version,), spec.version, *names, namespaced=True, has_status=True
-    )
+    return custom_job_kind(spec.kind, spec.group, spec.version, spec.resource)

@@ -11,6 +11,7 @@ import msgspec
 
 from batchyard.admission_plugins.built_in import JOB_KINDS_MAX
 from batchyard.api.meta import Obj, parse_quantity, with_path
+from batchyard.api.schema import validate
 from batchyard.apiserver.cel_library import evaluate_program, new_environment
 from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, Write
@@ -134,6 +135,14 @@ class DescribedJobIntegration:
                 stopped_job = _with_template(stopped_job, place, template)
         return Update(stopped_job)
 
+    def simulated_status(self, state: str, job: Obj) -> Mapping[str, Any] | None:
+        """Return the status of a job in a simulation; None if the description has none for the state of its pods.
+
+        `state` is `starting`, `ready`, `succeeded` or `failed`.
+        """
+        field = f"spec.simulatedStatus.{state}"
+        return self._evaluate(field, dict, job) if field in self._programs else None
+
     def is_ignored(self, job: Obj) -> bool:
         """Return whether the description excludes this job from queues."""
         return bool(self.spec.ignored) and self._evaluate("spec.ignored", bool, job)
@@ -161,6 +170,9 @@ class DescribedJobIntegration:
     def _pod_set(self, job: Obj, place: PodSetPlace) -> dict[str, Any]:
         each, item = place.description, place.item
         template = self._template_of(job, place)
+        if errors := validate("PodTemplateSpec", {**template, "spec": template.get("spec")}):
+            field = f"{place.field}.template of {self._description_name}"
+            raise ExpressionFailed(f"{field}: the pod template of the job is invalid: {errors[0]}")
         if each.minimum_requests:
             field = f"{place.field}.minimumRequests"
             minimum = self._evaluate(field, dict, job, item)

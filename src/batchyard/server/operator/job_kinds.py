@@ -112,14 +112,10 @@ class JobKindDiscovery:
 
 def described_kind(kind: str, job_kinds: Mapping[str, Obj]) -> ServedKind | None:
     """Return the names of a custom kind of jobs as described; None if nothing describes it."""
-    from batchyard.jobs.described import description  # noqa: PLC0415 - most clusters have no such kinds
-
-    try:
-        described = description.built_in_descriptions().get(kind)
-        spec = description.parse_job_kind(job_kinds[kind]) if kind in job_kinds else described
-    except description.InvalidJobKind:
-        return None
-    return None if spec is None else description.served_kind(spec)
+    if kind not in job_kinds:
+        return scheme.DESCRIBED_KINDS.get(kind)
+    spec = job_kinds[kind]["spec"]
+    return scheme.custom_job_kind(spec["kind"], spec["group"], spec["version"], spec["resource"])
 
 
 def _kind_of(job_kind: Mapping[str, Any]) -> str:
