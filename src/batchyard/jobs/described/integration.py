@@ -93,6 +93,14 @@ class DescribedJobIntegration:
         """Return the pod sets of the job's Workload, in the order of the description."""
         return [self._pod_set(job, place) for place in self._places(job)]
 
+    def template_paths(self, job: Obj) -> list[str]:
+        """Return the path of the template of each pod set in the job."""
+        paths: list[str] = []
+        for place in self._places(job):
+            index = "" if place.position is None else f"[{place.position}]"
+            paths.append(f"{place.description.path}{index}.{place.description.template}")
+        return paths
+
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return the numbers of pods that will not run again, by pod set."""
         if not self.spec.reclaimable:
@@ -266,7 +274,8 @@ def _compile_expression(environment: Any, field: str, text: str) -> Any:
     try:
         return environment.compile(text)
     except RuntimeError as error:  # the only exception of the library
-        raise InvalidJobKind(field, f"invalid CEL expression: {error}") from error
+        problem = str(error).partition("<input>:")[2].partition("\n")[0] or str(error)
+        raise InvalidJobKind(field, f"invalid CEL expression: {problem}") from error
 
 
 def _containers_of(template: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
