@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from e2e_kubernetes.installed_operators import InstalledOperators
+from e2e_kubernetes.installed_operators import SETTINGS, InstalledOperators
 from e2e_kubernetes.objects import queue, template
 
 OPEN: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -72,6 +72,60 @@ def test_kubeflow_job_is_queued_once_its_definition_exists(cluster: InstalledOpe
     cluster.until(f"{finished}=it is Succeeded", "workloads", "-l", f"kueue.x-k8s.io/job-uid={uid(cluster, 'first')}")
     assert (cluster.refused(), cluster.invalid()) == ([], []), cluster.log()
     clean_up(cluster, "pytorchjobs", "torch")
+
+
+JOB_KIND: Final = {
+    "apiVersion": "jobs.batchyard.dev/v1alpha1",
+    "kind": "JobKind",
+    "metadata": {"name": "trainings.ml.example.com"},
+    "spec": {
+        "group": "ml.example.com",
+        "version": "v1",
+        "kind": "Training",
+        "resource": "trainings",
+        "suspend": "spec.paused",
+        "ready": "true",
+        "active": "job.?status.?active.orValue(0) > 0",
+        "succeeded": {"when": "job.?status.?phase.orValue('') == 'Succeeded'", "message": "'done'"},
+        "podSets": [{"name": "workers", "path": "spec", "count": "item.workers"}],
+        "reclaimable": "[{'name': 'workers', 'count': job.?status.?succeeded.orValue(0)}]",
+    },
+}
+VERBS: Final = "list,watch,patch,delete"
+
+
+def training(name: str) -> dict[str, Any]:
+    """A job of the user's kind with three workers of one CPU."""
+    metadata = {"name": name, "namespace": "default", "labels": {"kueue.x-k8s.io/queue-name": "own"}}
+    spec = {"workers": 3, "template": template("1")}
+    return {"apiVersion": "ml.example.com/v1", "kind": "Training", "metadata": metadata, "spec": spec}
+
+
+def test_job_kind_of_user_enables_its_kind(cluster: InstalledOperators) -> None:
+    invalid = {**JOB_KIND, "spec": {**JOB_KIND["spec"], "ready": "job.status +"}}
+    assert "invalid CEL expression" in cluster.kubectl("create", "-f", "-", sent=json.dumps(invalid), fails=True)
+    account = ["--serviceaccount", f"{SETTINGS.namespace}:{SETTINGS.name}"]
+    resources = "--resource=trainings.ml.example.com"
+    cluster.create(JOB_KIND, *queue("own"), definition(*TRAINING))
+    cluster.log_contains("jobs of the kind Training are not queued", any_of=True)
+    cluster.kubectl("create", "clusterrole", "trainings", f"--verb={VERBS}", resources)
+    finalizers = "--resource=trainings.ml.example.com/finalizers"
+    cluster.kubectl("create", "clusterrole", "finalizers", "--verb=update", finalizers)
+    for name in ("trainings", "finalizers"):
+        cluster.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", *account)
+    cluster.log_contains("trainings.ml.example.com are served")
+    forbidden = len(cluster.refused())
+    cluster.create(training("first"))
+    cluster.until("{.spec.paused}=false", "training", "first")
+    cluster.create(training("second"))
+    cluster.until("{.spec.paused}=true", "training", "second")
+    set_status(cluster, "training", "first", {"active": 1, "succeeded": 2})
+    cluster.until("{.spec.paused}=false", "training", "second")  # 1 + 3 of 4 CPUs
+    for name in ("first", "second"):
+        set_status(cluster, "training", name, {"active": 0, "phase": "Succeeded"})
+    cluster.until("{.status.reservingWorkloads}=0", "clusterqueue", "own")
+    assert (len(cluster.refused()), cluster.invalid()) == (forbidden, []), cluster.log()
+    clean_up(cluster, "trainings", "own")
 
 
 def uid(cluster: InstalledOperators, name: str) -> str:

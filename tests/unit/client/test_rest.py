@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchyard.api import scheme
-from batchyard.api.scheme import kind_info
 from batchyard.api.errors import Conflict, InvalidObject, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
 from batchyard.client.flow_control import EVENTS_WAITING_MAX
 from batchyard.client.transport import HttpRequest, HttpResponse

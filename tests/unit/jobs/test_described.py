@@ -165,7 +165,7 @@ def test_invalid_expression_names_field() -> None:
         DescribedJobIntegration(parse_job_kind(description(ready="job.status +")))
 
 
-JOB: dict[str, Any] = {"metadata": {"name": "a", "namespace": "team"}, "spec": {}, "status": {}}
+JOB: dict[str, Any] = {"metadata": {"name": "a", "namespace": "team"}, "spec": {"template": template()}, "status": {}}
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,12 @@ def test_failed_expression_names_field_and_text(fields: dict[str, Any], message:
         [read(JOB) for read in reads]
 
 
+def test_job_with_invalid_pod_template_fails() -> None:
+    integration = DescribedJobIntegration(parse_job_kind(description()))
+    with pytest.raises(ExpressionFailed, match=r"the pod template of the job is invalid: spec\.containers"):
+        integration.pod_sets({**JOB, "spec": {"template": {"spec": {"containers": "none"}}}})
+
+
 def test_job_with_too_many_pod_sets_fails() -> None:
     fields = {"podSets": [{"nameExpression": "item.name", "path": "spec.groups"}]}
     integration = DescribedJobIntegration(parse_job_kind(description(**fields)))
@@ -198,7 +204,7 @@ def test_failed_expression_is_reported_on_job() -> None:
     key = Key("RayCluster.ray.io", "team", "a")
     metadata = {"name": "a", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "q"}}
     job = {"kind": "RayCluster", "apiVersion": "ray.io/v1", "metadata": metadata}
-    job["spec"] = {"headGroupSpec": {}, "workerGroupSpecs": [{"replicas": 1}]}
+    job["spec"] = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [{"template": template()}]}
     assert list(reconciler.keys_for(WatchEvent(EventType.ADDED, key, job, None, 1), 0)) == [key]
     reader: Any = SimpleNamespace(get=lambda _: job)
     result = reconciler.reconcile(key, reader, 0)
