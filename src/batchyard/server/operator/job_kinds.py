@@ -30,7 +30,9 @@ class DiscoveryClient(Protocol):
 
 
 class JobKindDiscovery:
-    """The described kinds of jobs that the API server serves, and the JobKinds of users on a replica without informers.
+    """The described kinds of jobs and the JobKinds that the API server serves.
+
+    A replica without informers gets the JobKinds of users by lists.
 
     `found_kinds` grows with each search. Other components hold the same list.
     """
@@ -60,7 +62,8 @@ class JobKindDiscovery:
         while True:
             await sleep_for(SEARCH_INTERVAL)
             for info in await self.search(reads_job_kinds=reads_job_kinds()):
-                self._report(f"batchyard: {info.group_resource} are served: jobs of this kind are queued now")
+                if info.constant != scheme.JOB_KIND:
+                    self._report(f"batchyard: {info.group_resource} are served: jobs of this kind are queued now")
                 on_found(info)
 
     async def _served_versions(self) -> Collection[tuple[str | None, str | None]]:
@@ -80,8 +83,11 @@ class JobKindDiscovery:
             self._managed_jobs.job_kinds.update({_kind_of(each): each for each in job_kinds})
 
     def _missing_kinds(self, versions: Collection[tuple[str | None, str | None]]) -> Iterator[ServedKind]:
-        """Yield the described kinds that were not found yet, if the server serves their group and version."""
+        """Yield the kinds that were not found yet if the server serves their version, JobKinds first."""
         found = {info.constant for info in self.found_kinds}
+        job_kind = kind_info(scheme.JOB_KIND)
+        if job_kind.constant not in found and (job_kind.group, job_kind.storage_version) in versions:
+            yield job_kind
         served_groups = {group for group, _ in versions}
         kinds = [*self._managed_jobs.kinds, *self._managed_jobs.job_kinds]
         for kind in kinds:
@@ -106,7 +112,8 @@ class JobKindDiscovery:
             self._forbidden[described.constant] = None
             remedy = f"permit list, watch, patch and delete of {described.group_resource}"
             reason = transport.failure_reason(response)
-            self._report(f"batchyard: jobs of the kind {described.kind} are not queued: {reason}; {remedy}")
+            kind_text = "of JobKinds" if described.constant == scheme.JOB_KIND else f"of the kind {described.kind}"
+            self._report(f"batchyard: jobs {kind_text} are not queued: {reason}; {remedy}")
         return described if response.code == 200 else None
 
 

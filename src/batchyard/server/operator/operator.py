@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.api.scheme import NODE, POD, PREEMPTION_CONFIG, TOPOLOGY, ServedKind, kind_info
+from batchyard.api.scheme import JOB_KIND, NODE, POD, PREEMPTION_CONFIG, TOPOLOGY, ServedKind, kind_info
 from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
@@ -134,6 +134,7 @@ class OperatorProcess:
         self._awaits_topology = watches_nodes_for_topologies(config.settings.controllers)
         if self._awaits_topology:
             del kinds[NODE]
+        kinds.pop(JOB_KIND, None)  # `job_kinds` contains it if the server serves it
         job_kinds = () if config.job_kinds is None else config.job_kinds.found_kinds
         self.client = RestClient(dependencies, list(kinds), [*config.external_kinds, *job_kinds])
         self._search: asyncio.Task[None] | None = None

@@ -80,7 +80,7 @@ def test_job_kinds_of_users_are_listed() -> None:
     server.job_kinds = [JOB_KIND]
     managed_jobs = ManagedJobs()
     discovery = JobKindDiscovery(server, managed_jobs, print)
-    assert search(server, discovery) == ["Training.ml.example.com"]
+    assert search(server, discovery) == ["JobKind.jobs.batchyard.dev", "Training.ml.example.com"]
     assert managed_jobs.has_kind("Training.ml.example.com")
     server.job_kinds = []
     search(server, discovery)
