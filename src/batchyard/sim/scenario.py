@@ -55,8 +55,6 @@ from batchyard.sim.faults import (
 
 
 _EXIT_CODE_MAX: Final = 255
-#: The kinds whose objects are applied before others of the same time.
-_FIRST_KINDS: Final = (scheme.NAMESPACE, scheme.JOB_KIND)
 
 
 def annotation_errors(obj: Obj) -> Iterator[FieldError]:
@@ -340,18 +338,17 @@ def _make_steps(
     if has_checks:
         objects_by_time = external_controllers.with_active_checks(objects_by_time)
     return [
-        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_apply_order), deleted_keys_by_time.get(at, ()))
+        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_apply_rank), deleted_keys_by_time.get(at, ()))
         for at in sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
     ]
 
 
+def _apply_rank(obj: Obj) -> int:
+    return {scheme.NAMESPACE: 0, scheme.JOB_KIND: 1}.get(group_kind(obj), 2)
+
+
 def _duplicate_error(kind: str) -> FieldError:
     return FieldError("", f"there is already a document of kind {kind}", "keep one of them")
-
-
-def _apply_order(obj: Obj) -> int:
-    """Return the rank of an object among those of the same time: Namespaces, then JobKinds, precede all others."""
-    return _FIRST_KINDS.index(kind) if (kind := group_kind(obj)) in _FIRST_KINDS else len(_FIRST_KINDS)
 
 
 def _platform_errors(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:

@@ -24,7 +24,7 @@ from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_groups import APPS, GROUPS
 from batchyard.controller_runtime.kernel import OnDemandController, VirtualEventLoop
-from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write, WriteResult
+from batchyard.interfaces.client import Create, Delete, ObjectReader, Reader, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.controller import Controller, EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
@@ -336,7 +336,8 @@ class World:
         kubelets = SimulatedKubelets(container_delays, with_nodes=with_nodes, runtime=self.scenario.runtime)
         managed_jobs = self._settings.kueue.managed_jobs
         job_kinds = (scheme.JOB_KIND, *(kind for kind in managed_jobs.kinds if not scheme.is_built_in(kind)))
-        custom_jobs = OnDemandController("described-jobs", job_kinds, partial(_create_simulated_jobs, managed_jobs))
+        create = partial(_create_simulated_jobs, managed_jobs, self.client)
+        custom_jobs = OnDemandController("described-jobs", job_kinds, create)
         runtime = (BareWorkloads(), kubelets, custom_jobs, *((NodeAgents(),) if with_nodes else ()))
         cloud = simulated_cloud(self._seed) if with_nodes else ()
         client = self._faulty_client or self.client
@@ -465,10 +466,10 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     )
 
 
-def _create_simulated_jobs(managed_jobs: ManagedJobs) -> Controller:
+def _create_simulated_jobs(managed_jobs: ManagedJobs, objects: ObjectReader) -> Controller:
     from batchyard.jobs.described.simulation import SimulatedJobs  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    return SimulatedJobs(managed_jobs)
+    return SimulatedJobs(managed_jobs, objects)
 
 
 def _draw_function(seed: int) -> DrawBelow:

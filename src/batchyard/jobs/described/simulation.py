@@ -12,7 +12,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
+from batchyard.interfaces.client import Create, Delete, EventType, ObjectReader, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.described.description import InvalidJobKind
 from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
@@ -29,8 +29,9 @@ class SimulatedJobs:
     name = "described-jobs"
     rank = 0
 
-    def __init__(self, managed_jobs: ManagedJobs) -> None:
+    def __init__(self, managed_jobs: ManagedJobs, objects: ObjectReader) -> None:
         self._managed_jobs = managed_jobs
+        self._objects = objects
         self.kinds: Sequence[str] = ()
         self._watch_kinds()
 
@@ -40,7 +41,8 @@ class SimulatedJobs:
         if kind == scheme.JOB_KIND:
             self._managed_jobs.observe_job_kind(event)
             self._watch_kinds()
-            return ()
+            spec = event.obj["spec"]
+            return [meta.key_of(job) for job in self._objects.list(f"{spec['kind']}.{spec['group']}")]
         if kind != scheme.POD:
             return (event.key,) if event.type is not EventType.DELETED else ()
         owner = meta.controller_of(event.obj)
