@@ -135,7 +135,7 @@ def test_waiting_workload_of_described_job_is_explained() -> None:
     world.run_until(2 * MINUTE)
     document = world.platform.explainer.why(Key("PyTorchJob.kubeflow.org", "default", "b"), world.kernel.now())
     assert document is not None
-    assert document["state"] == "Waiting", document
+    assert document["state"] == "Pending"
     (pod,) = world.objects(scheme.POD)[:1]
     document = world.platform.explainer.why(key_of(pod), world.kernel.now())
     assert document is not None
