@@ -12,6 +12,8 @@ from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.jobs.described.description import built_in_descriptions
 from batchyard.jobs.described.integration import find_integration
+from batchyard.sim.forecast import ForecastOptions, forecast_workloads
+from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.scenario import make_scenario
 from batchyard.sim.world import World
 
@@ -158,3 +160,12 @@ def test_simulated_statuses_have_their_states(kind: str) -> None:
         status = integration.simulated_status(state, job)
         completion = integration.completion({**job, "status": status}) if status and integration.spec.failed else None
         assert completion is None or completion.succeeded is succeeded
+
+
+def test_start_of_waiting_job_is_forecast_from_run_times_of_templates() -> None:
+    world = world_of(training("a", runtime="10m"), training("b", at="1m", runtime="5m"), JOB_KIND)
+    world.run_until(2 * MINUTE)
+    (waiting,) = [each for each in world.objects(scheme.WORKLOAD) if "admission" not in each["status"]]
+    name = f"default/{waiting['metadata']['name']}"
+    forecast = forecast_workloads(world.state(), [name], ForecastOptions(expects_arrivals=False))[name]
+    assert (forecast.basis, forecast.waits) == (EstimateBasis.MANIFEST, [8 * MINUTE])

@@ -77,8 +77,10 @@ def _run_job(job: Obj, integration: DescribedJobIntegration, reader: Reader) -> 
         return ReconcileResult(_status_writes(job, {}))
     if integration.completion(job) is not None:
         return ReconcileResult()
+    planned_pods = {pod["metadata"]["name"]: pod for pod in _pods_of(job, integration)}
     names = {pod["metadata"]["name"] for pod in pods}
-    new_pods = [pod for pod in _pods_of(job, integration) if pod["metadata"]["name"] not in names]
+    # The pods in a state of a cluster have other names. Their controller has created them all.
+    new_pods = [pod for name, pod in planned_pods.items() if name not in names] if names <= planned_pods.keys() else []
     if new_pods:
         status = integration.simulated_status("starting", job)
         return ReconcileResult([*map(Create, new_pods), *_status_writes(job, status)])

@@ -53,7 +53,7 @@ def search(server: ApiServer, discovery: JobKindDiscovery) -> list[str]:
 
 
 def test_kinds_are_found_when_their_definitions_appear() -> None:
-    server, reported = ApiServer(), []
+    server, reported = ApiServer(), list[str]()
     discovery = JobKindDiscovery(server, ManagedJobs(), reported.append)
     assert (search(server, discovery), server.paths) == ([], ["/apis"])
     server.kinds = {"kubeflow.org/v1": ["PyTorchJob"], "ray.io/v1alpha1": ["RayJob"]}
@@ -64,7 +64,7 @@ def test_kinds_are_found_when_their_definitions_appear() -> None:
 
 
 def test_kind_without_rights_is_reported_once_and_found_with_rights() -> None:
-    server, reported = ApiServer(kubeflow_org__v1=["TFJob"]), []
+    server, reported = ApiServer(kubeflow_org__v1=["TFJob"]), list[str]()
     discovery = JobKindDiscovery(server, ManagedJobs(), reported.append)
     server.list_code = 403
     assert search(server, discovery) == search(server, discovery) == []
