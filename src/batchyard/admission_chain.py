@@ -5,6 +5,7 @@ The order is that of Kubernetes. docs/concepts/admission.md lists the plugins. S
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Final
 
 from batchyard.admission_plugins import built_in
@@ -119,8 +120,7 @@ class AdmissionChain:
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
-        from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
-
+        admission = _described_admission()
         queued_job = admission.queue_described_job(job, reader.get, self._managed_jobs)
         if errors := list(admission.described_job_errors(queued_job, None, self._managed_jobs)):
             raise InvalidObject(errors)
@@ -131,8 +131,7 @@ class AdmissionChain:
     def _check_custom_object(self, new: Obj, old: Obj, reader: Reader) -> None:
         if scheme.is_built_in(group_kind(new)) or not self._managed_jobs.has_kind_of(new):
             return
-        from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
-
+        admission = _described_admission()
         if errors := list(admission.described_job_errors(new, old, self._managed_jobs)):
             raise InvalidObject(errors)
         self._check_queue(new, old, reader)
@@ -193,10 +192,14 @@ def _prepare_cluster(cluster: Obj, reader: Reader) -> Obj:
     return cluster
 
 
-def _check_job_kind(new: Obj, _old: Obj, _reader: Reader) -> None:
+def _described_admission() -> ModuleType:
     from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    if errors := list(admission.expression_errors(new)):
+    return admission
+
+
+def _check_job_kind(new: Obj, _old: Obj, _reader: Reader) -> None:
+    if errors := list(_described_admission().expression_errors(new)):
         raise InvalidObject(errors)
 
 

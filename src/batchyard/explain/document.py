@@ -3,19 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import scheme, well_known
-from batchyard.api.meta import (
-    Key,
-    Obj,
-    annotation,
-    controller_of,
-    controlling_jobs,
-    format_amount,
-    group_kind,
-    is_true,
-    label,
-    owner_key,
-)
+from batchyard.api import meta, scheme, well_known
+from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, is_true, label
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import is_in_queue, is_terminal
 from batchyard.api.views.workload import WorkloadView
@@ -438,12 +427,12 @@ def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job
     owner = controller_of(job or obj)
-    custom_job = None if owner is None else reader.get(owner_key(owner, obj["metadata"].get("namespace") or ""))
+    custom_job = None if owner is None else reader.get(meta.owner_key(owner, obj["metadata"].get("namespace") or ""))
     return custom_job if custom_job is not None and _is_custom_job(custom_job) else job
 
 
 def _is_custom_job(obj: Obj) -> bool:
-    return not scheme.is_built_in(group_kind(obj)) and label(obj, well_known.QUEUE_NAME) is not None
+    return not scheme.is_built_in(meta.group_kind(obj)) and label(obj, well_known.QUEUE_NAME) is not None
 
 
 def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reader) -> str:
@@ -451,7 +440,7 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
-    integration = INTEGRATIONS.get(group_kind(job))
+    integration = INTEGRATIONS.get(meta.group_kind(job))
     class_key = (
         adjustments.priority_class_key(job, integration.pod_class(job) if integration else "") if queue else None
     )
@@ -480,7 +469,7 @@ def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
     if owner is None:
         return ()
     jobs, namespace = [owner["uid"]], workload["metadata"].get("namespace", "")
-    if owner["kind"] not in _KIND_BY_JOB_KIND and scheme.is_built_in(owner_key(owner, namespace).kind):
+    if owner["kind"] not in _KIND_BY_JOB_KIND and scheme.is_built_in(meta.owner_key(owner, namespace).kind):
         return ()
     if owner["kind"] == "JobSet":
         jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], namespace) if each["kind"] == "Job"]

@@ -79,7 +79,7 @@ def test_job_kinds_of_users_are_listed() -> None:
     server = ApiServer(jobs_batchyard_dev__v1alpha1=["JobKind"], ml_example_com__v1=["Training"])
     server.job_kinds = [JOB_KIND]
     managed_jobs = ManagedJobs()
-    discovery = JobKindDiscovery(server, managed_jobs, [].append)
+    discovery = JobKindDiscovery(server, managed_jobs, list[str]().append)
     assert search(server, discovery) == ["JobKind.jobs.batchyard.dev", "Training.ml.example.com"]
     assert managed_jobs.has_kind("Training.ml.example.com")
     server.job_kinds = []
@@ -89,5 +89,5 @@ def test_job_kinds_of_users_are_listed() -> None:
 
 def test_kinds_that_the_configuration_excludes_are_not_searched() -> None:
     server = ApiServer(kubeflow_org__v1=["PyTorchJob"])
-    discovery = JobKindDiscovery(server, ManagedJobs(kinds=("Job.batch",)), [].append)
+    discovery = JobKindDiscovery(server, ManagedJobs(kinds=("Job.batch",)), list[str]().append)
     assert search(server, discovery) == []
