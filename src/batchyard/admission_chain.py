@@ -120,9 +120,9 @@ class AdmissionChain:
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
-        admission = _described_admission()
-        queued_job = admission.queue_described_job(job, reader.get, self._managed_jobs)
-        if errors := list(admission.described_job_errors(queued_job, None, self._managed_jobs)):
+        controller = _described_jobs()
+        queued_job = controller.queue_described_job(job, reader.get, self._managed_jobs)
+        if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
             raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
             check_ready_timeouts(queued_job, None, self._ready_timeout_max)
@@ -131,8 +131,8 @@ class AdmissionChain:
     def _check_custom_object(self, new: Obj, old: Obj, reader: Reader) -> None:
         if scheme.is_built_in(group_kind(new)) or not self._managed_jobs.has_kind_of(new):
             return
-        admission = _described_admission()
-        if errors := list(admission.described_job_errors(new, old, self._managed_jobs)):
+        controller = _described_jobs()
+        if errors := list(controller.described_job_errors(new, old, self._managed_jobs)):
             raise InvalidObject(errors)
         self._check_queue(new, old, reader)
 
@@ -192,14 +192,14 @@ def _prepare_cluster(cluster: Obj, reader: Reader) -> Obj:
     return cluster
 
 
-def _described_admission() -> ModuleType:
-    from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
+def _described_jobs() -> ModuleType:
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    return admission
+    return controller
 
 
 def _check_job_kind(new: Obj, _old: Obj, _reader: Reader) -> None:
-    if errors := list(_described_admission().expression_errors(new)):
+    if errors := list(_described_jobs().expression_errors(new)):
         raise InvalidObject(errors)
 
 

@@ -74,7 +74,7 @@ def test_kubeflow_job_is_queued_once_its_definition_exists(cluster: InstalledOpe
     clean_up(cluster, "pytorchjobs", "torch")
 
 
-JOB_KIND: Final = {
+JOB_KIND: Final[dict[str, Any]] = {
     "apiVersion": "jobs.batchyard.dev/v1alpha1",
     "kind": "JobKind",
     "metadata": {"name": "trainings.ml.example.com"},
@@ -102,7 +102,7 @@ def training(name: str) -> dict[str, Any]:
 
 
 def test_job_kind_of_user_enables_its_kind(cluster: InstalledOperators) -> None:
-    invalid = {**JOB_KIND, "spec": {**JOB_KIND["spec"], "ready": "job.status +"}}
+    invalid: dict[str, Any] = {**JOB_KIND, "spec": {**JOB_KIND["spec"], "ready": "job.status +"}}
     assert "invalid CEL expression" in cluster.kubectl("create", "-f", "-", sent=json.dumps(invalid), fails=True)
     account = ["--serviceaccount", f"{SETTINGS.namespace}:{SETTINGS.name}"]
     resources = "--resource=trainings.ml.example.com"

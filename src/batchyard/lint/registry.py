@@ -14,7 +14,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import workload_spec
-from batchyard.lint import capacity, flavors, job_kinds, preemption, queues, references
+from batchyard.lint import capacity, flavors, preemption, queues, references
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.linted_manifests import LintedManifests
 from batchyard.lint.workloads import LintedJob
@@ -100,9 +100,9 @@ _REFERENCE_RULES: Final = (
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
 )
 _JOB_KIND_RULES: Final = (
-    LintRule("invalid-expression", _ERROR, "an expression of a JobKind is invalid", job_kinds.invalid_expression),
-    LintRule("undescribed-job", _ERROR, "a job does not fit the description of its kind", job_kinds.undescribed_job),
-    LintRule("no-simulated-status", _NOTE, "a JobKind has no `simulatedStatus`", job_kinds.no_simulated_status),
+    LintRule("invalid-expression", _ERROR, "an expression of a JobKind is invalid", references.invalid_expression),
+    LintRule("undescribed-job", _ERROR, "a job does not fit the description of its kind", references.undescribed_job),
+    LintRule("no-simulated-status", _NOTE, "a JobKind has no `simulatedStatus`", references.no_simulated_status),
 )
 _LABEL_RULES: Final = (
     LintRule(
@@ -468,7 +468,7 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    parts = job_kinds.job_parts(obj, reader.list(scheme.JOB_KIND))
+    parts = references.job_parts(obj, reader.list(scheme.JOB_KIND))
     if parts is None:
         return
     key = adjustments.priority_class_key(obj, parts.pod_class)

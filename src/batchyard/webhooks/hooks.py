@@ -321,9 +321,9 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, m
         return defaults.with_defaults(obj)
     if ADMISSION not in groups or not managed_jobs.has_kind(kind):
         return obj
-    from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    return admission.queue_described_job(obj, objects.get, managed_jobs)
+    return controller.queue_described_job(obj, objects.get, managed_jobs)
 
 
 def _with_requested_kind(
@@ -343,9 +343,9 @@ def _with_requested_kind(
 def _described_job_errors(new: Obj, old: Obj | None, managed_jobs: ManagedJobs) -> list[FieldError]:
     if not managed_jobs.has_kind_of(new):
         return []
-    from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    return list(admission.described_job_errors(new, old, managed_jobs))
+    return list(controller.described_job_errors(new, old, managed_jobs))
 
 
 def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: DecisionRules) -> Iterator[FieldError]:
@@ -364,9 +364,9 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: Decis
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
     if kind == scheme.JOB_KIND and not errors:
-        from batchyard.jobs.described import admission  # noqa: PLC0415 - CEL takes 0.1 s to load
+        from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-        yield from admission.expression_errors(new)
+        yield from controller.expression_errors(new)
 
 
 def _queued_pod_errors(new: Obj, old: Obj | None) -> Iterator[FieldError]:

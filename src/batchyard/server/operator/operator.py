@@ -41,7 +41,7 @@ from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.logging.logs import CycleLog, DecisionLog, discard_decision
 from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
-from batchyard.server.operator import coexistence
+from batchyard.server.operator import coexistence, definitions
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.dashboard import (
     BearerActionTokens,
@@ -52,8 +52,6 @@ from batchyard.server.operator.dashboard import (
     StreamHub,
     health_routes,
 )
-from batchyard.server.operator.definitions import WatchErrorLog, find_external_kinds, install_definitions
-from batchyard.server.operator.job_kinds import JobKindDiscovery
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.user_requests import UserRequests
 from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
@@ -99,7 +97,7 @@ class OperatorConfig:
     #: The kinds of jobs that other controllers manage; `run_operator` finds them.
     external_kinds: Sequence[ServedKind] = ()
     #: Finds the custom kinds of jobs; `run_operator` creates it. None if the operator queues no jobs.
-    job_kinds: JobKindDiscovery | None = None
+    job_kinds: definitions.JobKindDiscovery | None = None
 
 
 class OperatorProcess:
@@ -153,7 +151,7 @@ class OperatorProcess:
         self.are_webhooks_ready: Callable[[], bool] = lambda: True
         #: Yields the metrics of the webhooks.
         self.webhook_texts: TextSource = lambda: iter(())
-        self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
+        self._watch_errors = definitions.WatchErrorLog(_UNSERVED_REMEDY)
 
     async def start(self) -> None:
         """Set the clock to the server's time, install CRDs if requested, and start leader election.
@@ -162,7 +160,9 @@ class OperatorProcess:
         """
         await self.clock.synchronize()
         if self._config.installs_definitions:
-            for line in await install_definitions(self.http_transport, kinds_read(self._config.settings.controllers)):
+            for line in await definitions.install_definitions(
+                self.http_transport, kinds_read(self._config.settings.controllers)
+            ):
                 self.report(line)
         if self._config.job_kinds is not None:
             search = self._config.job_kinds.search_periodically(self.client.watch_kind, lambda: self.platform is None)
@@ -290,9 +290,11 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     http_transport = HttpTransport(access, lambda: read_access(config.source))
     settings = replace(config.settings, kueue=config.settings.kueue.with_own_job_kinds())
     config, managed_jobs = replace(config, settings=settings), settings.kueue.managed_jobs
-    config = replace(config, external_kinds=await find_external_kinds(http_transport, managed_jobs.external_kinds))
+    config = replace(
+        config, external_kinds=await definitions.find_external_kinds(http_transport, managed_jobs.external_kinds)
+    )
     if ADMISSION in config.settings.controllers:
-        discovery = JobKindDiscovery(http_transport, managed_jobs, report)
+        discovery = definitions.JobKindDiscovery(http_transport, managed_jobs, report)
         await discovery.search(reads_job_kinds=True)
         config = replace(config, job_kinds=discovery)
     operator = OperatorProcess(config, http_transport, report)

@@ -7,7 +7,7 @@ import msgspec
 
 from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.client.transport import HttpRequest, HttpResponse
-from batchyard.server.operator.job_kinds import JobKindDiscovery
+from batchyard.server.operator.definitions import JobKindDiscovery
 
 JOB_KIND = {
     "apiVersion": "jobs.batchyard.dev/v1alpha1",
