@@ -121,7 +121,7 @@ class AdmissionChain:
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
         controller = _described_jobs()
-        queued_job = controller.queue_described_job(job, reader.get, self._managed_jobs)
+        queued_job: Obj = controller.queue_described_job(job, reader.get, self._managed_jobs)
         if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
             raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
