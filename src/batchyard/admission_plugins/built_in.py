@@ -6,7 +6,7 @@ plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetolerati
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from batchyard.api.scheme import find_kind
 from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.validation.rules import is_extended
 from batchyard.api.views.node import NAME_LABEL, namespace_labels
-from batchyard.interfaces.client import ObjectReader
+from batchyard.interfaces.client import EventType, ObjectReader, WatchEvent
 
 
 def forbidden_prefix(obj: meta.Obj, *, prefers_name: bool = True) -> str:
@@ -312,6 +312,8 @@ def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str,
 DEFAULT_NAME: Final = "default"
 #: The number of owners above a job from which Kueue ends the search for a managed one with an error.
 _OWNER_CHAIN_LENGTH_MAX: Final = 10
+#: The most JobKinds of users that are obeyed.
+JOB_KINDS_MAX: Final = 100
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
 
 
@@ -339,10 +341,25 @@ class ManagedJobs:
     external_kinds: tuple[tuple[str, str], ...] = ()
     #: The Namespaces in which the WorkloadPriorityClass `default` applies.
     class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
+    #: The JobKinds of users, by the kind that they describe. `observe_job_kind` changes them.
+    job_kinds: dict[str, meta.Obj] = field(default_factory=dict, compare=False)
+
+    def observe_job_kind(self, event: WatchEvent) -> None:
+        """Enable the kind that a new JobKind describes, or disable that of a deleted one."""
+        spec = event.obj["spec"]
+        kind = f"{spec['kind']}.{spec['group']}"
+        if event.type is EventType.DELETED:
+            self.job_kinds.pop(kind, None)
+        elif kind in self.job_kinds or len(self.job_kinds) < JOB_KINDS_MAX:
+            self.job_kinds[kind] = event.obj
+
+    def has_kind(self, kind: str) -> bool:
+        """Return whether a kind, such as `Job.batch`, is enabled."""
+        return kind in self.kinds or kind in self.job_kinds
 
     def has_kind_of(self, job: meta.Obj) -> bool:
         """Return whether the kind of a job is enabled."""
-        return meta.group_kind(job) in self.kinds
+        return self.has_kind(meta.group_kind(job))
 
     def names(self, job: meta.Obj) -> bool:
         """Return whether a job has a queue name, or needs none."""
@@ -352,7 +369,7 @@ class ManagedJobs:
         """Return whether the kind in an owner reference is enabled, or managed by another controller; not for pods."""
         if (owner["apiVersion"], owner["kind"]) in self.external_kinds:
             return True
-        return owner["kind"] != "Pod" and meta.owner_key(owner, "").kind in self.kinds
+        return owner["kind"] != "Pod" and self.has_kind(meta.owner_key(owner, "").kind)
 
 
 #: Every job with a queue name is managed.

@@ -30,17 +30,16 @@ def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:
     return kueue_configuration.parse_kueue_settings(read_supported_configuration(file))
 
 
-def read_supported_configuration(file: Path, *, with_custom_kinds: bool = False) -> Obj:
+def read_supported_configuration(file: Path) -> Obj:
     """Return the Kueue Configuration in a file, and print its ignored fields.
 
-    With `with_custom_kinds`, jobs of custom kinds are queued.
     The command exits if the file is unreadable or invalid, or has unsupported fields.
     """
     configuration = read_configuration_file(file)
     errors = [f"{file}: {fault}" for fault in kueue_configuration.unsupported_field_errors(configuration)]
     if errors:
         output.fail("\n".join(errors))
-    for line in configuration_remarks(configuration, with_custom_kinds=with_custom_kinds):
+    for line in configuration_remarks(configuration):
         output.report_line(f"batchyard: {file}: {line}")
     return configuration
 
@@ -56,10 +55,10 @@ def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
     return kueue_configuration.parse_kueue_settings(configuration)
 
 
-def configuration_remarks(configuration: Obj, *, with_custom_kinds: bool = False) -> Iterator[str]:
+def configuration_remarks(configuration: Obj) -> Iterator[str]:
     """Yield remarks on the fields of a Kueue Configuration that have no effect in batchyard."""
     deployment_only = kueue_configuration.deployment_fields(configuration)
-    unsupported_fields = list(kueue_configuration.ignored_settings(configuration, with_custom_kinds=with_custom_kinds))
+    unsupported_fields = list(kueue_configuration.ignored_settings(configuration))
     if deployment_only:
         yield f"ignored fields, which configure Kueue's own deployment: {', '.join(deployment_only)}"
     if unsupported_fields:

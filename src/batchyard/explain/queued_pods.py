@@ -32,7 +32,7 @@ def missing_workload_reason(pod: Obj, reader: Reader) -> str:
     """Return why a pod in a queue has no Workload, and what to do."""
     name = queued_pods.group_name(pod)
     gate_text = f"; it waits with the gate {well_known.ADMISSION_GATE}" if queued_pods.has_admission_gate(pod) else ""
-    class_key = adjustments.priority_class_key(pod, (pod,))
+    class_key = adjustments.priority_class_key(pod, pod["spec"].get("priorityClassName") or "")
     if class_key is not None and reader.get(class_key) is None:
         kind = scheme.kind_info(class_key.kind).kind
         return f"the pod has no Workload: {kind} {class_key.name} does not exist; create it{gate_text}"

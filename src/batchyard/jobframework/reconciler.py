@@ -113,7 +113,7 @@ class JobRelations:
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
         if meta.controller_of(job) is not None or not self._managed_jobs.names(job):
             return None
-        return adjustments.priority_class_key(job, self._integration.templates(job))
+        return adjustments.priority_class_key(job, self._integration.pod_class(job))
 
     def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
         prebuilt_jobs = self._jobs_by_prebuilt_workload.get(event.key, ())
@@ -356,7 +356,7 @@ class JobReconciler:
         )
 
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
-        return adjustments.resolve_priority(job_pass.job, job_pass.integration.templates(job_pass.job), job_pass.reader)
+        return adjustments.resolve_priority(job_pass.job, job_pass.integration.pod_class(job_pass.job), job_pass.reader)
 
     def _sync_priority(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""

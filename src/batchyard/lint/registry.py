@@ -14,7 +14,6 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import workload_spec
-from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.lint import capacity, flavors, preemption, queues, references
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.linted_manifests import LintedManifests
@@ -99,6 +98,11 @@ _REFERENCE_RULES: Final = (
     LintRule("node-pool-without-cluster", _ERROR, "a NodePool has no Cluster", references.node_pool_without_cluster),
     LintRule("cohort-cycle", _ERROR, "a Cohort is its own ancestor", references.cohort_cycle),
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
+)
+_JOB_KIND_RULES: Final = (
+    LintRule("invalid-expression", _ERROR, "an expression of a JobKind is invalid", references.invalid_expression),
+    LintRule("undescribed-job", _ERROR, "a job does not fit the description of its kind", references.undescribed_job),
+    LintRule("no-simulated-status", _NOTE, "a JobKind has no `simulatedStatus`", references.no_simulated_status),
 )
 _LABEL_RULES: Final = (
     LintRule(
@@ -252,6 +256,7 @@ RULES: Final = (
     *DOCUMENT_RULES,
     *_QUEUE_RULES,
     *_REFERENCE_RULES,
+    *_JOB_KIND_RULES,
     *_LABEL_RULES,
     *_FLAVOR_RULES,
     *_SIZE_RULES,
@@ -463,21 +468,17 @@ def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[Linte
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    job_integration = INTEGRATIONS.get(kind)
-    if job_integration is None:
+    parts = references.job_parts(obj, reader.list(scheme.JOB_KIND))
+    if parts is None:
         return
-    templates = job_integration.templates(obj)
-    key = adjustments.priority_class_key(obj, templates)
-    priority = adjustments.resolve_priority(obj, templates, reader)
+    key = adjustments.priority_class_key(obj, parts.pod_class)
+    priority = adjustments.resolve_priority(obj, parts.pod_class, reader)
     value = (
         adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
     )
-    spec = workload_spec(obj, job_integration.pod_sets(obj), value)
-    jobs = obj["spec"].get("replicatedJobs") or ()
-    paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
+    spec = workload_spec(obj, parts.pod_sets, value)
     priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    template_paths = paths if kind == scheme.JOB_SET else ["spec.template"]
-    yield _make_linted_work(manifest, spec, template_paths, reader, priority_class)
+    yield _make_linted_work(manifest, spec, parts.template_paths, reader, priority_class)
 
 
 def _make_linted_work(

@@ -51,6 +51,74 @@ def mutated_object(
     return apply_json_patch(obj, json.loads(base64.b64decode(response["patch"])))
 
 
+TRAINING: Obj = {
+    "apiVersion": "ml.example.com/v1",
+    "kind": "Training",
+    "metadata": {"name": "a", "namespace": "team", "labels": QUEUED},
+    "spec": {"workers": 2, "template": {"spec": {"containers": [{"name": "main", "image": "python"}]}}},
+}
+JOB_KIND: Obj = {
+    "apiVersion": "jobs.batchyard.dev/v1alpha1",
+    "kind": "JobKind",
+    "metadata": {"name": "trainings.ml.example.com"},
+    "spec": {
+        "group": "ml.example.com",
+        "version": "v1",
+        "kind": "Training",
+        "resource": "trainings",
+        "suspend": "spec.paused",
+        "active": "false",
+        "ready": "true",
+        "podSets": [{"name": "workers", "path": "spec", "template": "template", "count": "item.workers"}],
+    },
+}
+PYTORCH: Obj = {**TRAINING, "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": {}}}
+
+
+def review_of_training(obj: Obj, old: Obj | None = None) -> dict[str, Any]:
+    result = review(obj, old)
+    result["request"]["resource"] = {"group": "ml.example.com", "version": "v1", "resource": "trainings"}
+    return result
+
+
+def test_job_of_described_kind_is_suspended_at_its_path() -> None:
+    assert mutated_object(PYTORCH)["spec"]["runPolicy"] == {"suspend": True}
+    assert mutated_object(with_path(PYTORCH, ("metadata", "labels"), {}))["spec"] == PYTORCH["spec"]
+
+
+def test_job_kind_is_looked_up_for_a_kind_that_is_not_known_yet() -> None:
+    query = ObjectQuery(Key(scheme.JOB_KIND, "", "trainings.ml.example.com"))
+    with pytest.raises(ObjectNotFetched) as raised:
+        review_mutation(review_of_training(TRAINING), KUBERNETES_GROUPS, FetchedObjects(NOTHING))
+    assert raised.value.query == query
+    fetched = FetchedObjects({**NOTHING, query: [JOB_KIND]})
+    response = review_mutation(review_of_training(TRAINING), KUBERNETES_GROUPS, fetched)["response"]
+    assert json.loads(base64.b64decode(response["patch"])) == [{"op": "add", "path": "/spec/paused", "value": True}]
+    response = review_mutation(review_of_training(TRAINING), KUBERNETES_GROUPS, FetchedObjects({**NOTHING, query: []}))[
+        "response"
+    ]
+    assert (response["allowed"], "patch" in response) == (True, False)
+
+
+@pytest.mark.parametrize(("suspended", "allowed"), [(True, True), (False, False)])
+def test_queue_of_unsuspended_described_job_is_immutable(suspended: bool, allowed: bool) -> None:
+    old = with_path(PYTORCH, ("spec", "runPolicy", "suspend"), suspended)
+    new = with_path(old, ("metadata", "labels"), {"kueue.x-k8s.io/queue-name": "other"})
+    response = review_validation(review(new, old), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert response["allowed"] is allowed
+    if not allowed:
+        message = 'metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "other": field is immutable'
+        assert response["status"]["message"].startswith(message)
+
+
+def test_job_kind_with_invalid_expression_is_denied() -> None:
+    response = review_validation(review(JOB_KIND), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert response["allowed"] is True
+    invalid = with_path(JOB_KIND, ("spec", "ready"), "job.status +")
+    response = review_validation(review(invalid), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert response["status"]["message"].startswith("spec.ready: invalid CEL expression: 1:13: Syntax error")
+
+
 def test_default_queue_is_set_in_managed_namespaces_only() -> None:
     namespace = ObjectQuery(Key(scheme.NAMESPACE, "", "team"))
     known = {**NOTHING, DEFAULT_QUEUE: [make.local_queue("default")], namespace: [make.namespace()]}

@@ -158,9 +158,7 @@ def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
     return (
         options.platform_options
         if options.config is None
-        else replace(
-            options.platform_options, configuration=read_supported_configuration(options.config, with_custom_kinds=True)
-        )
+        else replace(options.platform_options, configuration=read_supported_configuration(options.config))
     )
 
 

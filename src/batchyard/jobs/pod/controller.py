@@ -188,8 +188,8 @@ class PodReconciler(JobReconciler):
         )
 
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
-        templates = [pod_set["template"] for pod_set in job_pass.pod_sets]
-        return adjustments.resolve_priority(job_pass.job, templates, job_pass.reader)
+        pod_class = adjustments.first_priority_class(pod_set["template"] for pod_set in job_pass.pod_sets)
+        return adjustments.resolve_priority(job_pass.job, pod_class, job_pass.reader)
 
     # Steps of the job reconciler that differ for pods.
 

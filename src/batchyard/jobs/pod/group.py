@@ -101,9 +101,10 @@ class PodJob(NamedTuple):
         has_ended = all(map(pods.is_terminal, self.pods)) and any(map(queued_pods.is_unretriable, self.pods))
         return JobCompletion(True, f"Pods succeeded: {succeeded}/{total}.") if succeeded == total or has_ended else None
 
-    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return a pod, which is its own template."""
-        return (job,)
+    def pod_class(self, job: Obj) -> str:
+        """Return the PriorityClass of a pod; '' if it names none."""
+        name: str = job["spec"].get("priorityClassName") or ""
+        return name
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the Workload: one for a single pod, and one for each role of a group."""

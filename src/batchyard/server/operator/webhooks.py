@@ -410,6 +410,8 @@ class WebhookOptions(NamedTuple):
     managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
     #: The kinds of jobs that other controllers manage.
     external_kinds: Sequence[ServedKind] = ()
+    #: The custom kinds of jobs that the API server serves; the list grows.
+    job_kinds: Sequence[ServedKind] = ()
     #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
     ready_timeout_max: Duration | None = None
     #: The decision rules of the version of Kueue.
@@ -528,8 +530,12 @@ class Webhooks:
         They are listed, because the operator's role does not permit get requests. Raises LookupFailed on other errors.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
-        served_kind = next((each for each in self._options.external_kinds if each.constant == kind), None)
-        served_kind = kind_info(kind) if served_kind is None else served_kind
+        custom_kinds = (*self._options.external_kinds, *self._options.job_kinds)
+        served_kind = next((each for each in custom_kinds if each.constant == kind), None)
+        if served_kind is None and scheme.is_built_in(kind):
+            served_kind = kind_info(kind)
+        if served_kind is None:
+            raise LookupFailed(f"the kind {kind} of {object_query.key.name} is not known yet; try again")
         selector = {"fieldSelector": f"metadata.name={object_query.key.name}"}
         if object_query.owner_uid:
             selector = {"labelSelector": f"{well_known.CONTROLLER_UID}={object_query.owner_uid}"}

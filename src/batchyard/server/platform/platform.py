@@ -299,7 +299,7 @@ class EmbeddedPlatform:
         root_pem = _root_certificate(self._signer, is_mounted=local_settings is not None)
         version = options.kueue_version or DEFAULT_KUEUE_VERSION
         self._journal.record_setting(KUEUE_VERSION_SETTING, version, DEFAULT_KUEUE_VERSION)
-        kueue = platform_kueue_settings(options.configuration, version)
+        kueue = platform_kueue_settings(options.configuration, version).with_own_job_kinds()
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
