@@ -8,26 +8,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import NODE, POD
 from batchyard.api.views.node import FlavorView, NodeView, PodTemplate, node_view, parse_pod_template
 from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
-from batchyard.api.well_known import (
-    ELASTIC_JOBS_GATE,
-    ELASTIC_TOPOLOGY_GATE,
-    PREFERRED_TOPOLOGY,
-    REQUIRED_TOPOLOGY,
-    SLICE_LAYERS,
-    SLICE_TOPOLOGY,
-    TAS_BALANCED_PLACEMENT,
-    TAS_FAIL_FAST,
-    TAS_OVERLAPPING_FLAVORS,
-    TAS_PREFERRED_AFFINITY,
-    TAS_PROFILE_MIXED,
-    TAS_RECOMPUTATION,
-    TOPOLOGY_AWARE_SCHEDULING,
-    UNCONSTRAINED_TOPOLOGY,
-)
 from batchyard.interfaces.client import Reader
 from batchyard.topology.class_counts import ClassCountCache
 from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions, pod_amounts
@@ -57,11 +42,11 @@ def usage_of(flavors: Iterable[str], assignment: TopologyAssignment, template: P
 
 #: The annotations that mark a pod whose usage belongs to a Workload with topology.
 _TOPOLOGY_ANNOTATIONS: Final = (
-    REQUIRED_TOPOLOGY,
-    PREFERRED_TOPOLOGY,
-    UNCONSTRAINED_TOPOLOGY,
-    SLICE_TOPOLOGY,
-    SLICE_LAYERS,
+    well_known.REQUIRED_TOPOLOGY,
+    well_known.PREFERRED_TOPOLOGY,
+    well_known.UNCONSTRAINED_TOPOLOGY,
+    well_known.SLICE_TOPOLOGY,
+    well_known.SLICE_LAYERS,
 )
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 #: The maximum numbers of cached counts per flavor, of known constraints, and of templates whose constraints are known.
@@ -226,13 +211,14 @@ class TopologyRules:
 
 def _topology_rules(gates: Mapping[str, bool]) -> TopologyRules:
     return TopologyRules(
-        is_profile_mixed=gates.get(TAS_PROFILE_MIXED, True),
-        is_balanced=gates.get(TAS_BALANCED_PLACEMENT, False),
-        obeys_preferences=gates.get(TAS_PREFERRED_AFFINITY, False),
-        shares_hosts=gates.get(TAS_OVERLAPPING_FLAVORS, True),
-        recomputes=gates.get(TAS_RECOMPUTATION, True),
-        fails_fast=gates.get(TAS_FAIL_FAST, True),
-        keeps_slices=gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True),
+        is_profile_mixed=gates.get(well_known.TAS_PROFILE_MIXED, True),
+        is_balanced=gates.get(well_known.TAS_BALANCED_PLACEMENT, False),
+        obeys_preferences=gates.get(well_known.TAS_PREFERRED_AFFINITY, False),
+        shares_hosts=gates.get(well_known.TAS_OVERLAPPING_FLAVORS, True),
+        recomputes=gates.get(well_known.TAS_RECOMPUTATION, True),
+        fails_fast=gates.get(well_known.TAS_FAIL_FAST, True),
+        keeps_slices=gates.get(well_known.ELASTIC_TOPOLOGY_GATE, False)
+        and gates.get(well_known.ELASTIC_JOBS_GATE, True),
     )
 
 
@@ -267,7 +253,7 @@ class TopologyState:
 
         Otherwise a flavor with a Topology is like one without, because Nodes and Pods are not observed.
         """
-        self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
+        self.is_enabled = gates.get(well_known.TOPOLOGY_AWARE_SCHEDULING, True)
         self.rules = _topology_rules(gates)
 
     # Topologies and flavors.
