@@ -97,6 +97,10 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         " minimum; Kueue 0.20 only plans this gate",
         well_known.PARTIAL_PREEMPTION_GATE,
     ),
+    **_obeyed(
+        "enabled, Workloads with a closed gate in `spec.preemptionGates` do not preempt others; Kueue 0.20 enables it",
+        well_known.PREEMPTION_GATES_GATE,
+    ),
     **_obeyed("disabled, topology requests are ignored", well_known.TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
         "disabled, pods without required or preferred level do not use the smallest domains first",
@@ -235,7 +239,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "MultiKueueReuseClientConnectionConfigForWorkers",
         *("MultiKueueIncrementalDispatcherConfig", "MultiKueueIncrementalDispatcherRespectConfigOrder"),
         *("MultiKueueKubeConfigPathValidation", "MultiKueueManagerQuotaAutomation"),
-        *("MultiKueueOrchestratedPreemption", "MultiKueueRemoteSpecSync"),
+        "MultiKueueRemoteSpecSync",
     ),
     **_without_effect(
         "the kind of job is not supported",

@@ -455,6 +455,10 @@ class WorkloadLifecycle:
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
+        if self._rules.preemption_gates and not self._is_orphaned(workload):
+            gated_workload = lifecycle.with_preemption_gates(workload, now)
+            if gated_workload is not workload:
+                return _write_outcome(UpdateStatus(gated_workload))
         if lifecycle.is_finished(workload) or self._is_orphaned(workload):
             return _finish_orphaned_workload(workload, now) if self._is_orphaned(workload) else ReconcileResult()
         if has_former_owner(workload):
@@ -465,6 +469,8 @@ class WorkloadLifecycle:
     def _needs_reconcile(self, workload: Obj) -> bool:
         """Return whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
         view, status, queue_index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
+        if self._rules.preemption_gates and ("preemptionGates" in workload["spec"] or "preemptionGates" in status):
+            return True
         if view.finished:
             return "finalizers" in workload["metadata"] and self._is_orphaned(workload)
         if (
