@@ -223,9 +223,9 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_obeyed("enabled, the terminating pods of a group hold no quota", "FastQuotaReleaseInPodIntegration"),
     **_refused("groups of pods never adopt the Workload of another job", "PodIntegrationValidateGroupOwner"),
     **_refused(
-        "groups of pods follow the version of Kueue, not this gate",
-        *("PodGroupSchedulingShapeOrdering", "PodIntegrationCountSucceededPodsAsReady"),
+        "the pod sets of a group of pods are ordered by the names of their roles", "PodGroupSchedulingShapeOrdering"
     ),
+    **_refused("groups of pods follow the version of Kueue, not this gate", "PodIntegrationCountSucceededPodsAsReady"),
     **_refused(
         "topology-aware scheduling follows the rules of Kueue 0.19, without this gate",
         *("TASGroupedPodSetSlicing", "TASLeaderPodSetFeasibility", "TASNodeFeasibilityForAllLevels"),

@@ -89,6 +89,8 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     reclaimable: str = ""
     #: The job is not queued, although it names a queue.
     ignored: str = ""
+    #: The job keeps no quota and waits, although it has not ended.
+    on_hold: str = ""
 
     @property
     def group_kind(self) -> str:
@@ -143,7 +145,7 @@ def _check_pod_sets(spec: JobKindSpec) -> None:
 def expressions_of(spec: JobKindSpec) -> dict[str, str]:
     """Return the expressions of a description by the path of their field."""
     fields = {f"spec.{name}": getattr(spec, name) for name in ("active", "ready", "reclaimable", "ignored")}
-    fields["spec.priorityClass"] = spec.priority_class
+    fields |= {"spec.onHold": spec.on_hold, "spec.priorityClass": spec.priority_class}
     for name in ("succeeded", "failed"):
         outcome = getattr(spec, name)
         if outcome is not None:

@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, Obj
 from batchyard.api.yaml_documents import read_documents
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import Reader
+from batchyard.interfaces.client import Reader, UpdateStatus
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobframework.reconciler import JobPass, JobReconciler
 from batchyard.jobs.described.description import JobKindSpec, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration
+from batchyard.scheduling.workload import lifecycle
 
 _FILES: Final = ("kubeflow.yaml", "ray.yaml")
 
@@ -45,3 +46,11 @@ class DescribedJobReconciler(JobReconciler):
         if job is not None and self._described.is_ignored(job):
             return ReconcileResult()
         return super().reconcile(key, reader, now)
+
+    def _sync_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
+        if lifecycle.is_finished(workload) or not self._described.is_on_hold(job_pass.job):
+            return super()._sync_job(job_pass, workload)
+        if not lifecycle.has_quota_reservation(workload):
+            return ReconcileResult()
+        held_workload = lifecycle.set_pending(workload, lifecycle.ON_HOLD, "Job is on hold", job_pass.now)
+        return ReconcileResult([UpdateStatus(held_workload)])
