@@ -135,6 +135,7 @@ def has_same_queue_state(old: WorkloadView, new: WorkloadView) -> bool:
         and old.requeue_blocked == new.requeue_blocked
         and old.requeue_at == new.requeue_at
         and old.has_failed_check == new.has_failed_check
+        and old.preemption_gated == new.preemption_gated
     )
 
 

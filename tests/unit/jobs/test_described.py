@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.interfaces.client import EventType, Update, WatchEvent
@@ -13,6 +14,8 @@ from batchyard.jobs.described.controller import DescribedJobReconciler
 from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
+from batchyard.scheduling.workload import lifecycle
+from stage import Stage, condition_state
 
 
 def built_in(kind: str) -> DescribedJobIntegration:
@@ -139,6 +142,22 @@ def test_excluded_job_gets_no_workload() -> None:
     reader: Any = SimpleNamespace(get=lambda _: job)
     reconciler = DescribedJobReconciler(RAY_JOB, {})
     assert not reconciler.reconcile(Key("RayJob.ray.io", "team", "a"), reader, 0).writes
+
+
+def test_ray_job_that_fails_its_validation_releases_its_quota() -> None:
+    stage = Stage(DescribedJobReconciler(RAY_JOB, {}))
+    metadata = make.metadata("a", labels={"kueue.x-k8s.io/queue-name": "lq"})
+    job = {"apiVersion": "ray.io/v1", "kind": "RayJob", **ray_job(), "metadata": metadata}
+    job["spec"]["suspend"] = True
+    stage.put(make.namespace(), make.local_queue(), make.flavor(), job)
+    (workload,) = stage.workloads()
+    counts = {each["name"]: each["count"] for each in workload["spec"]["podSets"]}
+    stage.put(lifecycle.reserve_quota(workload, make.admission("cq", **counts), make.NOW, admitted=True))
+    assert lifecycle.has_quota_reservation(stage.only_workload())
+    started = stage.get("RayJob.ray.io", "a")
+    stage.put({**started, "status": {"jobDeploymentStatus": "ValidationFailed"}})
+    held = condition_state(stage.only_workload(), "QuotaReserved")
+    assert held == ("False", "OnHold", "Job is on hold")
 
 
 def description(**fields: Any) -> dict[str, Any]:

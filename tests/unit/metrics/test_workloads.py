@@ -14,7 +14,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path
 from batchyard.base.instant import parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.metrics.exposition import UNTRACKED_VALUE, CustomLabels
+from batchyard.metrics.exposition import UNTRACKED_VALUE
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.controller import Scheduler
@@ -247,12 +247,10 @@ def test_removal_of_a_scheduling_gate_is_measured_from_the_admission() -> None:
 
 # Custom labels of Workloads. Source: kueue/pkg/metrics/custom_labels.go and its users in pkg/cache.
 
-CUSTOM_LABELS = CustomLabels(
-    [
-        CustomMetricLabel("custom_team", "Workload", "team", tracked_values=("blue", "red")),
-        CustomMetricLabel("custom_center", "Workload", "cost/center", is_annotation=True, tracked_values=("c", "")),
-        CustomMetricLabel("custom_queue", "ClusterQueue", "team"),
-    ]
+CUSTOM_LABELS = (
+    CustomMetricLabel("custom_team", "Workload", "team", tracked_values=("blue", "red")),
+    CustomMetricLabel("custom_center", "Workload", "cost/center", is_annotation=True, tracked_values=("c", "")),
+    CustomMetricLabel("custom_queue", "ClusterQueue", "team"),
 )
 UNTRACKED, ROLE = UNTRACKED_VALUE, "standalone"
 ADMITTED, PENDING = "kueue_admitted_active_workloads", "kueue_pending_workloads"

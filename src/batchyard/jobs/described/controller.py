@@ -10,11 +10,12 @@ from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, label
 from batchyard.api.validation import job as queued_jobs
 from batchyard.api.validation import rules
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import EventType, ObjectReader, Reader, WatchEvent
+from batchyard.interfaces.client import EventType, ObjectReader, Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
-from batchyard.jobframework.reconciler import JobReconciler
+from batchyard.jobframework.reconciler import JobPass, JobReconciler
 from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.scheduling.workload import lifecycle
 
 
 class DescribedJobReconciler(JobReconciler):
@@ -37,6 +38,14 @@ class DescribedJobReconciler(JobReconciler):
             return super().reconcile(key, reader, now)
         except ExpressionFailed as error:
             return ReconcileResult([], [EventRecord(key, "Warning", "ErrWorkloadCompose", str(error))])
+
+    def _sync_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
+        if lifecycle.is_finished(workload) or not self._described.is_on_hold(job_pass.job):
+            return super()._sync_job(job_pass, workload)
+        if not lifecycle.has_quota_reservation(workload):
+            return ReconcileResult()
+        held_workload = lifecycle.set_pending(workload, lifecycle.ON_HOLD, "Job is on hold", job_pass.now)
+        return ReconcileResult([UpdateStatus(held_workload)])
 
 
 def create_reconciler(kind: str, options: Mapping[str, Any], objects: ObjectReader) -> DescribedJobReconciler:

@@ -104,6 +104,8 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     reclaimable: str = ""
     #: The job is not queued, although it names a queue.
     ignored: str = ""
+    #: The job keeps no quota and waits, although it has not ended.
+    on_hold: str = ""
     simulated_status: SimulatedStatus | None = None
 
     @property
@@ -114,7 +116,7 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     def expressions(self) -> dict[str, str]:
         """Return the expressions of the description by the path of their field."""
         fields = {f"spec.{name}": getattr(self, name) for name in ("active", "ready", "reclaimable", "ignored")}
-        fields["spec.priorityClass"] = self.priority_class
+        fields |= {"spec.onHold": self.on_hold, "spec.priorityClass": self.priority_class}
         for name in ("succeeded", "failed"):
             outcome = getattr(self, name)
             if outcome is not None:

@@ -155,6 +155,10 @@ class DescribedJobIntegration:
         """Return whether the description excludes this job from queues."""
         return bool(self.spec.ignored) and self._evaluate("spec.ignored", bool, job)
 
+    def is_on_hold(self, job: Obj) -> bool:
+        """Return whether the job must release its quota and wait, although it has not ended."""
+        return bool(self.spec.on_hold) and self._evaluate("spec.onHold", bool, job)
+
     def _places(self, job: Obj) -> list[PodSetPlace]:
         places: list[PodSetPlace] = []
         for index, each in enumerate(self.spec.pod_sets):

@@ -440,6 +440,7 @@ class Webhooks:
         self._metrics = WebhookMetrics(monotonic_seconds)
         self._certificate_rotator: CertificateRotator | None = None
         self._runner: web.AppRunner | None = None
+        self._is_listening = False
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
         """Set the function that gets messages for the user, and return this object."""
@@ -452,8 +453,11 @@ class Webhooks:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the webhook server is disabled, or serves a certificate whose CA is published."""
-        return self._certificate_rotator is None or self._certificate_rotator.is_ready
+        """Whether the webhook server is disabled, or listens with a certificate whose CA is published."""
+        if not self._options.port:
+            return True
+        rotator = self._certificate_rotator
+        return self._is_listening and rotator is not None and rotator.is_ready
 
     async def __aenter__(self) -> Self:
         options = self._options
@@ -478,6 +482,7 @@ class Webhooks:
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._address, options.port, ssl_context=self._certificate_rotator.context)
         await start_site(site, self._address, options.port, "--webhook-port")
+        self._is_listening = True
         self._report(f"batchyard: webhooks at https://{self._address}:{options.port}")
         return self
 
