@@ -181,11 +181,14 @@ class PodReconciler(JobReconciler):
 
     def _is_managed(self, pod: Obj, reader: Reader) -> bool:
         namespace = pod["metadata"].get("namespace", "")
-        return (
+        if not (
             built_in.is_managed_namespace(namespace, self._managed_jobs.namespaces, reader.get)
             and self._managed_jobs.names(pod)
-            and built_in.find_managed_ancestor(pod, reader.get, self._managed_jobs).managed_key is None
-        )
+        ):
+            return False
+        if meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
+            return True  # its owner is in the queue by means of its pods
+        return built_in.find_managed_ancestor(pod, reader.get, self._managed_jobs).managed_key is None
 
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
         templates = [pod_set["template"] for pod_set in job_pass.pod_sets]
@@ -203,6 +206,12 @@ class PodReconciler(JobReconciler):
         outcome = super()._sync_job(job_pass, workload)
         outcome.writes += _finalizer_writes(self._all_members(job_pass))
         return outcome
+
+    def _start_or_stop_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
+        """Start or stop the pods; the Workload of a group that serves keeps its LocalQueue."""
+        outcome = super()._start_or_stop_job(job_pass, workload)
+        is_renamed = any(isinstance(write, Update) and write.obj["kind"] == "Workload" for write in outcome.writes)
+        return ReconcileResult() if is_renamed and _job_of(job_pass).is_serving else outcome
 
     def _all_members(self, job_pass: JobPass) -> Sequence[Obj]:
         job = _job_of(job_pass)
@@ -259,8 +268,7 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            is_own = workload is not None and lifecycle.is_group_workload(workload)
-            return release_workload_finalizer(workload) if workload is not None and is_own else ReconcileResult()
+            return ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not self._is_managed(job_pass.job, reader):
             return ReconcileResult()
@@ -475,6 +483,11 @@ def _with_group_metadata(
         "ownerReferences": [_owner_reference(pod) for pod in job.pods],
     }
     return meta.with_metadata(workload, **fields)
+
+
+def _is_foreign(workload: Obj) -> bool:
+    """Return whether a Workload with the name of a group belongs to another job; a prebuilt one has no controller."""
+    return not lifecycle.is_group_workload(workload) and meta.controller_of(workload) is not None
 
 
 def _report_name_conflict(job_pass: JobPass, name: str) -> ReconcileResult:
