@@ -81,9 +81,21 @@ def test_pod_of_missing_job_is_denied() -> None:
         webhook(obj)
 
 
-def test_pod_of_pod_in_queue_is_queued_itself() -> None:
-    obj = with_metadata(pod("executor"), ownerReferences=[controller_reference(queued("driver"))])
-    assert gates(webhook(obj, queued("driver")))
+def test_pod_of_pod_in_queue_is_left_alone() -> None:
+    driver = with_metadata(queued("driver"), uid="uid-driver")
+    obj = with_metadata(pod("executor"), ownerReferences=[controller_reference(driver)])
+    assert webhook(obj, driver) is obj
+
+
+def test_pod_of_pod_in_queue_is_queued_with_suspending_parent() -> None:
+    driver = with_metadata(queued("driver"), uid="uid-driver")
+    labels, annotations = {well_known.MANAGED: "true"}, {well_known.SUSPENDING_PARENT: "spark-driver"}
+    executor = pod("executor", labels=labels, annotations=annotations)
+    executor = webhook(with_metadata(executor, ownerReferences=[controller_reference(driver)]), driver)
+    assert gates(executor)
+    stage = PodStage(executor)
+    stage.admit()
+    assert stage.gated() == []
 
 
 def test_pod_with_suspending_parent_gets_no_finalizer() -> None:
