@@ -201,7 +201,9 @@ def pod_not_recreated(linted: LintedManifests) -> Iterator[RuleResult]:
         queue = linted.cluster_queue_of(job)
         if queue is None or not _can_be_preempted(linted, queue.name):
             continue
-        problem = f"ClusterQueue {queue.name} allows preemption: a preempted pod is deleted, and nothing creates it again"
+        problem = (
+            f"ClusterQueue {queue.name} allows preemption: a preempted pod is deleted, and nothing creates it again"
+        )
         yield RuleResult(job.manifest, f"metadata.labels[{well_known.QUEUE_NAME}]", problem, "use a Job")
 
 
@@ -223,10 +225,11 @@ RULES: Final = (
     LintRule("pod-group-size", Severity.WARNING, "a group has another number of pods than declared", pod_group_size),
     LintRule("pod-group-roles", Severity.ERROR, "a group has too many roles", pod_group_roles),
     LintRule(
-        "pod-group-never-ends", Severity.WARNING, "pods of a group restart their containers forever", pod_group_never_ends
+        "pod-group-never-ends",
+        Severity.WARNING,
+        "pods of a group restart their containers forever",
+        pod_group_never_ends,
     ),
-    LintRule(
-        "pod-of-queued-owner", Severity.WARNING, "a pod in a queue has an owner in a queue", pod_of_queued_owner
-    ),
+    LintRule("pod-of-queued-owner", Severity.WARNING, "a pod in a queue has an owner in a queue", pod_of_queued_owner),
     LintRule("pod-not-recreated", Severity.NOTE, "a single pod is lost when it is preempted", pod_not_recreated),
 )

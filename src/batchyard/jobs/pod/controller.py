@@ -25,8 +25,14 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
-from batchyard.jobframework.reconciler import JobPass, JobReconciler, delete_unmatched, report_missing_class
-from batchyard.jobframework.workloads import PodSetInfo, delete_workloads, release_workload_finalizer
+from batchyard.jobframework.reconciler import (
+    JobPass,
+    JobReconciler,
+    delete_unmatched,
+    release_quota,
+    report_missing_class,
+)
+from batchyard.jobframework.workloads import PodSetInfo, release_workload_finalizer
 from batchyard.jobs.pod import group
 from batchyard.jobs.pod.group import PodJob
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
@@ -156,7 +162,7 @@ class PodReconciler(JobReconciler):
         pod = reader.get(key)
         owned_workloads = self._relations.workloads_of(key, reader)
         if pod is None:
-            return delete_workloads(owned_workloads)
+            return _finish_orphaned(owned_workloads, now, self._rules)
         if queued_pods.group_name(pod) or not (pods.is_in_queue(pod) or owned_workloads):
             return ReconcileResult()
         job_pass = _new_pass([pod], "", reader, now, self._rules)
@@ -169,13 +175,13 @@ class PodReconciler(JobReconciler):
     def _release_terminating(self, job_pass: JobPass, owned_workloads: Sequence[Obj]) -> ReconcileResult:
         """Release a pod that is being deleted; its Workload finishes now, or since Kueue 0.20 once the pod is gone."""
         outcome = ReconcileResult()
-        if not self._rules.is_current:
-            for each in owned_workloads:
-                message = "The workload's owner no longer exists"
-                finished = lifecycle.finish(each, lifecycle.OWNER_NOT_FOUND, message, job_pass.now)
-                outcome.writes += [UpdateStatus(finished)] if finished is not each else []
-        deleted = [each for each in owned_workloads if pods.is_terminating(each)]
-        outcome.writes += [write for each in deleted for write in release_workload_finalizer(each).writes]
+        for each in owned_workloads:
+            if not self._rules.is_current:
+                outcome.writes += _finish_orphaned([each], job_pass.now, self._rules).writes
+            elif pods.is_terminating(each):
+                outcome.writes += release_workload_finalizer(each).writes
+            elif lifecycle.is_evicted(each) and lifecycle.has_quota_reservation(each):
+                outcome.writes += release_quota(job_pass, each, self._rules).writes
         outcome.writes += _finalizer_writes([job_pass.job])
         return outcome
 
@@ -259,6 +265,15 @@ class PodReconciler(JobReconciler):
             outcome.writes += _finalizer_writes(self._all_members(job_pass))
         return outcome if outcome.writes else None
 
+    def _stop_evicted_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult | None:
+        """Stop the pods of an evicted Workload; a single pod never holds quota, so its Workload loses it at once."""
+        outcome = super()._stop_evicted_job(job_pass, workload)
+        is_stopping = outcome is not None and any(isinstance(write, Delete) for write in outcome.writes)
+        is_single = not _job_of(job_pass).group and lifecycle.has_quota_reservation(workload)
+        if outcome is not None and is_stopping and is_single:
+            outcome.add(release_quota(job_pass, workload, self._rules).writes[0], ())
+        return outcome
+
     # Groups.
 
     def _reconcile_group(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -268,7 +283,9 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            return ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
+            return (
+                ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
+            )
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not self._is_managed(job_pass.job, reader):
             return ReconcileResult()
@@ -378,6 +395,21 @@ class PodReconciler(JobReconciler):
             return _update_group(job_pass, unmatched, self._priority_of(job_pass))
         complete = partial(_with_group_metadata, job=job, labels=labels or {}, annotations=annotations or {})
         return self._write_new_workload(job_pass._replace(pod_sets=pod_sets), pod_sets, complete)
+
+
+def _finish_orphaned(orphans: Sequence[Obj], now: Instant, rules: DecisionRules) -> ReconcileResult:
+    """Return the writes that finish the Workloads of a pod that is gone, and release those that are finished.
+
+    Source: FinalizeOrphanedWorkload in pkg/workload/workload.go of Kueue.
+    """
+    outcome = ReconcileResult()
+    for workload in orphans:
+        if not rules.finishes_orphans or lifecycle.is_finished(workload) or pods.is_terminating(workload):
+            outcome.writes += release_workload_finalizer(workload).writes
+        else:
+            message = "The workload's owner no longer exists"
+            outcome.writes.append(UpdateStatus(lifecycle.finish(workload, lifecycle.OWNER_NOT_FOUND, message, now)))
+    return outcome
 
 
 def _new_pass(members: Sequence[Obj], name: str, reader: Reader, now: Instant, rules: DecisionRules) -> JobPass:
