@@ -1,4 +1,4 @@
-"""Pods as workflow engines, Airflow, Dask and notebooks create them, with kubectl on a platform; and `batchyard why`."""
+"""Pods as workflow engines, Airflow, Dask and notebooks create them, on a platform, and `batchyard why` about them."""
 
 import json
 import shutil

@@ -411,7 +411,7 @@ def _linted_jobs_of(
 
 
 def _make_linted_pods(group: pods.LintedPodGroup, reader: _ObjectReader) -> LintedJob:
-    """Return a pod or a group of pods in a queue as a job: its manifest is the first pod, its pod sets are the roles."""
+    """Return a pod or a group of pods as a job: its manifest is that of the first pod, its pod sets are the roles."""
     first, pod_sets = group.members[0].obj, group.pod_sets
     key = adjustments.priority_class_key(first, (first,))
     priority = adjustments.resolve_priority(first, (first,), reader)

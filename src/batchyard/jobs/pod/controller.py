@@ -167,34 +167,10 @@ class PodReconciler(JobReconciler):
             return ReconcileResult()
         job_pass = _new_pass([pod], "", reader, now, self._rules)
         if pods.is_terminating(pod):
-            return self._release_terminating(job_pass, owned_workloads)
-        if not self._is_managed(pod, reader):
+            return _release_terminating(job_pass, owned_workloads, self._rules)
+        if not _is_managed(pod, reader, self._managed_jobs):
             return ReconcileResult()
         return self._manage_workloads(job_pass)
-
-    def _release_terminating(self, job_pass: JobPass, owned_workloads: Sequence[Obj]) -> ReconcileResult:
-        """Release a pod that is being deleted; its Workload finishes now, or since Kueue 0.20 once the pod is gone."""
-        outcome = ReconcileResult()
-        for each in owned_workloads:
-            if not self._rules.is_current:
-                outcome.writes += _finish_orphaned([each], job_pass.now, self._rules).writes
-            elif pods.is_terminating(each):
-                outcome.writes += release_workload_finalizer(each).writes
-            elif lifecycle.is_evicted(each) and lifecycle.has_quota_reservation(each):
-                outcome.writes += release_quota(job_pass, each, self._rules).writes
-        outcome.writes += _finalizer_writes([job_pass.job])
-        return outcome
-
-    def _is_managed(self, pod: Obj, reader: Reader) -> bool:
-        namespace = pod["metadata"].get("namespace", "")
-        if not (
-            built_in.is_managed_namespace(namespace, self._managed_jobs.namespaces, reader.get)
-            and self._managed_jobs.names(pod)
-        ):
-            return False
-        if meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
-            return True  # its owner is in the queue by means of its pods
-        return built_in.find_managed_ancestor(pod, reader.get, self._managed_jobs).managed_key is None
 
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
         templates = [pod_set["template"] for pod_set in job_pass.pod_sets]
@@ -287,7 +263,7 @@ class PodReconciler(JobReconciler):
                 ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
             )
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
-        if not self._is_managed(job_pass.job, reader):
+        if not _is_managed(job_pass.job, reader, self._managed_jobs):
             return ReconcileResult()
         if workloads.prebuilt_key(job_pass.job) is not None:
             return self._manage_prebuilt_group(job_pass, workload)
@@ -395,6 +371,29 @@ class PodReconciler(JobReconciler):
             return _update_group(job_pass, unmatched, self._priority_of(job_pass))
         complete = partial(_with_group_metadata, job=job, labels=labels or {}, annotations=annotations or {})
         return self._write_new_workload(job_pass._replace(pod_sets=pod_sets), pod_sets, complete)
+
+
+def _release_terminating(job_pass: JobPass, owned_workloads: Sequence[Obj], rules: DecisionRules) -> ReconcileResult:
+    """Release a pod that is being deleted; its Workload finishes now, or since Kueue 0.20 once the pod is gone."""
+    outcome = ReconcileResult()
+    for each in owned_workloads:
+        if not rules.is_current:
+            outcome.writes += _finish_orphaned([each], job_pass.now, rules).writes
+        elif pods.is_terminating(each):
+            outcome.writes += release_workload_finalizer(each).writes
+        elif lifecycle.is_evicted(each) and lifecycle.has_quota_reservation(each):
+            outcome.writes += release_quota(job_pass, each, rules).writes
+    outcome.writes += _finalizer_writes([job_pass.job])
+    return outcome
+
+
+def _is_managed(pod: Obj, reader: Reader, managed_jobs: ManagedJobs) -> bool:
+    namespace = pod["metadata"].get("namespace", "")
+    if not (built_in.is_managed_namespace(namespace, managed_jobs.namespaces, reader.get) and managed_jobs.names(pod)):
+        return False
+    if meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
+        return True  # its owner is in the queue by means of its pods
+    return built_in.find_managed_ancestor(pod, reader.get, managed_jobs).managed_key is None
 
 
 def _finish_orphaned(orphans: Sequence[Obj], now: Instant, rules: DecisionRules) -> ReconcileResult:

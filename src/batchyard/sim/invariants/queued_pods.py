@@ -64,9 +64,10 @@ class GatesAreKeptUntilAdmission(Invariant):
 
     def check_event(self, event: WatchEvent) -> None:
         """Record a pod that lost the gate."""
-        if event.key.kind == scheme.POD and event.type is not _DELETED and event.old is not None:
-            if queued_pods.has_admission_gate(event.old) and not queued_pods.has_admission_gate(event.obj):
-                self._released[event.key] = None
+        if event.key.kind != scheme.POD or event.type is _DELETED or event.old is None:
+            return
+        if queued_pods.has_admission_gate(event.old) and not queued_pods.has_admission_gate(event.obj):
+            self._released[event.key] = None
 
     def end_instant(self) -> None:
         """Check that the Workloads of these pods are admitted, unless the pods are being deleted."""
