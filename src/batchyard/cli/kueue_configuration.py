@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
+from batchyard.api.kueue_configuration import InvalidConfiguration, has_pod_options, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.cli import output
 from batchyard.scheduling import kueue_configuration
@@ -41,6 +41,11 @@ def read_supported_configuration(file: Path) -> Obj:
         output.fail("\n".join(errors))
     for line in configuration_remarks(configuration):
         output.report_line(f"batchyard: {file}: {line}")
+    if file.is_file() and has_pod_options(file.read_text("utf-8")):
+        remedy = "to select the Namespaces of pods, set managedJobsNamespaceSelector"
+        output.report_line(
+            f"batchyard: {file}: integrations.podOptions has no effect, as in Kueue since 0.15; {remedy}"
+        )
     return configuration
 
 

@@ -13,8 +13,9 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, is_true
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import parse_time
+from batchyard.api.views import queued_pods
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.api.well_known import ELASTIC_JOB, TOPOLOGY_GATE, WORKLOAD
+from batchyard.api.well_known import ADMISSION_GATE, ELASTIC_JOB, TOPOLOGY_GATE, WORKLOAD
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
 from batchyard.metrics.exposition import COHORT_COUNTER, CREATION_LATENCY, CustomLabels, KeptLabels, MetricGroup
@@ -44,7 +45,7 @@ _OTHER_METRIC_NAMES: Final = (
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
 #: The scheduling gates of which the removal is measured.
-_MEASURED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_JOB)
+_MEASURED_GATES: Final = (ADMISSION_GATE, TOPOLOGY_GATE, ELASTIC_JOB)
 _LQ_METRIC_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_METRIC_NAMES)
 _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_METRIC_NAMES, *_LQ_METRIC_NAMES, *_OTHER_METRIC_NAMES))
 
@@ -236,18 +237,28 @@ class WorkloadMetrics:
 
     def _observe_gates(self, event: WatchEvent, old: Obj) -> None:
         pod = event.obj
-        workload = self._objects.get(Key(scheme.WORKLOAD, event.key.namespace, annotation(pod, WORKLOAD) or ""))
-        if event.type is _DELETED or workload is None or not is_true(workload, "Admitted"):
+        new_names = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
+        old_names = [gate["name"] for gate in old["spec"]["schedulingGates"]]
+        names = [name for name in old_names if name in _MEASURED_GATES and name not in new_names]
+        workload = None if event.type is _DELETED or not names else self._workload_of(pod, event.key.namespace)
+        if workload is None or not is_true(workload, "Admitted"):
             return
         admitted_condition = find_condition(workload, "Admitted")
         assert admitted_condition is not None
         elapsed = self._now() - parse_time(admitted_condition["lastTransitionTime"])
         queue = workload_view(workload).cluster_queue
-        names = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
-        for gate in old["spec"]["schedulingGates"]:
-            if gate["name"] in _MEASURED_GATES and gate["name"] not in names:
-                labels = (gate["name"], queue, "false")
-                self._group.observe("kueue_pod_scheduling_gate_removal_seconds", labels, max(0, elapsed) / SECOND)
+        is_group = "true" if queued_pods.group_name(pod) else "false"
+        for name in [ADMISSION_GATE] if ADMISSION_GATE in names else names:  # it is removed with the topology gate
+            labels = (name, queue, "false" if name == ELASTIC_JOB else is_group)
+            self._group.observe("kueue_pod_scheduling_gate_removal_seconds", labels, max(0, elapsed) / SECOND)
+
+    def _workload_of(self, pod: Obj, namespace: str) -> Obj | None:
+        """Return the Workload that a pod's annotation names, or that of its group, or the one that the pod owns."""
+        name = annotation(pod, WORKLOAD) or queued_pods.group_name(pod)
+        if name:
+            return self._objects.get(Key(scheme.WORKLOAD, namespace, name))
+        owned = self._objects.owned_by(pod["metadata"].get("uid", ""), namespace)
+        return next((each for each in owned if each["kind"] == "Workload"), None)
 
     # --- gauges ---
 

@@ -287,7 +287,8 @@ def review_validation(
                 check_ready_timeouts(new_object, old, ready_timeout_max)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
-    return _admission_response(request)
+    warning = managed_jobs.owner_warning(new_object, old) if kind == scheme.POD and PODS in enabled_groups else ""
+    return _admission_response(request, warnings=[warning]) if warning else _admission_response(request)
 
 
 def review_conversion(review: Mapping[str, Any]) -> Obj:

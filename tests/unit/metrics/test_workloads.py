@@ -11,7 +11,7 @@ import make
 import yard
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, controller_reference, key_of, with_metadata, with_path
 from batchyard.base.instant import parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.metrics.exposition import UNTRACKED_VALUE
@@ -243,6 +243,30 @@ def test_removal_of_a_scheduling_gate_is_measured_from_the_admission() -> None:
     assert samples(figures.texts())[f"{name}_sum"] == {(names[0], "cq", "false", "standalone"): 4}
     stage.put({**pod, "spec": {}})
     assert set(samples(figures.texts())[f"{name}_sum"]) == {(each, "cq", "false", "standalone") for each in names[:2]}
+
+
+@pytest.mark.parametrize("is_group", [False, True])
+def test_removal_of_admission_gate_is_measured_for_pods_and_groups(is_group: bool) -> None:
+    stage = Stage()
+    figures = WorkloadMetrics(SchedulerCache(), stage.client, stage.kernel.now, "standalone")
+
+    def observe_all(events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            figures.observe(event)
+
+    stage.client.subscribe(observe_all)
+    metadata = make.metadata("p", labels={"kueue.x-k8s.io/pod-group-name": "wl"} if is_group else None)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    names = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
+    stage.put({**pod, "spec": {"schedulingGates": [{"name": name} for name in names]}})
+    workload = make.workload(
+        status={"admission": make.admission("cq")}, conditions=[make.condition("Admitted", since=-3)]
+    )
+    stage.put(workload if is_group else with_metadata(workload, ownerReferences=[controller_reference(pod)]))
+    stage.put({**pod, "spec": {}})
+    name = "kueue_pod_scheduling_gate_removal_seconds_sum"
+    labels = (names[0], "cq", "true" if is_group else "false", "standalone")
+    assert samples(figures.texts())[name] == {labels: 3}
 
 
 # Custom labels of Workloads. Source: kueue/pkg/metrics/custom_labels.go and its users in pkg/cache.

@@ -10,7 +10,7 @@ import pytest
 import make
 from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, parse_selector, with_path
+from batchyard.api.meta import Key, Obj, controller_reference, parse_selector, with_path
 from batchyard.apiserver.json_patch import apply_json_patch
 from batchyard.base.instant import SECOND
 from batchyard.controller_groups import KUBERNETES_GROUPS
@@ -261,3 +261,15 @@ def test_webhook_names_are_unique() -> None:
     names = [hook.name for hook in operator_webhooks(KUBERNETES_GROUPS)]
     assert len(dict.fromkeys(names)) == len(names)
     assert {"mjob.kb.io", "vjob.kb.io", "mpod.kb.io", "vworkload.kb.io"} < {*names}
+
+
+def test_managed_label_on_pod_of_job_causes_warning() -> None:
+    labels = {**QUEUED, "kueue.x-k8s.io/managed": "true"}
+    metadata = make.metadata("p", labels=labels, ownerReferences=[controller_reference(make.job())])
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}}
+    answer = review_validation(review(pod), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    message = "pod owner is managed by kueue, label 'kueue.x-k8s.io/managed=true' might lead to unexpected behaviour"
+    assert (answer["allowed"], answer["warnings"]) == (True, [message])
+    parent = with_path(pod, ("metadata", "annotations"), {"kueue.x-k8s.io/pod-suspending-parent": "apps"})
+    update = review_validation(review(parent, parent), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert "warnings" not in update
