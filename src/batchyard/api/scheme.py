@@ -329,7 +329,19 @@ NATIVE_PREFIX: Final = "native."
 _NATIVE_GROUPS: Final = frozenset(
     {
         "admissionregistration",
-        *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling", "storage"),
+        *(
+            "",
+            "apps",
+            "batch",
+            "coordination",
+            "discovery",
+            "networking",
+            "node",
+            "policy",
+            "rbac",
+            "scheduling",
+            "storage",
+        ),
     }
 )
 #: A group of Kubernetes, although `autoscaling.x-k8s.io` is a group of CRDs.

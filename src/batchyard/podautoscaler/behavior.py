@@ -17,10 +17,7 @@ _REPLICAS_MAX: Final = 2**31 - 1
 _WITHIN_RANGE: Final = ("DesiredWithinRange", "the desired count is within the acceptable range")
 _TOO_MANY: Final = ("TooManyReplicas", "the desired replica count is more than the maximum replica count")
 _TOO_FEW: Final = ("TooFewReplicas", "the desired replica count is less than the minimum replica count")
-_SCALE_UP_LIMIT: Final = (
-    "ScaleUpLimit",
-    "the desired replica count is increasing faster than the maximum scale rate",
-)
+_SCALE_UP_LIMIT: Final = ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate")
 _SCALE_DOWN_LIMIT: Final = (
     "ScaleDownLimit",
     "the desired replica count is decreasing faster than the maximum scale rate",
@@ -86,7 +83,9 @@ class ScalingHistory:
     ) -> AllowedReplicas:
         """Return the replicas that the stabilization windows and then the policies of a behavior allow."""
         up_rules, down_rules = behavior["scaleUp"], behavior["scaleDown"]
-        stabilized = self._stabilize(recommendation, bounds.current, _window_of(up_rules, 0), _down_window(down_rules), now)
+        stabilized = self._stabilize(
+            recommendation, bounds.current, _window_of(up_rules, 0), _down_window(down_rules), now
+        )
         stabilized_reason = _SCALE_UP_STABILIZED if recommendation >= bounds.current else _SCALE_DOWN_STABILIZED
         able = _READY if stabilized == recommendation else stabilized_reason
         replicas, limit = stabilized, _WITHIN_RANGE

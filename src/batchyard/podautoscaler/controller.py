@@ -155,7 +155,7 @@ class PodAutoscalerController:
             memory.history = ScalingHistory(target.replicas, now)
         return self._scale(autoscaler, target, progress, memory, reader)
 
-    def _scale(  # noqa: PLR0913, PLR0917 - the parts of one computation
+    def _scale(
         self,
         autoscaler: meta.Obj,
         target: ScaleTarget,
@@ -231,9 +231,7 @@ class PodAutoscalerController:
         requeue_at = progress.now + _SYNC_PERIOD if self._is_endless or depends_on_time else None
         rejection = partial(_status_rejection_event, progress.key)
         is_settled = bool(writes) and requeue_at is not None
-        return ReconcileResult(
-            writes, progress.events, requeue_at, is_settled=is_settled, event_if_rejected=rejection
-        )
+        return ReconcileResult(writes, progress.events, requeue_at, is_settled=is_settled, event_if_rejected=rejection)
 
     def _proposal(
         self,
@@ -312,7 +310,7 @@ class PodAutoscalerController:
         ]
 
 
-def _status_rejection_event(key: meta.Key, write: Write, error: ApiError) -> EventRecord | None:
+def _status_rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
     return EventRecord(key, "Warning", "FailedUpdateStatus", str(error))
 
 

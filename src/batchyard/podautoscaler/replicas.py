@@ -144,7 +144,7 @@ def _measured_metrics(metrics: Mapping[str, PodMetric], groups: "PodGroups") -> 
     return measured
 
 
-def _scaled_replicas(  # noqa: PLR0913 - the parts in which both kinds of targets differ
+def _scaled_replicas(
     usage_ratio: float,
     groups: "PodGroups",
     ratio_with: Callable[[Mapping[str, int]], float],
@@ -222,9 +222,7 @@ class PodGroups(NamedTuple):
     ignored: Collection[str]
 
 
-def group_pods(
-    pods: Sequence[meta.Obj], metrics: Mapping[str, PodMetric], resource: str, now: Instant
-) -> PodGroups:
+def group_pods(pods: Sequence[meta.Obj], metrics: Mapping[str, PodMetric], resource: str, now: Instant) -> PodGroups:
     """Group pods: ended or being deleted (ignored), pending or not ready (unready), without metrics, and ready."""
     ready_count, unready, missing, ignored = 0, list[str](), list[str](), list[str]()
     for pod in pods:
@@ -258,7 +256,9 @@ def pod_request(pod: meta.Obj, metric: ResourceMetric) -> int:
     """Return the request of a pod or of one of its containers in thousandths; raise MetricsError if it is missing."""
     name, spec, resource = pod["metadata"]["name"], pod["spec"], metric.resource
     pod_requests = (spec.get("resources") or {}).get("requests") or {}
-    if not metric.container and any(each in _POD_LEVEL_RESOURCES or each.startswith("hugepages-") for each in pod_requests):
+    if not metric.container and any(
+        each in _POD_LEVEL_RESOURCES or each.startswith("hugepages-") for each in pod_requests
+    ):
         nano = total_pod_requests(spec).get(resource)
         if nano is None:
             raise MetricsError(f"missing pod-level request for {resource} in Pod {name}")

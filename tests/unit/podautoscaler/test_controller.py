@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import make
 import pytest
 
+import make
 from batchyard.api import scheme
 from batchyard.api.custom_kinds import DEFINITION
 from batchyard.api.defaults import with_defaults
@@ -218,7 +218,11 @@ def test_rejected_rescale_is_reported() -> None:
 
 def test_custom_object_is_scaled() -> None:
     world = ScaledWorld(cpu=500)
-    scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size", "labelSelectorPath": ".status.pods"}
+    scale = {
+        "specReplicasPath": ".spec.size",
+        "statusReplicasPath": ".status.size",
+        "labelSelectorPath": ".status.pods",
+    }
     version = {"name": "v1", "served": True, "storage": True, "subresources": {"scale": scale}}
     names = {"kind": "Rocket", "plural": "rockets", "singular": "rocket", "listKind": "RocketList"}
     spec = {"group": "x.io", "names": names, "scope": "Namespaced", "versions": [version]}

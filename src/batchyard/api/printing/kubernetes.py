@@ -292,8 +292,11 @@ NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector_cell("s
 
 
 _METRIC_FIELDS: Final = {
-    **{"Resource": "resource", "ContainerResource": "containerResource"},
-    **{"Pods": "pods", "Object": "object", "External": "external"},
+    "Resource": "resource",
+    "ContainerResource": "containerResource",
+    "Pods": "pods",
+    "Object": "object",
+    "External": "external",
 }
 _SHOWN_METRICS_MAX: Final = 2
 _UNKNOWN_TEXT: Final = "<unknown>"
@@ -364,10 +367,7 @@ STORAGE_CLASSES: Final = (
     (Column("Provisioner"), value_cell("provisioner")),
     (Column("ReclaimPolicy"), value_cell("reclaimPolicy", default="Delete")),
     (Column("VolumeBindingMode"), value_cell("volumeBindingMode", default="Immediate")),
-    (
-        Column("AllowVolumeExpansion"),
-        lambda obj, _now: "true" if obj.get("allowVolumeExpansion") else "false",
-    ),
+    (Column("AllowVolumeExpansion"), lambda obj, _now: "true" if obj.get("allowVolumeExpansion") else "false"),
     AGE,
 )
 

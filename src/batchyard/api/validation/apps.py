@@ -1,6 +1,6 @@
 """Validation of workload controllers, CronJobs with their schedules and time zones, and HorizontalPodAutoscalers.
 
-Sources: Kubernetes's pkg/apis/apps/validation, pkg/apis/batch/validation (CronJobs) and pkg/apis/autoscaling/validation.
+Sources: Kubernetes's pkg/apis/apps/validation, pkg/apis/batch/validation and pkg/apis/autoscaling/validation.
 """
 
 import re
@@ -392,6 +392,8 @@ _METRIC_FIELDS: Final[Mapping[str, str]] = {
 _SOURCE_FIELDS: Final = ("object", "external", "pods", "resource", "containerResource")
 _TARGET_TYPES: Final = ("Utilization", "Value", "AverageValue")
 _POSITIVE_REMEDY: Final = "use 1 or more"
+#: The maximum number of metrics, of which each is computed every 15 seconds; Kubernetes has no maximum.
+_METRICS_MAX: Final = 100
 _STABILIZATION_SECONDS_MAX: Final = 3600
 _PERIOD_SECONDS_MAX: Final = 1800
 
@@ -426,6 +428,9 @@ def _autoscaler_spec_errors(spec: Mapping[str, Any], old_spec: Mapping[str, Any]
         needs_group = reference.get("kind") != "ReplicationController"
         yield from _group_version_errors(reference, "spec.scaleTargetRef", needs_group=needs_group)
     metrics = spec.get("metrics") or ()
+    if len(metrics) > _METRICS_MAX:
+        yield rules.too_many_items_error("spec.metrics", len(metrics), _METRICS_MAX, "remove metrics")
+        return
     for index, metric in enumerate(metrics):
         yield from _metric_errors(metric, f"spec.metrics[{index}]")
     if minimum == 0 and not any(metric.get("type") in {"Object", "External"} for metric in metrics):
@@ -540,7 +545,9 @@ def _metric_target_errors(target: Mapping[str, Any], path: str) -> Iterator[Fiel
         value = target.get(field)
         nano = None if value is None else rules.parse_nano_amount(value)
         if value is not None and (nano is None or nano <= 0):
-            yield rules.invalid(f"{path}.{field}", rules.canonical_quantity_or_text(value), "must be positive", "use more")
+            yield rules.invalid(
+                f"{path}.{field}", rules.canonical_quantity_or_text(value), "must be positive", "use more"
+            )
     utilization = target.get("averageUtilization")
     if utilization is not None and utilization < 1:
         yield rules.invalid(f"{path}.averageUtilization", utilization, "must be greater than 0", _POSITIVE_REMEDY)

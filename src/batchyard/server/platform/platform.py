@@ -475,7 +475,7 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
-            pod_usage=lambda pod: self._containers.usage(pod),
+            pod_usage=lambda pod: self._containers.usage(pod),  # noqa: PLW0108 - created later
             api_controllers=(
                 PolicyStatusController(lambda: self._resources),
                 *(() if self._signer is None else (CertificateController(self._signer),)),
