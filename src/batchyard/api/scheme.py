@@ -292,7 +292,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         storage_version="v2",
     ),
     _kind_without_controller(INGRESS, "ingresses", "ing"),
-    _kubernetes_kind(STORAGE_CLASS, "storageclasses", "sc", namespaced=False),
+    replace(_kind_without_controller(STORAGE_CLASS, "storageclasses", "sc", has_status=False), namespaced=False),
     replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
     _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
     _kubernetes_kind(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", namespaced=False),
