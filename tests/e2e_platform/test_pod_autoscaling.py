@@ -54,7 +54,7 @@ def test_old_version_keeps_all_fields(platform: UpProcess) -> None:
 
 def test_invalid_autoscaler_is_rejected(platform: UpProcess) -> None:
     refused = platform.kubectl("autoscale", "deployment/web", "--name=bad", "--min=4", "--max=3", fails=True)
-    assert "MAXPODS must be larger or equal to MINPODS" in refused or "greater than or equal to" in refused
+    assert "MAXPODS must be larger or equal" in refused
     broken = {"spec": {"maxReplicas": 0}}
     refused = platform.kubectl("patch", "hpa", "web", "--type=merge", "-p", json.dumps(broken), fails=True)
     assert "spec.maxReplicas: Required value: must be set and greater than 0" in refused
