@@ -42,8 +42,8 @@ def test_deployment_grows_and_shrinks(platform: UpProcess) -> None:
 
 def test_old_version_keeps_all_fields(platform: UpProcess) -> None:
     patch = json.dumps({"metadata": {"labels": {"a": "b"}}, "spec": {"targetCPUUtilizationPercentage": 60}})
-    platform.kubectl("patch", "hpa.v1.autoscaling", "web", "--type=merge", "-p", patch)
-    old = json.loads(platform.kubectl("get", "hpa.v1.autoscaling", "web", "-o", "json"))
+    platform.kubectl("patch", "horizontalpodautoscalers.v1.autoscaling", "web", "--type=merge", "-p", patch)
+    old = json.loads(platform.kubectl("get", "horizontalpodautoscalers.v1.autoscaling", "web", "-o", "json"))
     assert (old["apiVersion"], old["spec"]["targetCPUUtilizationPercentage"]) == ("autoscaling/v1", 60)
     new = json.loads(platform.kubectl("get", "hpa", "web", "-o", "json"))
     assert new["apiVersion"] == "autoscaling/v2"
