@@ -188,6 +188,20 @@ MINIMAL_OBJECTS: Final = [
         ),
     ),
     (
+        "autoscaling/v2 HorizontalPodAutoscaler",
+        "spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: d}, maxReplicas: 3}",
+        (
+            "spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: d}, maxReplicas: 3, minReplicas: 1, "
+            "metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 80}}}]}"
+            "\nstatus: {desiredReplicas: 0}"
+        ),
+    ),
+    (
+        "storage.k8s.io/v1 StorageClass",
+        "provisioner: x.io/disks",
+        "{provisioner: x.io/disks, reclaimPolicy: Delete, volumeBindingMode: Immediate}",
+    ),
+    (
         "admissionregistration.k8s.io/v1 MutatingWebhookConfiguration",
         f"webhooks: [{WEBHOOK}, {RULES}}}]}}]",
         f"webhooks: [{STORED_WEBHOOK}, reinvocationPolicy: Never, {RULES}, scope: '*'}}]}}]",

@@ -17,6 +17,7 @@ kueue.v1beta1.json ...   one file per group and version of the CRDs: those of Ku
                          of the cluster autoscaler (cluster-autoscaler/apis/config/crd)
 
 batchyard's own kinds (sim.v1alpha1.json, cloud.v1alpha1.json) have no CRD; their tables are written by hand.
+native-GROUP.VERSION.json has the types of another version of a Kubernetes kind, and is written by hand too.
 """
 
 import argparse
@@ -55,7 +56,7 @@ NATIVE_ROOTS: Final = (
     *("core_v1.Endpoints", "discovery_v1.EndpointSlice", "node_v1.RuntimeClass"),
     *("rbac_v1.Role", "rbac_v1.RoleBinding", "rbac_v1.ClusterRole", "rbac_v1.ClusterRoleBinding"),
     *("core_v1.PersistentVolume", "core_v1.PersistentVolumeClaim", "networking_v1.Ingress"),
-    "core_v1.ReplicationController",
+    *("core_v1.ReplicationController", "autoscaling_v2.HorizontalPodAutoscaler", "storage_v1.StorageClass"),
     "admissionregistration_v1.MutatingWebhookConfiguration",
     "admissionregistration_v1.ValidatingWebhookConfiguration",
     *(f"admissionregistration_v1.{kind}AdmissionPolicy{role}" for kind in POLICIES for role in ("", "Binding")),
@@ -83,8 +84,18 @@ MAPS: Final = {
 REQUIRED: Final = (
     *("Job.spec", "Pod.spec", "PodTemplate.template", "PodTemplateSpec.spec", "Service.spec", "PriorityClass.value"),
 )
+_METRIC_SOURCE_FIELDS: Final = (
+    *(("ContainerResource", "container"), ("ContainerResource", "name"), ("ContainerResource", "target")),
+    *(("External", "metric"), ("External", "target"), ("Object", "describedObject"), ("Object", "metric")),
+    *(("Object", "target"), ("Pods", "metric"), ("Pods", "target"), ("Resource", "name"), ("Resource", "target")),
+)
 #: Fields that clients mark as required; the API server checks them in code, with its own messages.
 CHECKED_IN_CODE: Final = (
+    *("CrossVersionObjectReference.kind", "CrossVersionObjectReference.name", "HPAScalingPolicy.periodSeconds"),
+    *("HPAScalingPolicy.type", "HPAScalingPolicy.value", "HorizontalPodAutoscaler.spec", "StorageClass.provisioner"),
+    *("HorizontalPodAutoscalerSpec.maxReplicas", "HorizontalPodAutoscalerSpec.scaleTargetRef"),
+    *("HorizontalPodAutoscalerStatus.desiredReplicas", "MetricIdentifier.name", "MetricSpec.type"),
+    *("MetricTarget.type", *(f"{source}MetricSource.{field}" for source, field in _METRIC_SOURCE_FIELDS)),
     *("AuditAnnotation.key", "AuditAnnotation.valueExpression", "Mutation.patchType", "Validation.expression"),
     *("ValidatingAdmissionPolicyBinding.spec", "ValidatingAdmissionPolicyBindingSpec.policyName"),
     *("ValidatingAdmissionPolicyBindingSpec.validationActions", "Variable.expression", "Variable.name"),

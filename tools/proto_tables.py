@@ -28,6 +28,7 @@ ROOTS: Final = (
     *("core.v1.PersistentVolume", "core.v1.Endpoints", "batch.v1.Job", "batch.v1.CronJob", "apps.v1.Deployment"),
     *("apps.v1.ReplicaSet", "apps.v1.StatefulSet", "apps.v1.DaemonSet", "apps.v1.ControllerRevision"),
     *("autoscaling.v1.Scale", "autoscaling.v1.HorizontalPodAutoscaler", "coordination.v1.Lease", "events.v1.Event"),
+    *("autoscaling.v2.HorizontalPodAutoscaler", "storage.v1.StorageClass"),
     *("policy.v1.PodDisruptionBudget", "policy.v1.Eviction", "rbac.v1.Role", "rbac.v1.ClusterRole"),
     *(
         "rbac.v1.RoleBinding",

@@ -11,6 +11,7 @@ from batchyard.accounting.controller import ChangeHistory, CostController, no_hi
 from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
+from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -32,6 +33,7 @@ from batchyard.housekeeping.controllers import (
     TtlAfterFinished,
 )
 from batchyard.interfaces.client import ObjectClient, ObjectReader, WatchEvent
+from batchyard.interfaces.containers import MeasuredUsage
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import CopiedKeys
@@ -74,6 +76,11 @@ _APP_KINDS: Final = {
 }
 
 
+def unknown_usage(_pod: Obj) -> MeasuredUsage | None:
+    """Return None: the usage of pods is not known."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class PlatformPorts:
     """The parts that the live platform, operator and simulator provide: event loop, client, pods, machines, Events."""
@@ -97,6 +104,8 @@ class PlatformPorts:
     pacing: DecisionPacing = IN_PROCESS_PACING
     #: Further controllers of the API.
     api_controllers: Sequence[Controller] = ()
+    #: Returns the current usage of a pod, None if it is not known.
+    pod_usage: Callable[[Obj], MeasuredUsage | None] = unknown_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +191,7 @@ def _group_controllers(
         (controller_groups.PODS, _pod_controllers(settings)),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
-        (controller_groups.APPS, _app_controllers()),
+        (controller_groups.APPS, (*_app_controllers(), *_pod_autoscalers(ports, settings))),
         (controller_groups.SERVICES, _service_controllers() if settings.with_api else ()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
@@ -252,6 +261,18 @@ def _create_app(name: str) -> Controller:
         partial(replica_set.ReplicaSetController, scheme.REPLICATION_CONTROLLER),
     )
     return controllers[list(_APP_KINDS).index(name)]()
+
+
+def _pod_autoscalers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller of HorizontalPodAutoscalers, whose modules are imported on first use."""
+    create = partial(_create_pod_autoscaler, ports.pod_usage, is_endless=settings.is_endless)
+    return (OnDemandController("horizontal-pod-autoscaler", (scheme.HORIZONTAL_POD_AUTOSCALER,), create),)
+
+
+def _create_pod_autoscaler(usage_of: Callable[[Obj], MeasuredUsage | None], *, is_endless: bool) -> Controller:
+    from batchyard.podautoscaler.controller import PodAutoscalerController  # noqa: PLC0415 - as above
+
+    return PodAutoscalerController(usage_of, is_endless=is_endless)
 
 
 def _service_controllers() -> Sequence[Controller]:

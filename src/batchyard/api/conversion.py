@@ -4,13 +4,15 @@ Objects are stored in the storage version. Fields that a version cannot represen
 object has that version. Objects must be structurally valid in their version. Kueue's kinds have the versions v1beta1
 and v1beta2, and v1beta2 is stored. The versions of ProvisioningRequests differ only in their name. Kueue's
 Configuration is a file: v1beta1 is converted to v1beta2 without the fields that v1beta2 lacks, and never back.
+HorizontalPodAutoscalers have the versions v1 and v2 (`autoscaling_conversion.py`), and v2 is stored.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import is_
-from typing import Any, Final, TypeAlias
+from types import ModuleType
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -54,6 +56,7 @@ def convert_configuration_to_storage(obj: Mapping[str, Any]) -> dict[str, Any]:
     return {**configuration, "apiVersion": CONFIGURATION_STORAGE_API_VERSION}
 
 
+_OLD_AUTOSCALING_API_VERSION: Final = "autoscaling/v1"
 OLD_API_VERSION: Final = "kueue.x-k8s.io/v1beta1"
 STORAGE_API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 #: On objects of the storage version: fields that only v1beta1 has.
@@ -86,6 +89,8 @@ def to_storage(obj: Obj) -> dict[str, Any]:
         return {**obj, "apiVersion": _EQUIVALENT_API_VERSIONS[version]}
     if version == CONFIGURATION_OLD_API_VERSION:
         return convert_configuration_to_storage(obj)
+    if version == _OLD_AUTOSCALING_API_VERSION and obj["kind"] == "HorizontalPodAutoscaler":
+        return cast("dict[str, Any]", _autoscaling_conversion().to_v2(obj))
     if version != OLD_API_VERSION:
         return obj if isinstance(obj, dict) else dict(obj)
     converted_obj = kueue_conversion.convert_fields(
@@ -112,6 +117,8 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
         return obj if isinstance(obj, dict) else dict(obj)
     if _EQUIVALENT_API_VERSIONS.get(api_version) == obj["apiVersion"]:
         return {**obj, "apiVersion": api_version}
+    if api_version == _OLD_AUTOSCALING_API_VERSION and group_kind(obj) == scheme.HORIZONTAL_POD_AUTOSCALER:
+        return cast("dict[str, Any]", _autoscaling_conversion().to_v1(obj))
     if (obj["apiVersion"], api_version) != (STORAGE_API_VERSION, OLD_API_VERSION):
         raise ValueError(f"{obj['apiVersion']} {obj['kind']} has no version {api_version}")
     converted_obj = kueue_conversion.convert_fields(
@@ -121,6 +128,12 @@ def from_storage(obj: Obj, api_version: str) -> dict[str, Any]:
         saved_to=NEW_ONLY_ANNOTATION,
     )
     return {**converted_obj, "apiVersion": OLD_API_VERSION}
+
+
+def _autoscaling_conversion() -> ModuleType:
+    from batchyard.api import autoscaling_conversion  # noqa: PLC0415 - few clients use the old version
+
+    return autoscaling_conversion
 
 
 # Wire format of times: whole seconds, as Kubernetes writes them, although the platform stores microseconds.

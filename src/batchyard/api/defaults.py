@@ -210,6 +210,48 @@ def volume_defaults(obj: Obj) -> dict[str, Any]:
     return {**defaulted_volume, "spec": {"persistentVolumeReclaimPolicy": "Retain", **defaulted_volume["spec"]}}
 
 
+#: The default rules of HorizontalPodAutoscalers; the controller has a default for the scale-down window.
+_SCALE_UP_DEFAULTS: Final[Mapping[str, Any]] = {
+    "stabilizationWindowSeconds": 0,
+    "selectPolicy": "Max",
+    "policies": [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ],
+}
+_SCALE_DOWN_DEFAULTS: Final[Mapping[str, Any]] = {
+    "selectPolicy": "Max",
+    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+}
+_CPU_METRIC: Final[Mapping[str, Any]] = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+
+
+def autoscaler_defaults(obj: Obj) -> dict[str, Any]:
+    """Return the HorizontalPodAutoscaler with one replica at least, a CPU metric, and complete scaling rules.
+
+    Source: Kubernetes's pkg/apis/autoscaling/v2/defaults.go.
+    """
+    spec = {"minReplicas": 1, **(obj.get("spec") or {})}
+    if not spec.get("metrics"):
+        spec["metrics"] = [_CPU_METRIC]
+    behavior = spec.get("behavior")
+    if behavior is not None:
+        spec["behavior"] = {
+            **behavior,
+            "scaleUp": {**_SCALE_UP_DEFAULTS, **(behavior.get("scaleUp") or {})},
+            "scaleDown": {**_SCALE_DOWN_DEFAULTS, **(behavior.get("scaleDown") or {})},
+        }
+    return {**obj, "spec": spec}
+
+
+def storage_class_defaults(obj: Obj) -> dict[str, Any]:
+    """Return the StorageClass with the reclaim policy Delete and the binding mode Immediate."""
+    return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
+
+
 _ROLLING_UPDATE_DEFAULTS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _CLAIM_TYPE: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
 _ROLLING_UPDATE_TYPE: Final = "RollingUpdate"
@@ -415,6 +457,8 @@ _DEFAULTER_BY_KIND: Final[Mapping[str, Defaulter]] = {
     scheme.LIMIT_RANGE: limit_range_defaults,
     scheme.JOB: job_defaults,
     scheme.JOB_SET: jobset_defaults,
+    scheme.HORIZONTAL_POD_AUTOSCALER: autoscaler_defaults,
+    scheme.STORAGE_CLASS: storage_class_defaults,
     scheme.PERSISTENT_VOLUME: volume_defaults,
     scheme.PERSISTENT_VOLUME_CLAIM: claim_defaults,
 }
@@ -428,6 +472,7 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
     scheme.STATEFUL_SET: {"availableReplicas": 0, "replicas": 0},
     scheme.DAEMON_SET: dict.fromkeys(_DAEMON_SET_COUNTS, 0),
     scheme.CRON_JOB: {},
+    scheme.HORIZONTAL_POD_AUTOSCALER: {"desiredReplicas": 0},
     scheme.INGRESS: {"loadBalancer": {}},
     scheme.SERVICE: {"loadBalancer": {}},
 }

@@ -56,9 +56,11 @@ ENDPOINTS: Final = "Endpoints"
 ENDPOINT_SLICE: Final = "EndpointSlice.discovery.k8s.io"
 RUNTIME_CLASS: Final = "RuntimeClass.node.k8s.io"
 REPLICATION_CONTROLLER: Final = "ReplicationController"
+HORIZONTAL_POD_AUTOSCALER: Final = "HorizontalPodAutoscaler.autoscaling"
 INGRESS: Final = "Ingress.networking.k8s.io"
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
+STORAGE_CLASS: Final = "StorageClass.storage.k8s.io"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
 _KUBEFLOW_KINDS: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
 #: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
@@ -197,6 +199,7 @@ _GET_ALL_KINDS: Final = (
     STATEFUL_SET,
     DAEMON_SET,
     REPLICATION_CONTROLLER,
+    HORIZONTAL_POD_AUTOSCALER,
 )
 
 #: The built-in kinds with the subresource `scale`.
@@ -283,7 +286,13 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(DAEMON_SET, "daemonsets", "ds", has_status=True),
     _kubernetes_kind(CONTROLLER_REVISION, "controllerrevisions"),
     _kubernetes_kind(REPLICATION_CONTROLLER, "replicationcontrollers", "rc", has_status=True),
+    replace(
+        _kubernetes_kind(HORIZONTAL_POD_AUTOSCALER, "horizontalpodautoscalers", "hpa", has_status=True),
+        versions=("v1", "v2"),
+        storage_version="v2",
+    ),
     _kind_without_controller(INGRESS, "ingresses", "ing"),
+    replace(_kind_without_controller(STORAGE_CLASS, "storageclasses", "sc", has_status=False), namespaced=False),
     replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
     _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
     _kubernetes_kind(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", namespaced=False),
@@ -343,9 +352,23 @@ NATIVE_PREFIX: Final = "native."
 _NATIVE_GROUPS: Final = frozenset(
     {
         "admissionregistration",
-        *("", "apps", "batch", "coordination", "discovery", "networking", "node", "policy", "rbac", "scheduling"),
+        *(
+            "",
+            "apps",
+            "batch",
+            "coordination",
+            "discovery",
+            "networking",
+            "node",
+            "policy",
+            "rbac",
+            "scheduling",
+            "storage",
+        ),
     }
 )
+#: A group of Kubernetes, although `autoscaling.x-k8s.io` is a group of CRDs.
+_AUTOSCALING_GROUP: Final = "autoscaling"
 _SCALAR_TYPES: Final = frozenset(
     {
         *("string", "bool", "int", "int32", "int64", "number", "quantity", "int-or-string"),
@@ -440,13 +463,19 @@ def load_scope(name: str) -> TypeScope:
 
 
 def load_scope_for_kind(served_kind: ServedKind, version: str) -> TypeScope:
-    """Return the TypeScope that defines a built-in API kind in the given version."""
-    return load_scope(NATIVE if is_native(served_kind) else f"{_group_prefix(served_kind)}.{version}")
+    """Return the TypeScope that defines a built-in API kind in the given version.
+
+    For the kinds of Kubernetes, `native` has the types of the storage version.
+    """
+    if not is_native(served_kind):
+        return load_scope(f"{_group_prefix(served_kind)}.{version}")
+    is_stored = version == served_kind.storage_version
+    return load_scope(NATIVE if is_stored else f"{NATIVE}-{served_kind.group}.{version}")
 
 
 def is_native(served_kind: ServedKind) -> bool:
     """Return whether a built-in API kind belongs to Kubernetes itself, not to a CRD."""
-    return _group_prefix(served_kind) in _NATIVE_GROUPS
+    return _group_prefix(served_kind) in _NATIVE_GROUPS or served_kind.group == _AUTOSCALING_GROUP
 
 
 def _group_prefix(served_kind: ServedKind) -> str:

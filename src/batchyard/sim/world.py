@@ -25,6 +25,7 @@ from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_groups import APPS, GROUPS
 from batchyard.controller_runtime.kernel import OnDemandController, VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, ObjectReader, Reader, Update, UpdateStatus, Write, WriteResult
+from batchyard.interfaces.containers import MeasuredUsage
 from batchyard.interfaces.controller import Controller, EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
@@ -342,7 +343,7 @@ class World:
         cloud = simulated_cloud(self._seed) if with_nodes else ()
         client = self._faulty_client or self.client
         ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._record_preemption_loop)
-        ports = replace(ports, history=changes_reader(self.store))
+        ports = replace(ports, history=changes_reader(self.store), pod_usage=_requested_usage)
         return build_platform(ports, self._settings)
 
     def objects(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
@@ -421,6 +422,12 @@ class World:
         if cause not in self.rejected_pods and len(self.rejected_pods) >= _REJECTION_CAUSES_MAX:
             cause = "other causes"
         self.rejected_pods.setdefault(cause, {})[key] = None
+
+
+def _requested_usage(pod: Obj) -> MeasuredUsage:
+    from batchyard.kubelet.simulated.containers import requested_usage  # noqa: PLC0415 - for autoscalers of pods only
+
+    return requested_usage(pod)
 
 
 def do_nothing() -> None:

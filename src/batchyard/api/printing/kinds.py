@@ -378,6 +378,8 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
         (Column("Ports"), lambda obj, _now: "80, 443" if value_at(obj, "spec", "tls") else "80"),
         _AGE,
     ),
+    scheme.HORIZONTAL_POD_AUTOSCALER: kubernetes.AUTOSCALERS,
+    scheme.STORAGE_CLASS: kubernetes.STORAGE_CLASSES,
     scheme.PERSISTENT_VOLUME: kubernetes.VOLUMES,
     scheme.PERSISTENT_VOLUME_CLAIM: kubernetes.CLAIMS,
     scheme.CLUSTER_QUEUE: (

@@ -288,6 +288,90 @@ LIMIT_RANGES: Final = (NAME, (Column("Created At", type="date"), cells.creation_
 NETWORK_POLICIES: Final = (NAME, (Column("Pod-Selector"), cells.selector_cell("spec", "podSelector")), AGE)
 
 
+# Cells of HorizontalPodAutoscalers. Source: Kubernetes's pkg/printers/internalversion/printers.go (formatHPAMetrics).
+
+
+_METRIC_FIELDS: Final = {
+    "Resource": "resource",
+    "ContainerResource": "containerResource",
+    "Pods": "pods",
+    "Object": "object",
+    "External": "external",
+}
+_SHOWN_METRICS_MAX: Final = 2
+_UNKNOWN_TEXT: Final = "<unknown>"
+
+
+def autoscaler_targets(obj: Obj, _now: Instant) -> str:
+    """Return the current and the target value of the first two metrics, and the number of further metrics."""
+    metrics, statuses = value_at(obj, "spec", "metrics") or (), value_at(obj, "status", "currentMetrics") or ()
+    if not metrics:
+        return NONE
+    texts = [_metric_text(metric, statuses[i] if i < len(statuses) else {}) for i, metric in enumerate(metrics)]
+    joined_texts = ", ".join(texts[:_SHOWN_METRICS_MAX])
+    hidden_count = len(texts) - _SHOWN_METRICS_MAX
+    return f"{joined_texts} + {hidden_count} more..." if hidden_count > 0 else joined_texts
+
+
+def _metric_text(metric: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    field = _METRIC_FIELDS.get(metric["type"])
+    if field is None or metric.get(field) is None:
+        return "<unknown type>"
+    source, target = metric[field], metric[field].get("target") or {}
+    current = (status.get(field) or {}).get("current") or {}
+    is_resource = field in {"resource", "containerResource"}
+    prefix = f"{source.get('name', '')}: " if is_resource else ""
+    if target.get("averageValue") is not None:
+        suffix = " (avg)" if field in {"object", "external"} else ""
+        return f"{prefix}{current.get('averageValue', _UNKNOWN_TEXT)}/{target['averageValue']}{suffix}"
+    if not is_resource:
+        return f"{current.get('value', _UNKNOWN_TEXT)}/{target.get('value', '')}"
+    utilization, target_utilization = current.get("averageUtilization"), target.get("averageUtilization")
+    current_text = _UNKNOWN_TEXT if utilization is None else f"{utilization}%"
+    return f"{prefix}{current_text}/{'<auto>' if target_utilization is None else f'{target_utilization}%'}"
+
+
+def _scale_target_text(obj: Obj, _now: Instant) -> str:
+    reference = value_at(obj, "spec", "scaleTargetRef") or {}
+    return f"{reference.get('kind', '')}/{reference.get('name', '')}"
+
+
+AUTOSCALERS: Final = (
+    NAME,
+    (Column("Reference"), _scale_target_text),
+    (Column("Targets"), autoscaler_targets),
+    (Column("MinPods"), value_cell("spec", "minReplicas", default="<unset>")),
+    (Column("MaxPods"), value_cell("spec", "maxReplicas", default=0)),
+    (Column("Replicas"), _status_count_cell("currentReplicas")),
+    AGE,
+)
+
+
+# Cells of StorageClasses.
+
+
+_DEFAULT_CLASS_ANNOTATIONS: Final = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+
+
+def _storage_class_text(obj: Obj, _now: Instant) -> str:
+    annotations = obj["metadata"].get("annotations") or {}
+    is_default = any(annotations.get(name) == "true" for name in _DEFAULT_CLASS_ANNOTATIONS)
+    return f"{obj['metadata']['name']}{' (default)' if is_default else ''}"
+
+
+STORAGE_CLASSES: Final = (
+    (Column("Name"), _storage_class_text),
+    (Column("Provisioner"), value_cell("provisioner")),
+    (Column("ReclaimPolicy"), value_cell("reclaimPolicy", default="Delete")),
+    (Column("VolumeBindingMode"), value_cell("volumeBindingMode", default="Immediate")),
+    (Column("AllowVolumeExpansion"), lambda obj, _now: "true" if obj.get("allowVolumeExpansion") else "false"),
+    AGE,
+)
+
+
 # Cells of admission policies and their bindings. Source: Kubernetes's pkg/printers/internalversion/printers.go.
 
 
@@ -306,10 +390,10 @@ def policy_param_reference(obj: Obj, _now: Instant) -> str:
     if name := reference.get("name"):
         return f"{reference.get('namespace') or '*'}/{name}"
     selector = reference.get("selector")
-    return _UNSET if selector is None else _format_go_selector(selector)
+    return _UNSET if selector is None else format_go_selector(selector)
 
 
-def _format_go_selector(selector: Mapping[str, Any]) -> str:
+def format_go_selector(selector: Mapping[str, Any]) -> str:
     """Format a label selector as the method String of its Go type does."""
     labels = "".join(f"{key}: {value}," for key, value in sorted((selector.get("matchLabels") or {}).items()))
     requirements = "".join(

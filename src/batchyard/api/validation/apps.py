@@ -1,6 +1,6 @@
-"""Validation of Deployments, ReplicaSets, StatefulSets, DaemonSets and CronJobs; cron schedules and time zones.
+"""Validation of workload controllers, CronJobs with their schedules and time zones, and HorizontalPodAutoscalers.
 
-Sources: Kubernetes's pkg/apis/apps/validation and pkg/apis/batch/validation (CronJobs).
+Sources: Kubernetes's pkg/apis/apps/validation, pkg/apis/batch/validation and pkg/apis/autoscaling/validation.
 """
 
 import re
@@ -376,3 +376,209 @@ def _time_zone_errors(time_zone: str | None) -> Iterator[FieldError]:
         yield rules.invalid(path, time_zone, message, remedy)
     elif time_zone not in TIME_ZONES:
         yield rules.invalid(path, time_zone, f"unknown time zone {time_zone[:_ZONE_SHOWN_LENGTH_MAX]}", remedy)
+
+
+# Validation of HorizontalPodAutoscalers. Source: Kubernetes's pkg/apis/autoscaling/validation.
+
+
+_METRIC_FIELDS: Final[Mapping[str, str]] = {
+    "ContainerResource": "containerResource",
+    "External": "external",
+    "Object": "object",
+    "Pods": "pods",
+    "Resource": "resource",
+}
+#: The order in which Kubernetes reads the sources of a metric.
+_SOURCE_FIELDS: Final = ("object", "external", "pods", "resource", "containerResource")
+_TARGET_TYPES: Final = ("Utilization", "Value", "AverageValue")
+_POSITIVE_REMEDY: Final = "use 1 or more"
+#: The maximum number of metrics, of which each is computed every 15 seconds; Kubernetes has no maximum.
+_METRICS_MAX: Final = 100
+_STABILIZATION_SECONDS_MAX: Final = 3600
+_PERIOD_SECONDS_MAX: Final = 1800
+
+
+def autoscaler_errors(obj: Obj) -> Iterator[FieldError]:
+    """Validate a HorizontalPodAutoscaler: its bounds, target, metrics and scaling rules."""
+    yield from rules.metadata_errors(obj)
+    yield from _autoscaler_spec_errors(obj.get("spec") or {}, None)
+
+
+def autoscaler_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """Validate an update of a HorizontalPodAutoscaler; an invalid apiVersion of an unchanged target stays valid."""
+    yield from rules.metadata_errors(new)
+    yield from _autoscaler_spec_errors(new.get("spec") or {}, old.get("spec") or {})
+
+
+def _autoscaler_spec_errors(spec: Mapping[str, Any], old_spec: Mapping[str, Any] | None) -> Iterator[FieldError]:
+    minimum, maximum = spec.get("minReplicas"), spec.get("maxReplicas") or 0
+    if minimum is not None and minimum < (0 if (old_spec or {}).get("minReplicas") == 0 else 1):
+        yield rules.invalid("spec.minReplicas", minimum, "must be greater than or equal to 1", _POSITIVE_REMEDY)
+    if maximum == 0:
+        yield rules.required("spec.maxReplicas", "must be set and greater than 0", _POSITIVE_REMEDY)
+    elif maximum < 0:
+        yield rules.invalid("spec.maxReplicas", maximum, "must be greater than or equal to 1", _POSITIVE_REMEDY)
+    if minimum is not None and maximum < minimum:
+        message = "must be greater than or equal to `minReplicas`"
+        yield rules.invalid("spec.maxReplicas", maximum, message, "increase maxReplicas, or reduce minReplicas")
+    reference, old_reference = spec.get("scaleTargetRef") or {}, (old_spec or {}).get("scaleTargetRef") or {}
+    is_unchanged = all(reference.get(name) == old_reference.get(name) for name in ("apiVersion", "kind"))
+    yield from _reference_errors(reference, "spec.scaleTargetRef")
+    if old_spec is None or not is_unchanged:
+        needs_group = reference.get("kind") != "ReplicationController"
+        yield from _group_version_errors(reference, "spec.scaleTargetRef", needs_group=needs_group)
+    metrics = spec.get("metrics") or ()
+    if len(metrics) > _METRICS_MAX:
+        yield rules.too_many_items_error("spec.metrics", len(metrics), _METRICS_MAX, "remove metrics")
+        return
+    for index, metric in enumerate(metrics):
+        yield from _metric_errors(metric, f"spec.metrics[{index}]")
+    if minimum == 0 and not any(metric.get("type") in {"Object", "External"} for metric in metrics):
+        message = "must specify at least one Object or External metric to support scaling to zero replicas"
+        yield rules.forbidden("spec.metrics", message, "add such a metric, or set minReplicas to 1")
+    for direction in ("scaleUp", "scaleDown"):
+        scaling_rules = (spec.get("behavior") or {}).get(direction)
+        if scaling_rules is not None:
+            yield from _scaling_rules_errors(scaling_rules, f"spec.behavior.{direction}")
+
+
+def _reference_errors(reference: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    for field in ("kind", "name"):
+        value = reference.get(field) or ""
+        if not value:
+            yield rules.required(f"{path}.{field}", "", f"set the {field} of the object")
+        for message in rules.path_segment_errors(value):
+            yield rules.invalid(f"{path}.{field}", value, message, f"use the {field} of an object")
+
+
+def _group_version_errors(reference: Mapping[str, Any], path: str, *, needs_group: bool) -> Iterator[FieldError]:
+    api_version = reference.get("apiVersion") or ""
+    path, remedy = f"{path}.apiVersion", "use a group and a version, such as apps/v1"
+    if api_version.count("/") > 1:
+        message = f"unexpected GroupVersion string: {api_version}"
+        yield rules.invalid(path, api_version, message, remedy)
+    elif needs_group and not api_version.rpartition("/")[0]:
+        yield rules.invalid(path, api_version, "apiVersion must specify API group", remedy)
+
+
+def _metric_errors(metric: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    metric_type = metric.get("type") or ""
+    expected_field = _METRIC_FIELDS.get(metric_type, "")
+    if not metric_type:
+        yield rules.required(f"{path}.type", "must specify a metric source type", "set the type of the metric")
+    if not expected_field:
+        yield rules.unsupported(f"{path}.type", metric_type, sorted(_METRIC_FIELDS))
+    fields = [field for field in _SOURCE_FIELDS if metric.get(field) is not None]
+    for field in fields[:1]:
+        yield from _metric_source_errors(field, metric[field], f"{path}.{field}")
+    if not expected_field:
+        yield rules.unsupported(f"{path}.type", metric_type, sorted(_METRIC_FIELDS))
+    elif expected_field not in fields:
+        message = "must populate information for the given metric source"
+        yield rules.required(f"{path}.{expected_field}", message, "describe the metric in this field")
+    if len(fields) != 1:
+        for field in fields:
+            if field != expected_field:
+                message = "must populate the given metric source only"
+                yield rules.forbidden(f"{path}.{field}", message, "remove the field, or change the type")
+
+
+def _metric_source_errors(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    target = source.get("target") or {}
+    if field in {"resource", "containerResource"}:
+        yield from _resource_source_errors(field, source, path)
+        return
+    if field == "object":
+        yield from _reference_errors(source.get("describedObject") or {}, f"{path}.describedObject")
+        yield from _group_version_errors(
+            source.get("describedObject") or {}, f"{path}.describedObject", needs_group=False
+        )
+    name = (source.get("metric") or {}).get("name") or ""
+    if not name:
+        yield rules.required(f"{path}.metric.name", "must specify a metric name", "set the name of the metric")
+    for message in rules.path_segment_errors(name):
+        yield rules.invalid(f"{path}.metric.name", name, message, "use the name of a metric")
+    yield from _metric_target_errors(target, f"{path}.target")
+    value, average_value = target.get("value"), target.get("averageValue")
+    message = {
+        "object": "must set either a target value or averageValue",
+        "external": "must set either a target value for metric or a per-pod target",
+        "pods": "must specify a positive target averageValue",
+    }[field]
+    if average_value is None and (value is None or field == "pods"):
+        yield rules.required(f"{path}.target.averageValue", message, "set a target")
+    if field == "external" and value is not None and average_value is not None:
+        message = "may not set both a target value for metric and a per-pod target"
+        yield rules.forbidden(f"{path}.target.value", message, "remove one of them")
+
+
+def _resource_source_errors(field: str, source: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    name, target = source.get("name") or "", source.get("target") or {}
+    if not name:
+        yield rules.required(f"{path}.name", "must specify a resource name", "use cpu or memory")
+    elif field == "containerResource":
+        yield from rules.resource_name_errors(name, f"{path}.name")
+    if field == "containerResource":
+        container = source.get("container") or ""
+        if not container:
+            yield rules.required(f"{path}.container", "must specify a container", "set the name of a container")
+        for message in rules.dns_label_errors(container) if container else ():
+            yield rules.invalid(f"{path}.container", container, message, "use the name of a container")
+    yield from _metric_target_errors(target, f"{path}.target")
+    utilization, average_value = target.get("averageUtilization"), target.get("averageValue")
+    if utilization is None and average_value is None:
+        message = "must set either a target raw value or a target utilization"
+        yield rules.required(f"{path}.target.averageUtilization", message, "set a target")
+    if utilization is not None and average_value is not None:
+        message = "may not set both a target raw value and a target utilization"
+        yield rules.forbidden(f"{path}.target.averageValue", message, "remove one of them")
+
+
+def _metric_target_errors(target: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    target_type = target.get("type") or ""
+    remedy = f"use one of {', '.join(_TARGET_TYPES)}"
+    if not target_type:
+        yield rules.required(f"{path}.type", "must specify a metric target type", remedy)
+    if target_type not in _TARGET_TYPES:
+        yield rules.invalid(f"{path}.type", target_type, "must be either Utilization, Value, or AverageValue", remedy)
+    for field in ("value", "averageValue"):
+        value = target.get(field)
+        nano = None if value is None else rules.parse_nano_amount(value)
+        if value is not None and (nano is None or nano <= 0):
+            yield rules.invalid(
+                f"{path}.{field}", rules.canonical_quantity_or_text(value), "must be positive", "use more"
+            )
+    utilization = target.get("averageUtilization")
+    if utilization is not None and utilization < 1:
+        yield rules.invalid(f"{path}.averageUtilization", utilization, "must be greater than 0", _POSITIVE_REMEDY)
+
+
+def _scaling_rules_errors(scaling_rules: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    window, window_path = scaling_rules.get("stabilizationWindowSeconds"), f"{path}.stabilizationWindowSeconds"
+    if window is not None and window < 0:
+        yield rules.invalid(window_path, window, "must be greater than or equal to zero", "use 0 or more")
+    if window is not None and window > _STABILIZATION_SECONDS_MAX:
+        message = f"must be less than or equal to {_STABILIZATION_SECONDS_MAX}"
+        yield rules.invalid(window_path, window, message, f"use at most {_STABILIZATION_SECONDS_MAX}")
+    select_policy = scaling_rules.get("selectPolicy")
+    if select_policy is not None and select_policy not in {"Max", "Min", "Disabled"}:
+        yield rules.unsupported(f"{path}.selectPolicy", select_policy, ("Disabled", "Max", "Min"))
+    if not scaling_rules.get("policies"):
+        yield rules.required(f"{path}.policies", "must specify at least one Policy", "add a policy, or remove the list")
+    for index, policy in enumerate(scaling_rules.get("policies") or ()):
+        yield from _scaling_policy_errors(policy, f"{path}.policies[{index}]")
+    if scaling_rules.get("tolerance") is not None:
+        yield from rules.amount_errors(scaling_rules["tolerance"], f"{path}.tolerance")
+
+
+def _scaling_policy_errors(policy: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    if policy.get("type") not in {"Pods", "Percent"}:
+        yield rules.unsupported(f"{path}.type", policy.get("type") or "", ("Percent", "Pods"))
+    for field in ("value", "periodSeconds"):
+        value = policy.get(field) or 0
+        if value <= 0:
+            yield rules.invalid(f"{path}.{field}", value, "must be greater than zero", _POSITIVE_REMEDY)
+    period = policy.get("periodSeconds") or 0
+    if period > _PERIOD_SECONDS_MAX:
+        message = f"must be less than or equal to {_PERIOD_SECONDS_MAX}"
+        yield rules.invalid(f"{path}.periodSeconds", period, message, f"use at most {_PERIOD_SECONDS_MAX}")

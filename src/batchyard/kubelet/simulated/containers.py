@@ -130,6 +130,15 @@ _INIT_PLAN: Final = RunPlan(0, 0)
 _NO_PROCESS_TEXT: Final = "is simulated: it has no process"
 
 
+def requested_usage(pod: Obj) -> containers.MeasuredUsage:
+    """Return the requests of a pod's main containers and sidecars, which simulated containers use."""
+    spec = pod["spec"]
+    sidecar_containers = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
+    return containers.MeasuredUsage(
+        {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecar_containers)}
+    )
+
+
 class SimulatedContainers:
     """Serves the API server's requests for logs and usage of simulated pods, and holds the open log streams."""
 
@@ -154,11 +163,7 @@ class SimulatedContainers:
 
     def usage(self, pod: Obj) -> containers.MeasuredUsage:
         """Return the usage of a pod's main containers and sidecars: simulated containers use what they request."""
-        spec = pod["spec"]
-        sidecar_containers = [c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"]
-        return containers.MeasuredUsage(
-            {container["name"]: _requested_usage(container) for container in (*spec["containers"], *sidecar_containers)}
-        )
+        return requested_usage(pod)
 
     def node_usage(self, node: str) -> None:
         """Return None, meaning that a simulated node uses the sum of its pods' usage."""

@@ -359,7 +359,8 @@ class EmbeddedPlatform:
         self, base_resources: Sequence[Resource], tokens: TokenIssuer, audit: Auditor
     ) -> tuple[ApiServer, ServerSecurity]:
         client, now, scheduler_cache = self._client, self._kernel.now, self.platform.index
-        all_resources = with_subresources(base_resources, client, self._create_containers(), scheduler_cache, now)
+        self._containers = self._create_containers()
+        all_resources = with_subresources(base_resources, client, self._containers, scheduler_cache, now)
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler, certificate_requests = WhyHandler(self.platform.explainer, now), CertificateRequests(client, now)
@@ -484,6 +485,7 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
+            pod_usage=lambda pod: self._containers.usage(pod),  # noqa: PLW0108 - created later
             api_controllers=(
                 PolicyStatusController(lambda: self._resources),
                 *(() if self._signer is None else (CertificateController(self._signer),)),
