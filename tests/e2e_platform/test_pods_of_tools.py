@@ -120,6 +120,3 @@ def test_why_names_the_gate_that_holds_an_admitted_group(platform: UpProcess) ->
     assert "has the scheduling gate example.com/hold" in why(platform, "workload/dask-sum")
     (gate,) = read(platform, "pod", "sum-scheduler")["spec"]["schedulingGates"]
     assert gate["name"] == "example.com/hold"
-    conditions = read(platform, "pod", "sum-scheduler")["status"]["conditions"]
-    scheduled = next(each for each in conditions if each["type"] == "PodScheduled")
-    assert (scheduled["status"], scheduled["reason"]) == ("False", "SchedulingGated")
