@@ -415,7 +415,7 @@ def find_managed_ancestor(
     while (owner := meta.controller_of(obj)) is not None:
         is_enabled = managed_jobs.has_kind_of_owner(owner)
         key = meta.owner_key(owner, obj["metadata"].get("namespace") or "")
-        if not is_enabled and key.kind not in (*meta.JOB_KINDS, scheme.POD):
+        if not is_enabled and key.kind != scheme.POD and key.kind not in meta.JOB_KINDS:
             break
         parent = find_object(key)
         if parent is None:
