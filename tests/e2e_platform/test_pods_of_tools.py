@@ -102,12 +102,12 @@ def test_dask_cluster_starts_and_ends_as_a_group(platform: UpProcess) -> None:
 def test_notebook_keeps_quota_until_it_is_evicted(platform: UpProcess) -> None:
     queues, (notebook,) = parts("notebook.yaml")
     apply(platform, queues, notebook)
-    wait(platform, "Running", "notebook")
+    wait(platform, "Running", "jupyter")
     (workload,) = read(platform, "workloads")["items"]
     platform.kubectl(
         "patch", "workload", workload["metadata"]["name"], "--type=merge", "-p", '{"spec":{"active":false}}'
     )
-    platform.kubectl("wait", "--for=delete", "pod/notebook", "--timeout=60s")
+    platform.kubectl("wait", "--for=delete", "pod/jupyter", "--timeout=60s")
     used = read(platform, "clusterqueue", "research")["status"]["flavorsUsage"][0]["resources"][0]["total"]
     assert used == "0"
 
