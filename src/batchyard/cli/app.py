@@ -103,7 +103,7 @@ class CommandGroup(TyperGroup):
         formatter.write_usage(ctx.command_path, "[OPTIONS] COMMAND [ARGS]...")
         formatter.write(f"{self.help}\n\n")
         formatter.write(_command_list())
-        formatter.write(f"\n{_HELP_FOOTER}\n")
+        formatter.write(f"{_HELP_FOOTER}\n")
 
 
 def _command_list() -> str:
