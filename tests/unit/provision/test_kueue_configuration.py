@@ -120,7 +120,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     [
         ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
-            "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, leaderworkerset.x-k8s.io/leaderworkerset]}}",
+            "{integrations: {frameworks: [batch/job, leaderworkerset.x-k8s.io/leaderworkerset]}}",
             "does not support the job integrations leaderworkerset.x-k8s.io/leaderworkerset",
         ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
