@@ -401,28 +401,26 @@ def _linted_jobs_of(
     parts = references.job_parts(obj, reader.list(scheme.JOB_KIND))
     if parts is None:
         return
-    key = adjustments.priority_class_key(obj, parts.pod_class)
-    priority = adjustments.resolve_priority(obj, parts.pod_class, reader)
-    value = (
-        adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
-    )
-    spec = workload_spec(obj, parts.pod_sets, value)
-    priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    yield _make_linted_work(manifest, spec, parts.template_paths, reader, priority_class)
+    yield _make_linted_job(manifest, parts, reader)
 
 
 def _make_linted_pods(group: pods.LintedPodGroup, reader: _ObjectReader) -> LintedJob:
     """Return a pod or a group of pods as a job: its manifest is that of the first pod, its pod sets are the roles."""
-    first, pod_sets = group.members[0].obj, group.pod_sets
-    pod_class = adjustments.first_priority_class((first,))
-    key = adjustments.priority_class_key(first, pod_class)
-    priority = adjustments.resolve_priority(first, pod_class, reader)
+    first = group.members[0]
+    pod_class = adjustments.first_priority_class((first.obj,))
+    parts = references.JobParts(pod_class, group.pod_sets, [""] * len(group.pod_sets))
+    return _make_linted_job(first, parts, reader)
+
+
+def _make_linted_job(manifest: Manifest, parts: references.JobParts, reader: _ObjectReader) -> LintedJob:
+    key = adjustments.priority_class_key(manifest.obj, parts.pod_class)
+    priority = adjustments.resolve_priority(manifest.obj, parts.pod_class, reader)
     value = (
         adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
     )
+    spec = workload_spec(manifest.obj, parts.pod_sets, value)
     priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    spec = workload_spec(first, pod_sets, value)
-    return _make_linted_work(group.members[0], spec, [""] * len(pod_sets), reader, priority_class)
+    return _make_linted_work(manifest, spec, parts.template_paths, reader, priority_class)
 
 
 def _make_linted_work(
