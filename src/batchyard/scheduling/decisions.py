@@ -15,6 +15,7 @@ from batchyard.api.well_known import (
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
     PREEMPTION_GATES_GATE,
+    SHAPE_ORDERING_GATE,
     TAS_MULTIPLE_LAYERS,
     TAS_SLICE_SIZE_VALIDATION,
     TOPOLOGY_AWARE_SCHEDULING,
@@ -78,6 +79,8 @@ class DecisionRules:
     finishes_orphans: bool = True
     #: Gate FastQuotaReleaseInPodIntegration: the terminating pods of an evicted group hold no quota.
     releases_pods_fast: bool = False
+    #: Gate PodGroupSchedulingShapeOrdering: the roles of a group of pods are ordered by what their pods request.
+    orders_roles_by_shape: bool = False
     #: Gate SkipReassignmentForPodOwnedWorkloads: the Workload of a single pod is not queued again after an eviction.
     keeps_pod_assignments: bool = True
     #: Gate TASMultiLayerTopology: jobs may have layers of slices.
@@ -120,6 +123,7 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     "WorkloadPriorityClassDefaulting": "defaults_priority_class",
     "FinishOrphanedWorkloads": "finishes_orphans",
     "FastQuotaReleaseInPodIntegration": "releases_pods_fast",
+    SHAPE_ORDERING_GATE: "orders_roles_by_shape",
     "SkipReassignmentForPodOwnedWorkloads": "keeps_pod_assignments",
     PREEMPTION_GATES_GATE: "preemption_gates",
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
@@ -137,6 +141,7 @@ _ENABLED_IN_0_20: Final = (
     ANCHOR_AT_QUOTA_RESERVATION,
     FLAVOR_CHANGE_GATE,
     PREEMPTION_GATES_GATE,
+    SHAPE_ORDERING_GATE,
 )
 
 

@@ -222,8 +222,8 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     ),
     **_obeyed("enabled, the terminating pods of a group hold no quota", "FastQuotaReleaseInPodIntegration"),
     **_refused("groups of pods never adopt the Workload of another job", "PodIntegrationValidateGroupOwner"),
-    **_refused(
-        "the pod sets of a group of pods are ordered by the names of their roles", "PodGroupSchedulingShapeOrdering"
+    **_obeyed(
+        "enabled, the roles of a group of pods are ordered by what their pods request", well_known.SHAPE_ORDERING_GATE
     ),
     **_refused("groups of pods follow the version of Kueue, not this gate", "PodIntegrationCountSucceededPodsAsReady"),
     **_refused(

@@ -279,8 +279,8 @@ class PodReconciler(JobReconciler):
         has_equal_limit = workload["spec"].get("maximumExecutionTimeSeconds") == workloads.execution_seconds_max(
             job_pass.job
         )
-        kept_pod_sets = group.role_pod_sets(assigned.kept)
-        if not (has_equal_limit and assigned.kept and group.has_equal_roles(workload, kept_pod_sets)):
+        kept_pod_sets = job.role_pod_sets(assigned.kept)
+        if not (has_equal_limit and assigned.kept and group.has_equal_roles(workload, kept_pod_sets, self._rules)):
             return self._replace_group_workload(job_pass, workload)
         owned_workload = _with_owners(workload, assigned.kept)
         if owned_workload is not workload:
@@ -325,7 +325,7 @@ class PodReconciler(JobReconciler):
             owned_workload = _with_owners(workload, job.pods)
             if owned_workload is not workload:
                 return _owners_added(workload, owned_workload)
-            if group.has_equal_roles(workload, job_pass.pod_sets):
+            if group.has_equal_roles(workload, job_pass.pod_sets, self._rules):
                 return self._sync_group(job_pass, workload, 0)
             if not lifecycle.is_finished(workload):
                 message = "The prebuilt workload is out of sync with its user job"
@@ -346,8 +346,10 @@ class PodReconciler(JobReconciler):
             return ReconcileResult(_finalizer_writes(job.pods))
         if unmatched is None and job.is_active(job_pass.job):
             return ReconcileResult()
-        active = [pod for pod in job.pods if group.is_runnable_or_succeeded(pod)]
-        inactive = [pod for pod in job.pods if not group.is_runnable_or_succeeded(pod)]
+        if self._rules.is_current and unmatched is None and all(map(pods.is_terminating, job.pods)):
+            return ReconcileResult(_finalizer_writes(job.pods))
+        active = [pod for pod in job.pods if job.is_runnable_or_succeeded(pod)]
+        inactive = [pod for pod in job.pods if not job.is_runnable_or_succeeded(pod)]
         writes = _finalizer_writes(inactive)
         if error := group.group_error(job, active):
             return ReconcileResult(writes, [job_pass.event("ErrWorkloadCompose", error, kind="Warning")])
@@ -412,7 +414,7 @@ def _finish_orphaned(orphans: Sequence[Obj], now: Instant, rules: DecisionRules)
 
 
 def _new_pass(members: Sequence[Obj], name: str, reader: Reader, now: Instant, rules: DecisionRules) -> JobPass:
-    job = PodJob(members, name, now, rules.is_current, rules.releases_pods_fast)
+    job = PodJob(members, name, now, rules)
     first_key = meta.key_of(job.first)
     return JobPass(first_key, job.first, job, job.pod_sets(job.first), job.is_suspended(job.first), reader, now)
 

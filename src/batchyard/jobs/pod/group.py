@@ -6,6 +6,7 @@ replace them. Source: pkg/controller/jobs/pod/pod_controller.go of Kueue.
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import meta, scheme, well_known
@@ -16,6 +17,7 @@ from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import Write
 from batchyard.jobframework import workloads
 from batchyard.jobframework.workloads import JobCompletion, PodSetInfo
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import lifecycle
 
 #: The name of the only pod set of a single pod.
@@ -34,10 +36,7 @@ class PodJob(NamedTuple):
     #: The name of the group; '' for a pod without a group.
     group: str
     now: Instant
-    #: Whether succeeded pods count as ready, as since Kueue 0.20.
-    counts_succeeded: bool = False
-    #: Gate FastQuotaReleaseInPodIntegration: whether terminating pods do not hold quota.
-    releases_fast: bool = False
+    rules: DecisionRules = DEFAULT_RULES
 
     @property
     def suspend_path(self) -> Sequence[str]:
@@ -78,7 +77,7 @@ class PodJob(NamedTuple):
         return min(times, default=None)
 
     def _holds_quota(self, pod: Obj) -> bool:
-        if pods.phase(pod) != pods.RUNNING or (self.releases_fast and pods.is_terminating(pod)):
+        if pods.phase(pod) != pods.RUNNING or (self.rules.releases_pods_fast and pods.is_terminating(pod)):
             return False
         stuck_time = _stuck_time(pod)
         return stuck_time is None or self.now <= stuck_time
@@ -89,7 +88,19 @@ class PodJob(NamedTuple):
         return total is not None and len(self.pods) >= total and all(map(self._is_ready, self.pods))
 
     def _is_ready(self, pod: Obj) -> bool:
-        return meta.is_true(pod, pods.READY) or (self.counts_succeeded and pods.phase(pod) == pods.SUCCEEDED)
+        return meta.is_true(pod, pods.READY) or (self.rules.is_current and pods.phase(pod) == pods.SUCCEEDED)
+
+    def has_stopped(self, pod: Obj) -> bool:
+        """Return whether a pod of a group that serves was deleted and has ended, so that its successor may be created.
+
+        Without this rule, such a pod waits for its successor, which a StatefulSet creates only once the pod is gone.
+        Source: #14632 of Kueue, in 0.20.
+        """
+        return self.rules.is_current and self.is_serving and pods.is_terminating(pod) and pods.is_terminal(pod)
+
+    def is_runnable_or_succeeded(self, pod: Obj) -> bool:
+        """Return whether a pod runs, can run later, or has succeeded; a deleted pod without a node cannot run."""
+        return is_runnable_or_succeeded(pod) and not self.has_stopped(pod)
 
     def completion(self, job: Obj) -> JobCompletion | None:
         """Return how the pod ended, or that the group ended: all pods succeeded, or none is left to retry."""
@@ -113,9 +124,26 @@ class PodJob(NamedTuple):
             return [_pod_set(self.first, POD_SET, 1)]
         total = self.total_count
         if total is not None and queued_pods.has_fast_admission(self.first):
-            runnable = next(filter(is_runnable_or_succeeded, self.pods), None)
+            runnable = next(filter(self.is_runnable_or_succeeded, self.pods), None)
             return [] if runnable is None else [_pod_set(runnable, queued_pods.role_of(runnable), total)]
-        return role_pod_sets(self.pods)
+        return self.role_pod_sets(self.pods)
+
+    def role_pod_sets(self, members: Sequence[Obj]) -> list[dict[str, Any]]:
+        """Return a pod set for each role of the runnable and succeeded pods.
+
+        With the gate PodGroupSchedulingShapeOrdering, they are in the order of what their pods request, else in that
+        of their names. The names may come from the user, and the first pod sets get the first flavors.
+        """
+        first_pods: dict[str, Obj] = {}
+        counts: dict[str, int] = {}
+        for pod in filter(self.is_runnable_or_succeeded, members):
+            role = queued_pods.role_of(pod)
+            first_pods.setdefault(role, pod)
+            counts[role] = counts.get(role, 0) + 1
+        roles = sorted(counts)
+        if self.rules.orders_roles_by_shape:
+            roles.sort(key=lambda role: queued_pods.role_hash(first_pods[role]["spec"]))
+        return [_pod_set(first_pods[role], role, counts[role]) for role in roles]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return how many pods of each role of a group have succeeded; none of a group that serves."""
@@ -160,18 +188,6 @@ def is_runnable_or_succeeded(pod: Obj) -> bool:
     return not is_gone and pods.phase(pod) != pods.FAILED
 
 
-def role_pod_sets(members: Sequence[Obj]) -> list[dict[str, Any]]:
-    """Return a pod set for each role of the runnable and succeeded pods, in the order of their names."""
-    first_pods: dict[str, Obj] = {}
-    counts: dict[str, int] = {}
-    for pod in members:
-        if is_runnable_or_succeeded(pod):
-            role = queued_pods.role_of(pod)
-            first_pods.setdefault(role, pod)
-            counts[role] = counts.get(role, 0) + 1
-    return [_pod_set(first_pods[role], role, counts[role]) for role in sorted(counts)]
-
-
 def _pod_set(pod: Obj, name: str, count: int) -> dict[str, Any]:
     return {
         "name": name,
@@ -202,7 +218,7 @@ class GroupMembers(NamedTuple):
     kept: Sequence[Obj]
     #: Running or gated pods beyond the count of their role, which are deleted.
     excess: Sequence[Obj]
-    #: Failed pods that other pods replace, which lose their finalizer.
+    #: Failed pods that other pods replace, and stopped pods of a group that serves: they lose their finalizer.
     replaced: Sequence[Obj]
     #: How many pods are missing.
     absent_count: int
@@ -214,7 +230,7 @@ def assign_members(job: PodJob, pod_sets: Sequence[Mapping[str, Any]]) -> GroupM
     excess: list[Obj] = []
     replaced: list[Obj] = []
     absent_count = 0
-    active_by_role, inactive_by_role = _by_role(job.pods)
+    active_by_role, inactive_by_role = _by_role(job)
     is_fast = queued_pods.has_fast_admission(job.first)
     for pod_set in pod_sets:
         count, role = pod_set["count"], pod_set["name"]
@@ -224,6 +240,8 @@ def assign_members(job: PodJob, pod_sets: Sequence[Mapping[str, Any]]) -> GroupM
             active = sorted(active, key=_active_order)
             excess += active[count:]
         kept += active[:count]
+        replaced += filter(job.has_stopped, inactive)
+        inactive = list(filterfalse(job.has_stopped, inactive))
         replaced_count = min(len(inactive), len(inactive) + len(active) - count)
         if replaced_count > 0:
             inactive = sorted(inactive, key=lambda pod: _inactive_order(pod, job.now))
@@ -233,11 +251,11 @@ def assign_members(job: PodJob, pod_sets: Sequence[Mapping[str, Any]]) -> GroupM
     return GroupMembers(kept, excess, replaced, absent_count)
 
 
-def _by_role(members: Sequence[Obj]) -> tuple[dict[str, list[Obj]], dict[str, list[Obj]]]:
+def _by_role(job: PodJob) -> tuple[dict[str, list[Obj]], dict[str, list[Obj]]]:
     active: dict[str, list[Obj]] = {}
     inactive: dict[str, list[Obj]] = {}
-    for pod in members:
-        by_role = active if is_runnable_or_succeeded(pod) else inactive
+    for pod in job.pods:
+        by_role = active if job.is_runnable_or_succeeded(pod) else inactive
         by_role.setdefault(queued_pods.role_of(pod), []).append(pod)
     return active, inactive
 
@@ -270,12 +288,17 @@ def _last_active_time(pod: Obj, now: Instant) -> Instant:
     return min(failure_time, now if deletion_time is None else parse_time(deletion_time))
 
 
-def has_equal_roles(workload: Obj, pod_sets: Sequence[Mapping[str, Any]]) -> bool:
+def has_equal_roles(workload: Obj, pod_sets: Sequence[Mapping[str, Any]], rules: DecisionRules) -> bool:
     """Return whether the Workload of a group has the roles of the group's pods, each with at least their count.
 
-    The pod sets of a finished Workload may have fewer pods.
+    The pod sets of a finished Workload may have fewer pods. With the gate PodGroupSchedulingShapeOrdering, their order
+    does not matter: what a pod requests changes with its admission.
     """
     workload_pod_sets = workload["spec"]["podSets"]
+    if rules.orders_roles_by_shape:
+        workload_pod_sets, pod_sets = (
+            sorted(each, key=lambda pod_set: pod_set["name"]) for each in (workload_pod_sets, pod_sets)
+        )
     is_finished = lifecycle.is_finished(workload)
     if not is_finished and len(workload_pod_sets) < len(pod_sets):
         return False
