@@ -149,7 +149,8 @@ class Assignment:
     @property
     def pod_set_rejections(self) -> tuple[PodSetReasons, ...]:
         """The reasons why flavors were rejected, for each pod set that has any."""
-        return tuple([PodSetReasons(p.name, rejections) for p in self.pod_sets if (rejections := p.rejections)])
+        reasons = [PodSetReasons(each.name, each.rejections, each.topology_error) for each in self.pod_sets]
+        return tuple([each for each in reasons if each.rejections])
 
     @property
     def no_fit_reason(self) -> str:

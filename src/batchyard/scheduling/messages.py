@@ -112,15 +112,23 @@ class PodSetReasons(NamedTuple):
 
     pod_set: str
     rejections: tuple[RejectionReason, ...]
+    #: Why no flavor could be searched; '' if flavors were rejected.
+    error: str = ""
 
     def __str__(self) -> str:
-        """Return Kueue's message that flavors could not be assigned to the pod set, with the reasons."""
+        """Return Kueue's message that flavors could not be assigned to the pod set, with the error or the reasons."""
+        if self.error:
+            return f"failed to assign flavors to pod set {self.pod_set}: {self.error}"
         return f"couldn't assign flavors to pod set {self.pod_set}: {', '.join(sorted(map(str, self.rejections)))}"
 
 
 def format_pod_set_reasons(pod_sets: tuple[PodSetReasons, ...]) -> str:
-    """Return Kueue's message that pod sets could not be assigned flavors, with the reasons; '' if none has a reason."""
-    return "; ".join(str(p) for p in pod_sets if p.rejections)
+    """Return Kueue's message that pod sets could not be assigned flavors, with the reasons; '' if none has a reason.
+
+    The first error replaces the reasons of all pod sets, as in Assignment.Message of Kueue.
+    """
+    error_text = next((str(each) for each in pod_sets if each.error), "")
+    return error_text or "; ".join(str(each) for each in pod_sets if each.rejections)
 
 
 def more_severe_reason(reason: str, other_reason: str) -> str:

@@ -25,6 +25,8 @@ from batchyard.scheduling.workload.pending_reason import SCHEDULER_REASONS
 
 #: Parts of Kueue's message for a head that waits for its victims or for the victims of other Workloads.
 _WAITING_FOR_VICTIMS_TEXTS: Final = ("Pending the preemption of", "will fit after these preemptions complete")
+#: The beginnings of Kueue's messages for a head without flavors.
+_NO_FLAVOR_TEXTS: Final = ("couldn't assign flavors", "failed to assign flavors")
 
 #: All fields of a Workload that affect decisions.
 _DECISION_FIELDS: Final = attrgetter(
@@ -131,7 +133,7 @@ def waits_for_victims(obj: Obj) -> bool | None:
     message = quota_condition.get("message") or ""
     if any(text in message for text in _WAITING_FOR_VICTIMS_TEXTS):
         return True
-    is_pending_reason = quota_condition["reason"] in SCHEDULER_REASONS or message.startswith("couldn't assign flavors")
+    is_pending_reason = quota_condition["reason"] in SCHEDULER_REASONS or message.startswith(_NO_FLAVOR_TEXTS)
     return False if is_pending_reason else None
 
 

@@ -199,7 +199,7 @@ def test_workload_of_a_queue_without_topology_gets_no_domains() -> None:
     bench, _ = full_bench()
     head = reserve(bench, priority=1)
     bench.put(make.flavor("tas"))
-    text = "couldn't assign flavors to pod set main: workload requires Topology, but there is no TAS cache information"
+    text = "failed to assign flavors to pod set main: workload requires Topology, but there is no TAS cache information"
     assert texts_of(bench, head) == [text]
 
 

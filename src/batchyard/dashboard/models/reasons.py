@@ -12,7 +12,7 @@ _MAXIMUM: Final = re.compile(
     r"insufficient quota for (\S+) in flavor (\S+), previously considered podsets requests \((\S+)\)"
     r" \+ current podset request \((\S+)\) > maximum capacity \((\S+)\)"
 )
-_PREFIX: Final = re.compile(r"couldn't assign flavors to pod set \S+: ")
+_PREFIX: Final = re.compile(r"(?:couldn't|failed to) assign flavors to pod set \S+: ")
 _PREEMPTED: Final = re.compile(r"Preempted to accommodate a workload \(.*\) due to (.*); preemptor path: ")
 _PREEMPTION: Final = re.compile(r"Pending the preemption of (\d+) workload\(s\)")
 #: Longer texts are cut; the whole message is in the tooltip and on the Workload's page.
