@@ -4,6 +4,7 @@ import pytest
 
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_path
+from batchyard.api.views.pods import is_terminating
 from batchyard.base.instant import MINUTE
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, KueueVersion, decision_rules
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
@@ -33,7 +34,9 @@ def test_roles_are_ordered_by_their_requests_since_0_20(rules: DecisionRules) ->
     assert _first_roles(stages) == ({"a", "b"} if rules.is_current else {"a"})
     for stage in stages:
         stage.admit()
-        assert stage.gated() == []  # the Workload matches the pods, although their specs have the flavor's labels now
+        # The Workload matches the pods, although their specs have the flavor's labels now.
+        assert stage.gated() == []
+        assert not any(map(is_terminating, stage.pods().values()))
 
 
 def test_order_by_requests_needs_its_gate() -> None:
@@ -42,11 +45,12 @@ def test_order_by_requests_needs_its_gate() -> None:
 
 
 def _groups() -> list[list[Obj]]:
-    """Two groups whose roles `a` and `b` have the same two requests, once the other way round."""
-    return [
-        [member(role, cpu=cpu, annotations={well_known.ROLE_HASH: role}) for role, cpu in zip("ab", cpus, strict=True)]
-        for cpus in ("12", "21")
-    ]
+    """Groups with roles `a` and `b`, whose requests differ: the hashes of some change their order with a flavor."""
+    return [[_of_role("a", cpu), _of_role("b", f"{cpu}1")] for cpu in "12345678"]
+
+
+def _of_role(role: str, cpu: str) -> Obj:
+    return member(role, cpu=cpu, annotations={well_known.ROLE_HASH: role})
 
 
 def _first_roles(stages: list[PodStage]) -> set[str]:
