@@ -1,7 +1,10 @@
 """Jobs of custom kinds in queues of a running platform, with real kubectl."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +117,25 @@ def test_queue_of_running_job_is_immutable(platform: UpProcess) -> None:
     wait_until_suspended(platform, "first", False)
     label = ("label", "pytorchjob", "first", "kueue.x-k8s.io/queue-name=other", "--overwrite")
     assert "field is immutable" in platform.kubectl(*label, fails=True)
+
+
+def why(platform: UpProcess, subject: str) -> str:
+    """What `batchyard why` prints about a job."""
+    command = [sys.executable, "-m", "batchyard", "why", subject, "--data-dir", str(platform.kubeconfig.parent)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_why_explains_the_workload_of_a_job(platform: UpProcess) -> None:
+    for name in ("first", "second"):
+        platform.kubectl("create", "-f", "-", sent=training(name))
+    wait_until_suspended(platform, "first", False)
+    assert re.match(r"Workload default/pytorchjob-second-\w+: Pending\n", why(platform, "pytorchjob/second"))
+    assert "not found" in why(platform, "pytorchjob/third")
+    unlabelled = json.loads(training("free"))
+    del unlabelled["metadata"]["labels"]
+    platform.kubectl("create", "-f", "-", sent=json.dumps(unlabelled))
+    assert "pytorchjob default/free has no Workload: set the label" in why(platform, "pytorchjob/free")
 
 
 def test_job_kind_enables_its_kind(platform: UpProcess) -> None:

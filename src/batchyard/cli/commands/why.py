@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.amounts import readable_quantity
 from batchyard.api.meta import Key
 from batchyard.api.scheme import ServedKind, kind_info
@@ -348,10 +348,9 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
 
     If the server does not serve `why` or forbids it, compute the explanation on this machine.
     """
-    served_kind = subject.served_kind
     if not scheme.is_built_in(subject.kind):
-        advice = f"`batchyard why workload/NAME` explains it; `kubectl get workloads` lists {served_kind.singular}-*"
-        output.fail(f"batchyard: name the Workload of the job instead: {advice}")
+        subject = _workload_of_job(subject, target)
+    served_kind = subject.served_kind
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
     requested_namespaces: list[str] = []
 
@@ -377,6 +376,31 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     output.write(_format_answer(document, output_format))
+
+
+def _workload_of_job(job_subject: Subject, target: ClusterTarget) -> Subject:
+    """Return the newest Workload of a job whose kind a JobKind describes; exit with 1 if it has none."""
+    job_kind, workload_kind = job_subject.served_kind, kind_info(scheme.WORKLOAD)
+    workload_version = workload_kind.versions[-1]
+
+    def job_path(namespace: str) -> str:
+        return object_path(
+            job_kind, job_kind.storage_version, job_subject.namespace or namespace, quote(job_subject.name)
+        )
+
+    try:
+        metadata = request_document(target, job_path)["metadata"]
+        selector = quote(f"{well_known.JOB_UID}={metadata['uid']}")
+        path = f"{object_path(workload_kind, workload_version, metadata['namespace'])}?labelSelector={selector}"
+        workloads = request_document(target, lambda _: path)["items"]
+    except REQUEST_ERRORS as error:
+        output.fail(f"batchyard: {error}")
+    if not workloads:
+        name = f"{job_kind.singular} {metadata['namespace']}/{job_subject.name}"
+        remedy = f"set the label {well_known.QUEUE_NAME}, and check that the operator manages {job_kind.plural}"
+        output.fail(f"batchyard: {name} has no Workload: {remedy}")
+    newest = max(workloads, key=lambda each: str(each["metadata"]["creationTimestamp"]))["metadata"]
+    return Subject(scheme.WORKLOAD, newest["namespace"], newest["name"])
 
 
 def explain_in_simulation(subject: Subject, inputs: SimulationInputs, output_format: Output) -> None:
