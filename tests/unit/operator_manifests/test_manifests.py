@@ -3,6 +3,7 @@
 import json
 import runpy
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,22 @@ files = runpy.run_path(str(ROOT / "tools/installation_files.py"))["files"]
 HELM = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".helm"))
 CHART = str(DEPLOY / "charts/batchyard")
 NAME = "batchyard-operator"
+WEBHOOK_CONFIGURATIONS = [f"{phase}WebhookConfiguration/{NAME}-webhooks" for phase in ("Mutating", "Validating")]
+TRAINING: Any = {
+    "apiVersion": "jobs.batchyard.dev/v1alpha1",
+    "kind": "JobKind",
+    "metadata": {"name": "trainings.ml.example.com"},
+    "spec": {
+        "group": "ml.example.com",
+        "version": "v1",
+        "kind": "Training",
+        "resource": "trainings",
+        "suspend": "spec.suspend",
+        "active": "false",
+        "ready": "true",
+        "podSets": [{"name": "workers", "path": "spec", "count": "1"}],
+    },
+}
 CONFIGURATION = """\
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -179,6 +196,20 @@ def test_helm_chart_renders_generated_manifests(values: tuple[str, ...], setting
     expected = by_name(manifests(settings))
     del expected["Namespace/batchyard-system"]  # helm creates it with --create-namespace
     assert rendered == expected
+
+
+@pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
+def test_helm_chart_gives_job_kinds_rights_and_webhooks() -> None:
+    value = "jobKinds[0].group=ml.example.com,jobKinds[0].version=v1,jobKinds[0].kind=Training"
+    options = ("--namespace", "batchyard-system", "--set", f"{value},jobKinds[0].resource=trainings")
+    rendered = by_name(objects_printed_by(str(HELM), "template", "release", CHART, *options))
+    expected = by_name(manifests(InstallSettings(job_kinds=[TRAINING])))
+    for name, field in ((f"ClusterRole/{NAME}", "rules"), *((each, "webhooks") for each in WEBHOOK_CONFIGURATIONS)):
+        assert sorted_items(rendered[name][field]) == sorted_items(expected[name][field])
+
+
+def sorted_items(items: Sequence[Any]) -> list[str]:
+    return sorted(json.dumps(each, sort_keys=True) for each in items)
 
 
 @pytest.mark.skipif(HELM is None, reason="there is no helm on this machine: make helm")
