@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, find_condition, format_amount
+from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, format_amount, owner_key
 from batchyard.api.times import format_second
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.pods import PodView, is_terminal, pod_view
@@ -65,6 +65,18 @@ def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, cache: Sche
     limit_kind = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending_state.reason, GATED)
     kind, object_name = _object_to_fix(workload, queues, limit_kind)
     return BindingLimit(limit_kind, pending_state.message + _inactivity_suffix(queues, kind, cache), kind, object_name)
+
+
+def with_dependencies(blocker: BindingLimit, workload: Obj, reader: Reader) -> BindingLimit:
+    """Return the blocker of a gated Workload with the jobs for which its job waits, if it depends on jobs."""
+    if well_known.AFTER not in (annotation(workload, well_known.ADMISSION_GATED_BY) or ""):
+        return blocker
+    from batchyard.api import job_dependencies  # noqa: PLC0415 - few jobs depend on others
+
+    owner = controller_of(workload)
+    job = None if owner is None else reader.get(owner_key(owner, workload["metadata"].get("namespace", "")))
+    text = "" if job is None else job_dependencies.describe_waiting_job(job)
+    return blocker._replace(message=f"{blocker.message}: {text}") if text else blocker
 
 
 def _describe_deactivation(workload: Obj) -> str:
