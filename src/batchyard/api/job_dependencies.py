@@ -86,7 +86,7 @@ def parse_dependencies(text: str) -> list[JobDependency]:
 def _parse_dependency(item: str) -> JobDependency:
     outcome, colon, job = item.partition(":")
     if not colon or outcome not in _VERBS:
-        raise ValueError(f"{item!r} must begin with ok:, any: or notok:")
+        raise ValueError(f"{item!r} must begin with ok:, any: or notok:, as in ok:NAME")
     kind, slash, name = job.rpartition("/")
     if slash and not _KIND_PATTERN.fullmatch(kind):
         raise ValueError(f"{item!r} has an invalid kind {kind!r}")
