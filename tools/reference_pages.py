@@ -235,7 +235,8 @@ def _default(option: Any) -> str:
 
 
 def _python_api() -> Iterator[str]:
-    intro = "`from batchyard import simulate` runs manifests in virtual time. `from batchyard import job` runs functions as Jobs."
+    intro = "`from batchyard import simulate` runs manifests in virtual time."
+    intro += " `from batchyard import job` runs functions as Jobs."
     yield from ("# Python API", "", intro, "")
     for name in batchyard.__all__:
         value: Any = getattr(batchyard, name)

@@ -81,9 +81,9 @@ class JobDependencies:
         self.kinds = (scheme.JOB_KIND, scheme.WORKLOAD, *kinds_with_queues(self._managed_jobs))
 
     def _move_dependent(self, event: WatchEvent) -> None:
-        old_targets = set() if event.old is None else _targets_of(event.old)
-        new_targets = set() if event.type is EventType.DELETED else _targets_of(event.obj)
-        for target in old_targets - new_targets:
+        old_targets = {} if event.old is None else _targets_of(event.old)
+        new_targets = {} if event.type is EventType.DELETED else _targets_of(event.obj)
+        for target in [each for each in old_targets if each not in new_targets]:
             dependents = self._dependents.get(target, {})
             dependents.pop(event.key, None)
             if not dependents:
@@ -166,12 +166,12 @@ class JobDependencies:
             yield from (other for other in keys if other is not None)
 
 
-def _targets_of(job: meta.Obj) -> set[tuple[str, str]]:
+def _targets_of(job: meta.Obj) -> dict[tuple[str, str], None]:
     """Return the Namespace and name of each job for which a job waits."""
     if not _waits(job):
-        return set()
+        return {}
     namespace = job["metadata"].get("namespace", "")
-    return {(namespace, each.name) for each in job_dependencies.unmet_dependencies(job)}
+    return dict.fromkeys((namespace, each.name) for each in job_dependencies.unmet_dependencies(job))
 
 
 def _waits(job: meta.Obj) -> bool:

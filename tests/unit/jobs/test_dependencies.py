@@ -218,7 +218,7 @@ def test_webhook_of_the_operator_adds_the_gate() -> None:
         "namespace": "team",
         "object": make.job("b", annotations={AFTER: "ok:a"}),
     }
-    defaults = {
+    defaults: dict[ObjectQuery, list[Obj]] = {
         ObjectQuery(Key(kind, namespace, "default")): []
         for kind, namespace in ((scheme.LOCAL_QUEUE, "team"), (scheme.WORKLOAD_PRIORITY_CLASS, ""))
     }

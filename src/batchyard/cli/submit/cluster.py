@@ -95,7 +95,7 @@ class Cluster:
         return _QueueFlavors(view, {each.name: each for each in views if each.name in view.flavors})
 
     async def check_installed(self, kind: ServedKind, remedy: str) -> None:
-        """Raise SubmitError if the cluster does not serve a kind; `remedy` tells how to install it."""
+        """Raise SubmitError if the cluster does not serve a kind; `remedy` describes how to install it."""
         version = kind.versions[0]
         response = await self.client.transport.send_request(HttpRequest("GET", api_version_path(kind.group, version)))
         resources = decode_object(response.body).get("resources") or () if response.code == 200 else ()

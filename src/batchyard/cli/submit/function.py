@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,12 +209,15 @@ class FunctionJob(Generic[R]):
     async def _outcomes(self, cluster: "Cluster", timeout: float | None) -> list[Mapping[str, Any]]:
         import asyncio  # noqa: PLC0415 - slow to load
 
-        deadline = None if timeout is None else time.monotonic() + timeout
+        from batchyard.base.instant import SECOND  # noqa: PLC0415 - as above
+        from batchyard.server.clocks.wall import monotonic_seconds, sleep_for  # noqa: PLC0415
+
+        deadline = None if timeout is None else monotonic_seconds() + timeout
         pause, pause_max = _POLL_SECONDS
         while (end := await self._end(cluster)) is None:
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and monotonic_seconds() >= deadline:
                 raise TimeoutError(f"job {self.namespace}/{self.name} has not ended within {timeout:g} s")
-            await asyncio.sleep(pause)
+            await sleep_for(round(pause * SECOND))
             pause = min(pause_max, pause * 1.5)
         selector = f"labelSelector=batch.kubernetes.io/controller-uid%3D{self._uid}"
         last_pods = last_pods_by_index(await cluster.list_pods(self.namespace, selector))
@@ -249,7 +251,7 @@ class FunctionJob(Generic[R]):
         return outcome
 
 
-# The call: what is shipped, and what the pod runs.
+# The call: its files, and the program of the pod.
 
 
 def run_call(folder: str, mark: str) -> int:
@@ -398,9 +400,10 @@ def _job_request(
     from batchyard.api import job_dependencies, well_known  # noqa: PLC0415 - as above
     from batchyard.base.primitives import uid_for  # noqa: PLC0415
     from batchyard.cli.submit.manifests import JobRequest, job_name_prefix  # noqa: PLC0415
+    from batchyard.server.clocks.wall import wall_clock  # noqa: PLC0415
 
     job_dependencies.parse_dependencies(options.after)
-    suffix = uid_for(time.time_ns(), str(os.getpid()), str(next(_numbers)))[:8]
+    suffix = uid_for(wall_clock(), str(os.getpid()), str(next(_numbers)))[:8]
     job_name = f"{job_name_prefix([name.lower()])}-{suffix}"
     return JobRequest(
         ["sh", "-c", _FIND_PYTHON, "python", f"{_CALL_FOLDER}/run.py", _CALL_FOLDER, mark_of(job_name)],
