@@ -33,6 +33,8 @@ _OWN_GROUP: Final = "batchyard.dev"
 
 #: What each label, annotation and finalizer of batchyard is for, by the constant that names it.
 _NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "AFTER": ("jobs in queues", "the jobs that must finish before: `ok:a,any:jobset/b,notok:c`"),
+    "AFTER_STATUS": ("jobs in queues", "the state of each of these dependencies; written by batchyard"),
     "SUBMIT_AT": ("any object of a simulation", "when the object is created, counted from the start: `5m`"),
     "DELETE_AT": ("any object of a simulation", "when the object is deleted"),
     "RUNTIME": ("Jobs, JobSets, pods", "how long a simulated pod runs: `30m`"),
@@ -233,7 +235,9 @@ def _default(option: Any) -> str:
 
 
 def _python_api() -> Iterator[str]:
-    yield from ("# Python API", "", "`from batchyard import simulate` runs manifests in virtual time.", "")
+    intro = "`from batchyard import simulate` runs manifests in virtual time."
+    intro += " `from batchyard import job` runs functions as Jobs."
+    yield from ("# Python API", "", intro, "")
     for name in batchyard.__all__:
         value: Any = getattr(batchyard, name)
         yield from (f"## {name}", "", *_signature(name, value), _docstring(value), "")

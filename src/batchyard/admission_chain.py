@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Final
 
 from batchyard.admission_plugins import built_in
-from batchyard.admission_plugins.job_annotations import check_ready_timeouts, gate_elastic_job
+from batchyard.admission_plugins.job_annotations import check_ready_timeouts, gate_dependent_job, gate_elastic_job
 from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_defaults
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
@@ -122,6 +122,7 @@ class AdmissionChain:
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
         controller = _described_jobs()
         queued_job: Obj = controller.queue_described_job(job, reader.get, self._managed_jobs)
+        queued_job = gate_dependent_job(queued_job, reader.get, self._managed_jobs)
         if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
             raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
@@ -157,6 +158,7 @@ class AdmissionChain:
         )
         if built_in.may_be_queued(new_pod, reader.get, self._managed_jobs):
             new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
+            new_pod = gate_dependent_job(new_pod, reader.get, self._managed_jobs)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:
@@ -171,6 +173,7 @@ class AdmissionChain:
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
         new_job_set = built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)
+        new_job_set = gate_dependent_job(new_job_set, reader.get, self._managed_jobs)
         if self._ready_timeout_max is not None and self._managed_jobs.has_kind_of(new_job_set):
             check_ready_timeouts(new_job_set, None, self._ready_timeout_max)
         return new_job_set

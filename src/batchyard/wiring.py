@@ -10,7 +10,7 @@ from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
-from batchyard.api import scheme
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
@@ -359,7 +359,25 @@ def _admission_controllers(
         ),
         *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
         *_described_job_controllers(options, kueue.managed_jobs, ports.client),
+        OnDemandController(
+            "job-dependencies",
+            (*kueue.managed_jobs.kinds, scheme.JOB_KIND, scheme.WORKLOAD),
+            partial(_create_dependencies, kueue.managed_jobs),
+            _is_about_dependencies,
+        ),
     )
+
+
+def _is_about_dependencies(event: WatchEvent) -> bool:
+    """Return whether a change is about a job with dependencies, or about a further kind of jobs."""
+    annotations = event.obj["metadata"].get("annotations")
+    return (annotations is not None and well_known.AFTER in annotations) or event.key.kind == scheme.JOB_KIND
+
+
+def _create_dependencies(managed_jobs: ManagedJobs) -> Controller:
+    from batchyard.jobs.dependencies import JobDependencies  # noqa: PLC0415 - few jobs depend on others
+
+    return JobDependencies(managed_jobs)
 
 
 def _described_job_controllers(

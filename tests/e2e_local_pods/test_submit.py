@@ -1,5 +1,6 @@
 """`batchyard submit` with pods that are processes of this machine."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -118,3 +119,55 @@ def test_interrupted_submit_leaves_job_running(platform: UpProcess) -> None:
         assert process.wait(_ENDS_WITHIN) == 130
     platform.kubectl("wait", "job/left", "-n", "team-a", "--for=condition=Complete", PATIENCE)
     assert platform.kubectl("logs", "job/left", "-n", "team-a") == "up\ndown\n"
+
+
+FUNCTIONS = """
+import os
+from batchyard import RemoteJobError, job
+
+class OddError(Exception):
+    pass
+
+@job(queue="lq-team-a", namespace="team-a", cpus="100m", image="machine", folder="lib", env={"A": "b"})
+def double(x):
+    import helper
+    if x < 0:
+        raise OddError(f"{x} is negative")
+    if x == 99:
+        os._exit(9)
+    return {"value": helper.twice(x), "pid": os.getpid(), "a": os.environ["A"]}
+
+if __name__ == "__main__":
+    first = double.submit(4)
+    found = first.result(timeout=100)
+    assert found["value"] == 8 and found["pid"] != os.getpid() and found["a"] == "b", found
+    assert first.done()
+    values = double.map([1, -2, 3], parallelism=2).result(100, return_exceptions=True)
+    assert [str(v) if isinstance(v, OddError) else v["value"] for v in values] == [2, "-2 is negative", 6], values
+    try:
+        double.submit(99).result(100)
+    except RemoteJobError as error:
+        assert "Job has reached the specified backoff limit; pod double-" in str(error), error
+        assert ": exit code 9, Error" in str(error), error
+    deleted = double.submit(1)
+    deleted.cancel()
+    try:
+        deleted.result(100)
+    except RemoteJobError as error:
+        assert str(error).endswith("was deleted"), error
+    double.submit(-1).result(100)
+"""
+
+
+def test_python_function_runs_as_job(platform: UpProcess, tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "helper.py").write_text("def twice(x): return 2 * x")
+    (tmp_path / "work.py").write_text(FUNCTIONS)
+    environment = {**os.environ, "KUBECONFIG": str(platform.kubeconfig), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "work.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_ENDS_WITHIN, check=False
+    )
+    lines = done.stderr.splitlines()
+    assert lines[-1].endswith("OddError: -1 is negative")
+    assert any("/batchyard/call/source.py" in line for line in lines), "the traceback of the pod"

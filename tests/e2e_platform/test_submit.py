@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from e2e_platform.platform_process import UpProcess, kubectl
+from e2e_platform.test_described_jobs import DEFINITION, SPEC
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -179,3 +180,32 @@ def test_team_member_submits_with_kubeconfig(platform: UpProcess) -> None:
     )
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "batchyard: complete in 3 s")
     assert "job.batch/hers" in kubectl(hers, "get", "job", "hers", "-o", "name")
+
+
+def test_framework_job_is_created_where_its_kind_is_installed(platform: UpProcess) -> None:
+    pytorch = (*TEAM, "--cpu", "500m", "--pytorch", "2", "--name", "torch", "--", "torchrun", "train.py")
+    code, _, reported = run_submit(platform, *pytorch)
+    assert code == 1
+    assert "this cluster has no kind PyTorchJob (kubeflow.org/v1): install the training operator" in reported
+    platform.kubectl("apply", "-f", "-", sent=json.dumps({**DEFINITION, "spec": SPEC}))
+    code, _, reported = run_submit(platform, *pytorch)
+    assert code == 0, reported
+    assert reported.startswith("batchyard: pytorchjob torch created in namespace team-a, queue lq-team-a\n")
+    platform.kubectl("wait", "pytorchjob/torch", "-n", "team-a", "--for=jsonpath={.spec.runPolicy.suspend}=false")
+    platform.kubectl("delete", "pytorchjob", "torch", "-n", "team-a")
+
+
+def test_job_starts_after_another_one(platform: UpProcess) -> None:
+    assert run_submit(platform, *TEAM, *runs(40), "--name", "first", "--detach", "--", "true")[0] == 0
+    code, _, reported = run_submit(platform, *TEAM, *runs(1), "--after", "ok:first", "--name", "second", "--", "true")
+    assert code == 0
+    assert "batchyard: waits: Admission is gated by: batchyard.dev/after" in reported
+    code, _, reported = run_submit(platform, *TEAM, "--after", "ok:cron/a", "--name", "third", "--", "true")
+    assert code == 1
+    assert "'cron' is not a kind of job that has queues here" in reported
+
+
+def test_failed_task_of_an_array_does_not_stop_the_others(platform: UpProcess) -> None:
+    code, printed, _ = run_submit(platform, *TEAM, *runs(1, 3), "--array", "3%1", "--name", "tasks", "--", "false")
+    assert code == 3
+    assert {line.split("-")[1] for line in printed.splitlines()} == {"0", "1", "2"}

@@ -1,13 +1,14 @@
-"""Annotations of jobs that Kueue's webhooks read: for elastic Jobs, and for own timeouts until pods are ready."""
+"""Annotations of jobs that webhooks read: dependencies on other jobs, elastic Jobs, timeouts until pods are ready."""
 
 import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from batchyard.admission_plugins.built_in import validating_webhook
+from batchyard.admission_plugins.built_in import FindObject, ManagedJobs, find_managed_ancestor, validating_webhook
 from batchyard.api import meta, well_known
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.validation import rules
+from batchyard.api.views import queued_pods
 from batchyard.base.instant import SECOND, Duration, format_duration
 
 # Elastic Jobs.
@@ -24,6 +25,41 @@ def gate_elastic_job(job: meta.Obj) -> meta.Obj:
         return job
     path = ("spec", "template", "spec", "schedulingGates")
     return meta.with_path(job, path, [*gates, {"name": well_known.ELASTIC_JOB}])
+
+
+# Dependencies on other jobs.
+
+
+def kinds_with_queues(managed_jobs: ManagedJobs) -> list[str]:
+    """Return the kinds of jobs on which a job may depend, such as `Job.batch`."""
+    return list(dict.fromkeys((*meta.JOB_KINDS, *managed_jobs.kinds, *managed_jobs.job_kinds)))
+
+
+def gate_dependent_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
+    """Return a new job with dependencies (`batchyard.dev/after`) with the admission gate that holds it back.
+
+    Other jobs, and jobs whose owner is managed in place of them, are returned unchanged. Raises Forbidden if the job
+    has no queue, or depends on a kind of job that has no queues.
+    """
+    if not meta.annotation(job, well_known.AFTER) or not managed_jobs.has_kind_of(job):
+        return job
+    from batchyard.api import job_dependencies  # noqa: PLC0415 - few jobs depend on others
+
+    has_owner = meta.controller_of(job) is not None
+    if has_owner and find_managed_ancestor(job, find_object, managed_jobs).managed_key is not None:
+        return job
+    try:
+        dependencies = job_dependencies.dependencies_of(job)
+    except ValueError:
+        return job  # validation reports the error
+    kinds = kinds_with_queues(managed_jobs)
+    unknown = [each for each in dependencies if job_dependencies.find_kind(each.kind, kinds) is None]
+    message = job_dependencies.unknown_kind_message(unknown[0]) if unknown else ""
+    if queued_pods.group_name(job) or not managed_jobs.names(job):
+        message = job_dependencies.unqueued_message(in_group=bool(queued_pods.group_name(job)))
+    if message:
+        raise Forbidden(f'admission webhook "m{job["kind"].lower()}.kb.io" denied the request: {message}')
+    return job_dependencies.with_gate(job) if dependencies else job
 
 
 # The annotation `kueue.x-k8s.io/wait-for-pods-ready`.

@@ -21,6 +21,10 @@ PARTIAL_SCALE_UP: Final = "partial"
 #: Whether an elastic job may be preempted down to its minimum number of pods.
 PARTIAL_PREEMPTION: Final = "kueue.x-k8s.io/partial-preemption"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
+#: The jobs that must finish before a job starts; also the name of its admission gate while it waits for them.
+AFTER: Final = "batchyard.dev/after"
+#: The states of these dependencies.
+AFTER_STATUS: Final = "batchyard.dev/after-status"
 WAIT_FOR_PODS_READY: Final = "kueue.x-k8s.io/wait-for-pods-ready"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 EQUAL_COMPLETIONS: Final = "kueue.x-k8s.io/job-completions-equal-parallelism"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, find_condition, format_amount
+from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, format_amount, owner_key
 from batchyard.api.times import format_second
 from batchyard.api.views.pod_shape import PODS
 from batchyard.api.views.pods import PodView, is_terminal, pod_view
@@ -52,7 +52,9 @@ def queues_of(workload: Obj, reader: Reader) -> pending_reason.WorkloadQueues:
     return workload_queues._replace(cluster_queue=reader.get(Key(scheme.CLUSTER_QUEUE, "", name)) if name else None)
 
 
-def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, cache: SchedulerCache) -> BindingLimit | None:
+def blocker_of(
+    workload: Obj, queues: pending_reason.WorkloadQueues, cache: SchedulerCache, reader: Reader
+) -> BindingLimit | None:
     """Return what in a Workload or its queues keeps the Workload out of scheduling; None if nothing does."""
     name = workload["metadata"]["name"]
     if not lifecycle.is_active(workload):
@@ -64,7 +66,20 @@ def blocker_of(workload: Obj, queues: pending_reason.WorkloadQueues, cache: Sche
         return None
     limit_kind = {messages.MISCONFIGURED: MISCONFIGURED, messages.SUSPENDED: STOPPED}.get(pending_state.reason, GATED)
     kind, object_name = _object_to_fix(workload, queues, limit_kind)
-    return BindingLimit(limit_kind, pending_state.message + _inactivity_suffix(queues, kind, cache), kind, object_name)
+    suffix = _inactivity_suffix(queues, kind, cache) or _dependency_suffix(workload, reader)
+    return BindingLimit(limit_kind, pending_state.message + suffix, kind, object_name)
+
+
+def _dependency_suffix(workload: Obj, reader: Reader) -> str:
+    """Return the jobs for which the job of a gated Workload waits; '' if it depends on none."""
+    if well_known.AFTER not in (annotation(workload, well_known.ADMISSION_GATED_BY) or ""):
+        return ""
+    from batchyard.api import job_dependencies  # noqa: PLC0415 - few jobs depend on others
+
+    owner = controller_of(workload)
+    job = None if owner is None else reader.get(owner_key(owner, workload["metadata"].get("namespace", "")))
+    text = "" if job is None else job_dependencies.describe_waiting_job(job)
+    return f": {text}" if text else ""
 
 
 def _describe_deactivation(workload: Obj) -> str:

@@ -73,7 +73,7 @@ class PendingExplainer:
     def explain(self, workload: Obj, now: Instant, user: document.ExplanationUser) -> document.DocumentPart:
         """Return the fields of the Explanation document that say why a Workload is pending and what would admit it."""
         workload_queues = blockers.queues_of(workload, self._reader)
-        blocker = blockers.blocker_of(workload, workload_queues, self._cache)
+        blocker = blockers.blocker_of(workload, workload_queues, self._cache, self._reader)
         if blocker is not None and blocker.limit == blockers.STOPPED:
             budgets = holding_budgets(workload_queues.local_queue, self._reader)
             blocker = blocker._replace(until=end_of_hold(budgets, now))

@@ -5,7 +5,7 @@ note instead of an error, or a warning for a priority class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
 from batchyard.api.manifests import Manifest
@@ -240,6 +240,78 @@ def _suggest_name(kind: str, reference: ObjectReference, existing_names: Sequenc
         if existing_names
         else f"create {kind} {reference.name}"
     )
+
+
+# Dependencies between jobs (`batchyard.dev/after`). Validation reports invalid annotations.
+
+
+_AFTER_PATH: Final = f"metadata.annotations[{well_known.AFTER}]"
+
+
+def unknown_dependency(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each job that waits for a job which is not in the manifests, or of which the kind has no queues."""
+    for manifest, targets in _dependencies(linted):
+        for text, target in targets.items():
+            if target is None:
+                problem = f"{text!r} names a kind of job that has no queues: the job is rejected"
+                yield RuleResult(manifest, _AFTER_PATH, problem, "use job, jobset, pod or the name of another kind")
+            elif linted.find(*target) is None:
+                reference = ObjectReference(manifest, _AFTER_PATH, *target[:2], "the job waits", target[2])
+                kind = reference.kind.partition(".")[0]
+                problem = f"{text!r}: the {kind} {reference.name} is not in these files; until it exists, the job waits"
+                fix = _suggest_name(kind, reference, _names_of_kind(linted, reference))
+                yield RuleResult(manifest, _AFTER_PATH, problem, fix)
+
+
+def dependency_cycle(linted: LintedManifests) -> Iterator[RuleResult]:
+    """Report each cycle of jobs that wait for each other, at the job that closes it."""
+    targets_by_job = {
+        _job_reference(manifest.obj): (manifest, [each for each in targets.values() if each is not None])
+        for manifest, targets in _dependencies(linted)
+    }
+    finished: set[_JobReference] = set()
+    for start in targets_by_job:
+        path: dict[_JobReference, Iterator[_JobReference]] = {}
+        following: _JobReference | None = start
+        while following is not None or path:
+            if following is None:
+                finished.add(path.popitem()[0])
+            elif following in path:
+                members = list(path)[list(path).index(following) :]
+                chain = " -> ".join(name for _, name, _ in (*members, following))
+                fix = "remove one of these dependencies"
+                yield RuleResult(targets_by_job[members[-1]][0], _AFTER_PATH, f"the jobs {chain} form a cycle", fix)
+            elif following not in finished and following in targets_by_job:
+                path[following] = iter(targets_by_job[following][1])
+            following = next(path[next(reversed(path))], None) if path else None
+
+
+_JobReference: TypeAlias = tuple[str, str, str]
+
+
+def _job_reference(job: Obj) -> _JobReference:
+    return group_kind(job), job["metadata"].get("name", ""), job["metadata"].get("namespace", "")
+
+
+def _dependencies(linted: LintedManifests) -> Iterator[tuple[Manifest, Mapping[str, _JobReference | None]]]:
+    """Return each job with dependencies, with the jobs on which it depends by their text; None if a kind is unknown."""
+    manifests = [each for each in linted.manifests if annotation(each.obj, well_known.AFTER)]
+    if not manifests:
+        return
+    from batchyard.api import job_dependencies  # noqa: PLC0415 - few manifests have dependencies
+
+    described = (manifest.obj["spec"] for manifest in linted.all_versions(scheme.JOB_KIND))
+    kinds = [*INTEGRATIONS, *scheme.JOB_FRAMEWORKS.values(), *(f"{spec['kind']}.{spec['group']}" for spec in described)]
+    for manifest in manifests:
+        namespace = manifest.obj["metadata"].get("namespace", "")
+        targets: dict[str, _JobReference | None] = {}
+        try:
+            for each in job_dependencies.dependencies_of(manifest.obj):
+                kind = job_dependencies.find_kind(each.kind, kinds)
+                targets[str(each)] = None if kind is None else (kind, each.name, namespace)
+        except ValueError:
+            continue
+        yield manifest, targets
 
 
 # Rules on the provisioning model of machines: Spot machines are reclaimed, queued machines have a time limit.

@@ -86,6 +86,12 @@ _REFERENCE_RULES: Final = (
         "the parameters of an AdmissionCheck do not name an existing ProvisioningRequestConfig",
         references.unknown_provisioning_config,
     ),
+    LintRule(
+        "unknown-dependency", _WARNING, "a job waits for a job that does not exist", references.unknown_dependency
+    ),
+    LintRule(
+        "dependency-cycle", _ERROR, "jobs wait for each other, so none of them starts", references.dependency_cycle
+    ),
     LintRule("unknown-topology", _ERROR, "a flavor names a Topology that does not exist", references.unknown_topology),
     LintRule(
         "unknown-priority-class",

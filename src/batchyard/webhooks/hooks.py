@@ -15,7 +15,7 @@ import msgspec
 
 from batchyard import controller_groups
 from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs, check_queue_removal, queue_job
-from batchyard.admission_plugins.job_annotations import check_ready_timeouts, gate_elastic_job
+from batchyard.admission_plugins.job_annotations import check_ready_timeouts, gate_dependent_job, gate_elastic_job
 from batchyard.api import conversion, defaults, scheme, validation, well_known
 from batchyard.api.defaults import jobset_defaults
 from batchyard.api.errors import FieldError, Forbidden
@@ -235,6 +235,7 @@ def review_mutation(
         if group_kind(obj) == scheme.POD and PODS in groups:
             gates_topology = rules.gates_topology_pods
             complete_object = queue_pod(complete_object, fetched.get, managed_jobs, gates_topology=gates_topology)
+            complete_object = gate_dependent_job(complete_object, fetched.get, managed_jobs)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
     if rules.elastic_jobs and ADMISSION in groups and group_kind(obj) == scheme.JOB and is_elastic(complete_object):
@@ -317,14 +318,17 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, m
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
-        return queue_job(obj, objects.get, managed_jobs) if ADMISSION in groups else obj
+        if ADMISSION not in groups:
+            return obj
+        return gate_dependent_job(queue_job(obj, objects.get, managed_jobs), objects.get, managed_jobs)
     if scheme.is_built_in(kind):
         return defaults.with_defaults(obj)
     if ADMISSION not in groups or not managed_jobs.has_kind(kind):
         return obj
     from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    return controller.queue_described_job(obj, objects.get, managed_jobs)
+    queued_job = controller.queue_described_job(obj, objects.get, managed_jobs)
+    return gate_dependent_job(queued_job, objects.get, managed_jobs)
 
 
 def _with_requested_kind(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, is_elastic, parse_boolean, parse_integer, parse_selector
+from batchyard.api.meta import Obj, annotation, is_elastic, parse_boolean, parse_integer, parse_selector
 from batchyard.api.schema import semantic_equality
 from batchyard.api.validation import pods, rules, topology, workload
 from batchyard.api.validation.job_policies import failure_policy_errors, success_policy_errors
@@ -57,6 +57,10 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
             f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
         )
     yield from workload.admission_gate_errors(job)
+    if annotation(job, well_known.AFTER):
+        from batchyard.api import job_dependencies  # noqa: PLC0415 - few jobs depend on others
+
+        yield from job_dependencies.dependency_errors(job, None)
 
 
 def queue_settings_update_errors(
@@ -77,6 +81,10 @@ def queue_settings_update_errors(
     if is_elastic(new) != is_elastic(old):
         yield rules.immutable(f"metadata.annotations[{well_known.ELASTIC_JOB}]", is_elastic(new))
     yield from workload.admission_gate_update_errors(new, old)
+    if annotation(new, well_known.AFTER) != annotation(old, well_known.AFTER):
+        from batchyard.api import job_dependencies  # noqa: PLC0415 - as above
+
+        yield from job_dependencies.dependency_errors(new, old)
 
 
 def is_suspended(job: Obj, suspend_path: Sequence[str] = ("spec", "suspend")) -> bool:

@@ -11,13 +11,20 @@ from urllib.parse import quote
 import msgspec
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, event_last_time
-from batchyard.api.scheme import kind_info
+from batchyard.api.meta import Obj, annotation, event_last_time
+from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.api.views.node import FlavorView, PodTemplate, Taint, flavor_view, parse_pod_template
 from batchyard.api.views.workload import ClusterQueueView, cluster_queue_view
 from batchyard.cli.daily.cluster import ClusterClient
 from batchyard.cli.submit.manifests import JobRequest, job_manifest, with_job_owner
-from batchyard.client.transport import HttpRequest, HttpResponse, decode_object, failure_reason, object_path
+from batchyard.client.transport import (
+    HttpRequest,
+    HttpResponse,
+    api_version_path,
+    decode_object,
+    failure_reason,
+    object_path,
+)
 from batchyard.scheduling.cluster_queue import TAINT_MISMATCH, flavor_mismatch, mismatch_rule
 
 _DELETION: Final = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"})
@@ -87,19 +94,30 @@ class Cluster:
         views = [flavor_view(each) for each in flavors]
         return _QueueFlavors(view, {each.name: each for each in views if each.name in view.flavors})
 
-    async def create(self, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
-        """Create the Job and its ConfigMaps and return the Job; raise SubmitError if one is rejected.
+    async def check_installed(self, kind: ServedKind, remedy: str) -> None:
+        """Raise SubmitError if the cluster does not serve a kind; `remedy` describes how to install it."""
+        version = kind.versions[0]
+        response = await self.client.transport.send_request(HttpRequest("GET", api_version_path(kind.group, version)))
+        resources = decode_object(response.body).get("resources") or () if response.code == 200 else ()
+        if response.code not in {200, _NOT_FOUND_CODE}:
+            raise SubmitError(f"the kinds of {kind.group}/{version} cannot be read: {failure_reason(response)}")
+        if all(each["name"] != kind.plural for each in resources):
+            raise SubmitError(f"this cluster has no kind {kind.kind} ({kind.group}/{version}): {remedy}")
 
-        If a ConfigMap is rejected, the Job is deleted again.
+    async def create(self, kind: ServedKind, job: Obj, config_maps: Sequence[Obj]) -> Mapping[str, Any]:
+        """Create the job and its ConfigMaps and return the job; raise SubmitError if one is rejected.
+
+        If a ConfigMap is rejected, or the cluster ignores the job's dependencies, the job is deleted again.
         """
         for config_map in config_maps[:1]:  # a dry run, so that missing permissions do not leave a Job behind
-            await self._create_object(scheme.CONFIG_MAP, config_map, "?dryRun=All")
-        created_job = await self._create_object(scheme.JOB, job)
+            await self._create_object(kind_info(scheme.CONFIG_MAP), config_map, "?dryRun=All")
+        created_job = await self._create_object(kind, job)
         try:
+            _check_dependencies(job, created_job)
             for config_map in config_maps:
-                await self._create_object(scheme.CONFIG_MAP, with_job_owner(config_map, created_job))
+                await self._create_object(kind_info(scheme.CONFIG_MAP), with_job_owner(config_map, created_job))
         except (SubmitError, asyncio.CancelledError):  # rejected, or interrupted
-            await self._delete_job(created_job)
+            await self._delete_job(kind, created_job)
             raise
         return created_job
 
@@ -143,17 +161,19 @@ class Cluster:
         path = object_path(kind_info(scheme.POD), "v1", namespace, pod)
         return await self.client.stream_log(path, f"container={container}&follow=true", since_time, handle_lines)
 
-    async def _delete_job(self, job: Mapping[str, Any]) -> None:
-        response = await self.client.transport.send_request(
-            HttpRequest("DELETE", _object_path(scheme.JOB, job), _DELETION)
-        )
+    async def _delete_job(self, kind: ServedKind, job: Mapping[str, Any]) -> None:
+        metadata = job["metadata"]
+        path = object_path(kind, kind.versions[0], metadata["namespace"], metadata["name"])
+        response = await self.client.transport.send_request(HttpRequest("DELETE", path, _DELETION))
         if not 200 <= response.code < 300 and response.code != _NOT_FOUND_CODE:
             name = job["metadata"]["name"]
-            problem = f"Job {name} was created without its files and cannot be deleted: {failure_reason(response)}"
-            raise SubmitError(f"{problem}: run: kubectl delete job {name} -n {job['metadata']['namespace']}")
+            problem = f"{kind.kind} {name} was created incompletely and cannot be deleted: {failure_reason(response)}"
+            raise SubmitError(
+                f"{problem}: run: kubectl delete {kind.singular} {name} -n {job['metadata']['namespace']}"
+            )
 
-    async def _create_object(self, kind: str, obj: Obj, query: str = "") -> Mapping[str, Any]:
-        path = object_path(kind_info(kind), "v1", obj["metadata"]["namespace"]) + query
+    async def _create_object(self, kind: ServedKind, obj: Obj, query: str = "") -> Mapping[str, Any]:
+        path = object_path(kind, obj["apiVersion"].rpartition("/")[2], obj["metadata"]["namespace"]) + query
         response = await self.client.transport.send_request(HttpRequest("POST", path, msgspec.json.encode(obj)))
         if not 200 <= response.code < 300:
             raise SubmitError(f"{obj['kind']} {obj['metadata']['name']} cannot be created: {failure_reason(response)}")
@@ -165,9 +185,13 @@ def _items_in_response(response: HttpResponse) -> Sequence[Obj]:
     return items
 
 
-def _object_path(kind: str, obj: Mapping[str, Any]) -> str:
-    metadata = obj["metadata"]
-    return object_path(kind_info(kind), "v1", metadata["namespace"], metadata["name"])
+def _check_dependencies(job: Obj, created_job: Obj) -> None:
+    """Raise SubmitError if a job has dependencies, and the cluster did not give it the gate that holds it back."""
+    if annotation(job, well_known.AFTER) and well_known.AFTER not in (
+        annotation(created_job, well_known.ADMISSION_GATED_BY) or ""
+    ):
+        message = "this cluster ignores the dependencies of jobs, so the job would start at once"
+        raise SubmitError(f"{message}: use `batchyard up`, or the operator with its webhooks")
 
 
 def _missing_queue_message(request: JobRequest, names_in_namespace: Sequence[str], all_queues: Sequence[Obj]) -> str:

@@ -27,16 +27,9 @@ from batchyard.cli.daily.cluster import ClusterClient, ClusterRequestError, LogR
 from batchyard.cli.help import HELP_SETTINGS, HelpCommand
 from batchyard.cli.options import DATA_DIR, Context, DataDir, DocumentFormat, Kubeconfig, select_kubeconfig
 from batchyard.cli.output import render_json, render_yaml
-from batchyard.cli.submit import manifests, progress
+from batchyard.cli.submit import frameworks, manifests, progress
 from batchyard.cli.submit.cluster import Cluster, SubmitError
-from batchyard.cli.submit.manifests import (
-    CONTAINER,
-    JobRequest,
-    archive_config_maps,
-    format_megabytes,
-    job_manifest,
-    job_name_prefix,
-)
+from batchyard.cli.submit.manifests import CONTAINER, JobRequest, archive_config_maps, format_megabytes, job_name_prefix
 from batchyard.client.informer import Informer, InformerScope, ObjectCache
 from batchyard.client.transport import failure_reason
 from batchyard.interfaces.client import EventType, WatchEvent
@@ -368,17 +361,20 @@ async def submit_job(
     transport = HttpTransport(access, read_access)
     try:
         cluster = Cluster(ClusterClient(transport, access))
+        served_kind = frameworks.served_kind_of(job_request)
+        if job_request.framework:
+            controller = frameworks.FRAMEWORKS[job_request.framework].controller
+            await cluster.check_installed(served_kind, f"install {controller}, or run a Job with --completions")
         job_request, remarks = await cluster.prepare(job_request)
         for remark in remarks:
             submit_output.report(progress.ProgressMessage("Remark", remark, {"message": remark}))
-        job = await cluster.create(
-            job_manifest(job_request, archive), [] if archive is None else archive_config_maps(job_request, archive)
-        )
+        config_maps = [] if archive is None else archive_config_maps(job_request, archive)
+        job = await cluster.create(served_kind, frameworks.submitted_manifest(job_request, archive), config_maps)
         submit_output.report(_created_message(job_request, job))
         if packed_folder is not None:
             submit_output.report(_packed_folder_message(packed_folder))
         inspect_message = _inspection_commands(_kubectl_command(request, access), job_request)
-        if request.detach:
+        if request.detach or job_request.framework:
             submit_output.report(inspect_message)
             return 0
         log = partial(submit_output.log, of_several=max(job_request.completions, job_request.parallelism) > 1)
@@ -414,7 +410,8 @@ def _set_unexpected_error(unexpected_error: "asyncio.Future[int]", context: dict
 
 
 def _created_message(request: JobRequest, job: Any) -> progress.ProgressMessage:
-    line = f"job {request.name} created in namespace {request.namespace}, queue {request.queue}"
+    kind = frameworks.served_kind_of(request).singular
+    line = f"{kind} {request.name} created in namespace {request.namespace}, queue {request.queue}"
     fields = {"job": request.name, "namespace": request.namespace, "queue": request.queue}
     fields["uid"] = job["metadata"]["uid"]
     return progress.ProgressMessage("Created", line, fields)
@@ -438,13 +435,16 @@ def _packed_folder_message(packed_folder: manifests.PackedFolder) -> progress.Pr
 
 
 def _inspection_commands(kubectl: str, job_request: JobRequest) -> progress.ProgressMessage:
-    kubectl = f"{kubectl} --namespace {job_request.namespace}"
+    kubectl, kind = f"{kubectl} --namespace {job_request.namespace}", frameworks.served_kind_of(job_request).singular
+    selector = {"": "job-name", "ray": "ray.io/originated-from-cr-name"}.get(
+        job_request.framework, "training.kubeflow.org/job-name"
+    )
     line = "\n".join(
         [
-            f"job {job_request.name} keeps running in the cluster",
-            f"  show:   {kubectl} describe job {job_request.name}",
-            f"  logs:   {kubectl} logs --follow --prefix --selector job-name={job_request.name}",
-            f"  delete: {kubectl} delete job {job_request.name}",
+            f"{kind} {job_request.name} keeps running in the cluster",
+            f"  show:   {kubectl} describe {kind} {job_request.name}",
+            f"  logs:   {kubectl} logs --follow --prefix --selector {selector}={job_request.name}",
+            f"  delete: {kubectl} delete {kind} {job_request.name}",
         ]
     )
     return progress.ProgressMessage("Detached", line, {"job": job_request.name, "namespace": job_request.namespace})
@@ -469,7 +469,7 @@ def run(request: SubmitRequest) -> int:
     job_request = _with_generated_name(request.job_request)
     packed_folder = _pack_folder(request)
     archive_bytes = None if packed_folder is None else packed_folder.content
-    job = job_manifest(job_request, archive_bytes)
+    job = frameworks.submitted_manifest(job_request, archive_bytes)
     config_maps = [] if archive_bytes is None else archive_config_maps(job_request, archive_bytes)
     manifest_faults = read_manifests([("submit", json.dumps(job))]).faults
     if manifest_faults:
@@ -509,6 +509,14 @@ def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -
     return render_json({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
+def _check_dry_run(queue: str, gpu_model: str, gpu_count: int) -> None:
+    if not queue:
+        raise typer.BadParameter("--dry-run sends no requests, so it cannot find the queue: add --queue QUEUE")
+    if gpu_model:
+        message = f"--dry-run sends no requests, so it cannot find the nodes of {gpu_model}"
+        raise typer.BadParameter(f"{message}: use --gpus {gpu_count} --node-selector NAME=VALUE")
+
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False, context_settings=HELP_SETTINGS)
 
 
@@ -519,7 +527,7 @@ def submit(
     folder: Folder = None,
     name: Name = "",
     namespace: Namespace = "",
-    image: Image = "python:3.12-slim",
+    image: Image = frameworks.DEFAULT_IMAGE,
     cpu: Cpu = "1",
     memory: Memory = "",
     gpus: Gpus = "0",
@@ -527,6 +535,11 @@ def submit(
     priority: Priority = "",
     completions: Completions = None,
     parallelism: Parallelism = None,
+    array: frameworks.Array = "",
+    pytorch: frameworks.PyTorch = "",
+    mpi: frameworks.Mpi = "",
+    ray: frameworks.Ray = "",
+    after: frameworks.After = None,
     backoff_limit: BackoffLimit = 0,
     env: Env = None,
     annotation: Annotations = None,
@@ -544,13 +557,9 @@ def submit(
     argv = command_line(context)
     if output is DocumentFormat.YAML and not dry_run:
         raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
-
-    if dry_run and not queue:
-        raise typer.BadParameter("--dry-run sends no requests, so it cannot find the queue: add --queue QUEUE")
     gpu_model, gpu_count = parse_gpus(gpus)
-    if dry_run and gpu_model:
-        message = f"--dry-run sends no requests, so it cannot find the nodes of {gpu_model}"
-        raise typer.BadParameter(f"{message}: use --gpus {gpu_count} --node-selector NAME=VALUE")
+    if dry_run:
+        _check_dry_run(queue, gpu_model, gpu_count)
     accelerator_counts = {gpu_resource: gpu_count} if gpu_count else {}
     job = JobRequest(argv, name, queue, image, namespace, priority, cpu, parse_memory(memory), accelerator_counts)
     pods_in_parallel = parallelism or completions or 1
@@ -566,6 +575,9 @@ def submit(
         gpu_model=gpu_model,
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
+    has_counts, has_folder = bool(completions or parallelism), folder is not None
+    shape = frameworks.ShapeOptions(pytorch, mpi, ray, array, after or (), gpu_resource, has_counts, has_folder)
+    job = frameworks.with_shape(job, shape)
     kubeconfig = select_kubeconfig(context, kubeconfig, data_dir)
     request = SubmitRequest(job, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)
     raise typer.Exit(run(request))

@@ -71,6 +71,10 @@ class JobRequest:
     backoff_limit: int = 0
     #: A folder of the node for checkpoints, which is kept after the pods end.
     checkpoint_folder: str = ""
+    #: Whether the pods are tasks of an array: each has its own retries, and a failed one does not stop the others.
+    is_array: bool = False
+    #: The name of the framework that runs the pods, such as `pytorch`; '' for a Job.
+    framework: str = ""
 
 
 def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
@@ -79,8 +83,8 @@ def job_manifest(job_request: JobRequest, archive: bytes | None) -> Obj:
         "suspend": True,  # Kueue resumes the Job when it admits the Workload
         "completions": job_request.completions,
         "parallelism": job_request.parallelism,
-        **({"completionMode": "Indexed"} if job_request.completions > 1 else {}),
-        "backoffLimit": job_request.backoff_limit,
+        **({"completionMode": "Indexed"} if job_request.completions > 1 or job_request.is_array else {}),
+        "backoffLimitPerIndex" if job_request.is_array else "backoffLimit": job_request.backoff_limit,
         # Do not count a lost or drained node as a failure of the command.
         "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
         "template": {"spec": _pod_spec(job_request, archive)},
@@ -111,8 +115,8 @@ def archive_config_maps(job_request: JobRequest, archive: bytes) -> Sequence[Obj
 def with_job_owner(config_map: Obj, job: Mapping[str, Any]) -> Obj:
     """Return a ConfigMap that the created Job owns, so that the ConfigMap is deleted with the Job."""
     owner = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
         "name": job["metadata"]["name"],
         "uid": job["metadata"]["uid"],
         "controller": True,

@@ -7,11 +7,11 @@ nodes are kept, without the capacity that other pods use.
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, controller_of, format_amount, with_path
+from batchyard.api.meta import Key, Obj, annotation, controller_of, format_amount, owner_key, with_metadata, with_path
 from batchyard.api.views.node import flavor_view, node_view, parse_pod_template
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import (
@@ -49,6 +49,8 @@ _KEPT_KINDS: Final = frozenset(
         *(scheme.LIMIT_RANGE, scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS, scheme.PREEMPTION_CONFIG),
     }
 )
+#: The name of a Workload that does not exist: a job that waits for it has no known start.
+_UNKNOWN: Final = "unknown"
 _KEPT_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation")
 
 
@@ -84,6 +86,8 @@ class PendingOrder:
     workloads_with_quota: Sequence[WorkloadView]
     #: By Workload, its ClusterQueue and its queue position, counted from 0.
     positions: Mapping[str, tuple[str, int]]
+    #: By Workload that waits only for other jobs: the Workloads of these jobs, with the required outcome.
+    dependencies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def trees_of(state: State) -> Snapshot:
@@ -108,8 +112,59 @@ def queues_of(state: State) -> QueueTrees:
     return QueueTrees(cluster_queue_by_local, trees)
 
 
+def _dependencies_of(state: State) -> Mapping[str, Mapping[str, str]]:
+    """Return the unmet dependencies of the Workloads whose only gate is that of their dependencies on other jobs."""
+    gated = [
+        workload
+        for workload in state.of_kind(scheme.WORKLOAD)
+        if annotation(workload, well_known.ADMISSION_GATED_BY) == well_known.AFTER and controller_of(workload)
+    ]
+    if not gated:
+        return {}
+    from batchyard.api import job_dependencies  # noqa: PLC0415 - few jobs depend on others
+
+    names = {key: name for name, key in _job_keys(state.of_kind(scheme.WORKLOAD))}
+    kinds = list(dict.fromkeys(key.kind for key in names))
+    dependencies: dict[str, dict[str, str]] = {}
+    for name, key in _job_keys(gated):
+        awaited = dependencies[name] = {}
+        for each in job_dependencies.unmet_dependencies(state.objects.get(key, {"metadata": {}})):
+            job = Key(job_dependencies.find_kind(each.kind, kinds) or "", key.namespace, each.name)
+            awaited[names.get(job, f"{key.namespace}/{_UNKNOWN}")] = each.outcome
+    return dependencies
+
+
+def _job_keys(workloads: Iterable[Obj]) -> Iterator[tuple[str, Key]]:
+    for workload in workloads:
+        namespace, owner = workload["metadata"]["namespace"], controller_of(workload)
+        if owner is not None:
+            yield f"{namespace}/{workload['metadata']['name']}", owner_key(owner, namespace)
+
+
+def _with_awaited(names: Collection[str], dependencies: Mapping[str, Mapping[str, str]]) -> Collection[str]:
+    """Return the names of Workloads, and of those for which they wait, directly or indirectly."""
+    found = dict.fromkeys(names)
+    unvisited = list(found) if dependencies else []
+    while unvisited:
+        new_names = [name for name in dependencies.get(unvisited.pop(), ()) if name not in found]
+        found |= dict.fromkeys(new_names)
+        unvisited += new_names
+    return found
+
+
+def _with_dependencies(workload: Obj, awaited: Mapping[str, str]) -> Obj:
+    """Return a Workload that waits for other Workloads; `awaited` maps their names to the required outcomes."""
+    texts = [f"{outcome}:workload/{name.partition('/')[2]}" for name, outcome in awaited.items()]
+    annotations = workload["metadata"].get("annotations") or {}
+    return with_metadata(workload, annotations={**annotations, well_known.AFTER: ",".join(texts)})
+
+
 def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
-    """Return the unfinished Workloads of a state: those that may be admitted, in queue order, and those with quota."""
+    """Return the unfinished Workloads of a state: those that may be admitted, in queue order, and those with quota.
+
+    Workloads that wait only for other jobs are among the first.
+    """
+    dependencies = _dependencies_of(state)
     waiting: dict[str, list[WorkloadView]] = {}
     views_with_quota: list[WorkloadView] = []
     for view in map(workload_view, state.of_kind(scheme.WORKLOAD)):
@@ -117,7 +172,7 @@ def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
             continue
         if view.quota_reserved:
             views_with_quota.append(view)
-        elif view.admissible:
+        elif view.admissible or view.key in dependencies:
             waiting.setdefault(queues.cluster_queues.get(view.queue, ""), []).append(view)
     for views in waiting.values():
         views.sort(key=_queue_order_key)
@@ -125,7 +180,7 @@ def pending_order_of(state: State, queues: QueueTrees) -> PendingOrder:
         waiting |= _ordered_by_usage(state, state.kueue.admission_fair_sharing, waiting)
     views_with_quota.sort(key=lambda view: (view.reserved_at or 0, view.key))
     positions = {view.key: (queue, position) for queue, views in waiting.items() for position, view in enumerate(views)}
-    return PendingOrder(waiting, views_with_quota, positions)
+    return PendingOrder(waiting, views_with_quota, positions, dependencies)
 
 
 def _ordered_by_usage(
@@ -182,8 +237,13 @@ def reduce_to_quota(
 
     It contains their cohort trees (all trees if `names` is None), without the ends of long queues.
     """
+    dependencies = pending_order.dependencies
+    names = None if names is None else _with_awaited(names, dependencies)
     requested_queues = {pending_order.positions[name][0] for name in names or () if name in pending_order.positions}
     trees = {tree for queue, tree in queues.trees.items() if names is None or queue in requested_queues}
+    if dependencies:
+        awaited = [view.cluster_queue for view in pending_order.workloads_with_quota if view.key in (names or ())]
+        trees |= {queues.trees[name] for name in awaited if name in queues.trees}
     topology_trees = _trees_with_topology(state, queues)
     if not trees.isdisjoint(topology_trees):  # their Workloads share nodes
         trees |= topology_trees
@@ -205,6 +265,8 @@ def reduce_to_quota(
         if queues.trees[name] in trees:
             objects[Key(scheme.CLUSTER_QUEUE, "", name)] = _remove_admission_checks(cluster_queue)
     workloads = {view.key: state.objects[Key(scheme.WORKLOAD, view.namespace, view.name)] for view in kept_views}
+    for name in dependencies.keys() & workloads.keys():
+        workloads[name] = _with_dependencies(workloads[name], dependencies[name])
     return QuotaOnlyState(objects, workloads, last_by_queue)
 
 
@@ -254,13 +316,16 @@ def _kept_count(queue: str, pending_order: PendingOrder, requested_names: Collec
 
 
 def standalone_workload(workload: Obj, runtime: Duration | None) -> Obj:
-    """Return a copy of a Workload without its owner, labels and annotations.
+    """Return a copy of a Workload without its owner, labels and annotations, except those of its dependencies.
 
     `runtime` is stored in its run time annotation. If `runtime` is None, the copy has no annotation and never ends.
     """
     metadata = {field: value for field, value in workload["metadata"].items() if field in _KEPT_METADATA}
-    if runtime is not None:
-        metadata["annotations"] = {well_known.RUNTIME: format_duration(runtime)}
+    annotations = {} if runtime is None else {well_known.RUNTIME: format_duration(runtime)}
+    if after := annotation(workload, well_known.AFTER):
+        annotations |= {well_known.AFTER: after, well_known.ADMISSION_GATED_BY: well_known.AFTER}
+    if annotations:
+        metadata["annotations"] = annotations
     return {**workload, "metadata": metadata}
 
 

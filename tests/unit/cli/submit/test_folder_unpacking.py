@@ -108,7 +108,8 @@ def test_all_parts_are_mounted_together_and_owned_by_job() -> None:
     volume = job["spec"]["template"]["spec"]["volumes"][0]
     assert [each["configMap"]["name"] for each in volume["projected"]["sources"]] == named
     assert len(named) == 3
-    (owner,) = with_job_owner(parts[0], {"metadata": {"name": "train", "uid": "u"}})["metadata"]["ownerReferences"]
+    created = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "u"}}
+    (owner,) = with_job_owner(parts[0], created)["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Job", "u")
 
 

@@ -4,10 +4,13 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
+from batchyard.jobs.described.integration import find_integration
+
+GPU = "nvidia.com/gpu"
 Batchyard: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ALL = """\
@@ -166,6 +169,14 @@ def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
             "no platform runs in none: start a platform with `batchyard up`",
             id="no platform",
         ),
+        pytest.param(("--pytorch", "2x", "--", "true"), 2, "use PODS or PODSxGPUS, such as 2 or 2x4", id="no shape"),
+        pytest.param(("--pytorch", "2x4", "--gpus", "1", "--", "true"), 2, "use --pytorch 2, or remove", id="GPUs"),
+        pytest.param(("--pytorch", "2", "--ray", "2", "--", "true"), 2, "exclude each other", id="two frameworks"),
+        pytest.param(("--ray", "2", "--", "true"), 2, "--ray needs an image", id="no image with Ray"),
+        pytest.param(("--mpi", "2", "--image", "i", ".", "--", "true"), 2, "cannot ship a folder", id="MPI and folder"),
+        pytest.param(("--array", "0", "--", "true"), 2, "use N or N%M, such as 100", id="empty array"),
+        pytest.param(("--array", "9", "--completions", "2", "--", "true"), 2, "remove --completions", id="two counts"),
+        pytest.param(("--after", "a", "--", "true"), 2, "must begin with ok:, any: or notok:", id="no outcome"),
         pytest.param(("--queue", "q", "--kubeconfig", "none", "--", "true"), 1, "no such file", id="no file"),
     ],
 )
@@ -193,3 +204,49 @@ def test_folder_before_command_without_separator_is_shipped(batchyard: Batchyard
     (tmp_path / "train.py").write_text("")
     done = batchyard("submit", "--queue", "jobs", "--dry-run", "-o", "json", tmp_path, "python", "train.py")
     assert [item["kind"] for item in json.loads(done.stdout)["items"]] == ["ConfigMap", "Job"]
+
+
+def printed_job(batchyard: Batchyard, *options: str) -> dict[str, Any]:
+    dry_run = ("--queue", "q", "--name", "n", "--dry-run", "-o", "json", "--image", "i")
+    job: dict[str, Any] = json.loads(batchyard("submit", *dry_run, *options, "--", "python", "a b.py").stdout)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("options", "pod_sets"),
+    [
+        (("--pytorch", "1"), {"master": (1, {"cpu": "1"})}),
+        (("--pytorch", "3x4"), {"master": (1, {"cpu": "1", GPU: "4"}), "worker": (2, {"cpu": "1", GPU: "4"})}),
+        (("--mpi", "2x8"), {"launcher": (1, {"cpu": "1"}), "worker": (2, {"cpu": "1", GPU: "8"})}),
+        (("--ray", "2x1"), {"head": (1, {"cpu": "1"}), "workers": (2, {"cpu": "1", GPU: "1"})}),
+    ],
+)
+def test_framework_job_has_pod_sets(
+    batchyard: Batchyard, options: tuple[str, ...], pod_sets: dict[str, tuple[int, dict[str, str]]]
+) -> None:
+    job = printed_job(batchyard, *options)
+    integration = find_integration(f"{job['kind']}.{job['apiVersion'].partition('/')[0]}", {})
+    assert integration is not None
+    assert integration.is_suspended(job)
+    found = {each["name"]: each for each in integration.pod_sets(job) if each["name"] != "submitter"}
+    containers = {name: each["template"]["spec"]["containers"][0] for name, each in found.items()}
+    counted = {name: (each["count"], containers[name]["resources"]["requests"]) for name, each in found.items()}
+    assert counted == pod_sets
+
+
+def test_ray_job_runs_the_command_as_its_entrypoint(batchyard: Batchyard) -> None:
+    spec = printed_job(batchyard, "--ray", "2")["spec"]
+    assert spec["entrypoint"] == "python 'a b.py'"
+    assert spec["shutdownAfterJobFinishes"] is True  # Kueue requires this
+
+
+def test_array_is_an_indexed_job_with_retries_for_each_index(batchyard: Batchyard) -> None:
+    spec = printed_job(batchyard, "--array", "100%10", "--backoff-limit", "2")["spec"]
+    expected = {"completions": 100, "parallelism": 10, "completionMode": "Indexed", "backoffLimitPerIndex": 2}
+    assert spec.items() >= expected.items()
+    assert "backoffLimit" not in spec
+
+
+def test_dependencies_become_an_annotation(batchyard: Batchyard) -> None:
+    job = printed_job(batchyard, "--after", "ok:a,any:jobset/b", "--after", "notok:c")
+    assert job["metadata"]["annotations"] == {"batchyard.dev/after": "ok:a,any:jobset/b,notok:c"}
