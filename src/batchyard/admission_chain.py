@@ -15,9 +15,9 @@ from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_ser
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
 from batchyard.api.errors import Forbidden, InvalidObject
-from batchyard.api.meta import Obj, group_kind, is_elastic
+from batchyard.api.meta import Obj, annotation, group_kind, is_elastic
 from batchyard.api.validation.queues import on_flavors_errors
-from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
+from batchyard.api.well_known import AFTER, DEFAULT_SERVICE_CIDR
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
@@ -122,7 +122,7 @@ class AdmissionChain:
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
         controller = _described_jobs()
         queued_job: Obj = controller.queue_described_job(job, reader.get, self._managed_jobs)
-        queued_job = gate_dependent_job(queued_job, reader.get, self._managed_jobs)
+        queued_job = self._with_dependency_gate(queued_job, reader)
         if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
             raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
@@ -158,13 +158,17 @@ class AdmissionChain:
         )
         if built_in.may_be_queued(new_pod, reader.get, self._managed_jobs):
             new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
-            new_pod = gate_dependent_job(new_pod, reader.get, self._managed_jobs)
+            new_pod = self._with_dependency_gate(new_pod, reader)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
         if self._with_nodes:
             validate_pod(new_pod, reader)
         built_in.check_pod(new_pod, reader.get)
         return new_pod
+
+    def _with_dependency_gate(self, job: Obj, reader: Reader) -> Obj:
+        has_dependencies = annotation(job, AFTER)
+        return gate_dependent_job(job, reader.get, self._managed_jobs) if has_dependencies else job
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
         queued_job = self._prepare_job_set(job, reader)
@@ -173,7 +177,7 @@ class AdmissionChain:
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:
         new_job_set = built_in.queue_job(_without_status(job_set), reader.get, self._managed_jobs)
-        new_job_set = gate_dependent_job(new_job_set, reader.get, self._managed_jobs)
+        new_job_set = self._with_dependency_gate(new_job_set, reader)
         if self._ready_timeout_max is not None and self._managed_jobs.has_kind_of(new_job_set):
             check_ready_timeouts(new_job_set, None, self._ready_timeout_max)
         return new_job_set

@@ -18,7 +18,7 @@ from batchyard.autoscaler.index import ScalingIndex
 from batchyard.autoscaler.provisioning_requests import ProvisioningRequests
 from batchyard.base.instant import Duration
 from batchyard.client.informer import ViewExpiry
-from batchyard.controller_runtime.kernel import OnDemandController
+from batchyard.controller_runtime.kernel import AnnotatedKinds, OnDemandController
 from batchyard.controller_runtime.runner import DefectReporter, EventSink, Runner, raise_defect
 from batchyard.disruption.controller import DisruptionBudgets
 from batchyard.explain.explainer import Explainer
@@ -361,17 +361,11 @@ def _admission_controllers(
         *_described_job_controllers(options, kueue.managed_jobs, ports.client),
         OnDemandController(
             "job-dependencies",
-            (*kueue.managed_jobs.kinds, scheme.JOB_KIND, scheme.WORKLOAD),
+            (scheme.JOB_KIND,),
             partial(_create_dependencies, kueue.managed_jobs),
-            _is_about_dependencies,
+            annotated=AnnotatedKinds((*kueue.managed_jobs.kinds, scheme.WORKLOAD), well_known.AFTER),
         ),
     )
-
-
-def _is_about_dependencies(event: WatchEvent) -> bool:
-    """Return whether a change is about a job with dependencies, or about a further kind of jobs."""
-    annotations = event.obj["metadata"].get("annotations")
-    return (annotations is not None and well_known.AFTER in annotations) or event.key.kind == scheme.JOB_KIND
 
 
 def _create_dependencies(managed_jobs: ManagedJobs) -> Controller:

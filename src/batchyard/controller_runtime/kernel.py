@@ -258,6 +258,13 @@ class QueueStats(NamedTuple):
     retries: int
 
 
+class AnnotatedKinds(NamedTuple):
+    """Kinds of which an on-demand controller needs only the objects with an annotation."""
+
+    kinds: Sequence[str]
+    annotation: str
+
+
 class OnDemandController:
     """A controller of kinds that few users have: it is created at the first change of an object of these kinds.
 
@@ -273,13 +280,16 @@ class OnDemandController:
         first_kinds: Sequence[str],
         create: Callable[[], Controller],
         is_first: Callable[[WatchEvent], bool] | None = None,
+        annotated: AnnotatedKinds | None = None,
     ) -> None:
         """Create the stand-in of a controller of rank 0. `create` creates it when a kind of `first_kinds` changes.
 
-        With `is_first`, only a change for which this function returns True creates the controller.
+        With `is_first`, only a change for which this function returns True creates the controller. A change of an
+        object in `annotated` creates it too.
         """
         self.name = name
-        self.kinds: Sequence[str] | None = first_kinds
+        self.kinds: Sequence[str] | None = first_kinds if annotated is None else (*first_kinds, *annotated.kinds)
+        self._annotated = annotated
         self._create = create
         self._is_first = is_first
         self._controller: Controller | None = None
@@ -288,7 +298,7 @@ class OnDemandController:
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys that the controller returns; create the controller if it does not exist yet."""
-        if self._controller is None and self._is_first is not None and not self._is_first(event):
+        if self._controller is None and not self._creates_controller(event):
             return ()
         controller = self._load()
         keys = controller.keys_for(event, now)
@@ -296,6 +306,13 @@ class OnDemandController:
             self.kinds = controller.kinds
             self.on_load()
         return keys
+
+    def _creates_controller(self, event: WatchEvent) -> bool:
+        annotated = self._annotated
+        if annotated is not None and event.key.kind in annotated.kinds:
+            annotations = event.obj["metadata"].get("annotations")
+            return bool(annotations) and annotated.annotation in annotations
+        return self._is_first is None or self._is_first(event)
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile a key by the controller."""
