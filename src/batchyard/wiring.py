@@ -105,6 +105,8 @@ class PlatformPorts:
     api_controllers: Sequence[Controller] = ()
     #: Returns the current usage of a pod, None if it is not known.
     pod_usage: Callable[[Obj], MeasuredUsage | None] = unknown_usage
+    #: Whether a node keeps the folders of volumes, and deletes those of deleted volumes.
+    has_volume_folders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def _group_controllers(
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, (*_app_controllers(), *_pod_autoscalers(ports, settings))),
         (controller_groups.SERVICES, _service_controllers() if settings.with_api else ()),
+        (controller_groups.VOLUMES, _volume_controllers(ports, settings) if settings.with_api else ()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -284,6 +287,20 @@ def _service_controllers() -> Sequence[Controller]:
             "endpointslice-mirroring-controller", (scheme.ENDPOINTS,), _create_mirror_controller, _is_custom_endpoints
         ),
     )
+
+
+def _volume_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller of volumes and their claims, whose modules are imported on first use."""
+    first_kinds = (scheme.PERSISTENT_VOLUME_CLAIM, scheme.PERSISTENT_VOLUME)
+    create = partial(_create_volume_controller, ports, with_nodes=settings.with_nodes)
+    return (OnDemandController("persistentvolume-controller", first_kinds, create),)
+
+
+def _create_volume_controller(ports: PlatformPorts, *, with_nodes: bool) -> Controller:
+    from batchyard.volumes import controller  # noqa: PLC0415 - as above
+
+    volumes = controller.VolumeController(with_nodes=with_nodes, has_folders=ports.has_volume_folders)
+    return controller.with_existing_pods(volumes, ports.client.list(scheme.POD))
 
 
 def _has_service_selector(event: WatchEvent) -> bool:

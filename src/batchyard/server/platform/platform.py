@@ -102,6 +102,7 @@ from batchyard.server.platform.status_report import EmbeddedMetrics, StatusRepor
 from batchyard.store.journal import RevisionJournal
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store, changes_reader
+from batchyard.volumes.admission import default_storage_class
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
 
 # Objects that the platform provides: definitions of its own kinds, APIServices, and Kueue's roles.
@@ -475,6 +476,7 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
+            has_volume_folders=local_node is not None,
             pod_usage=lambda pod: self._containers.usage(pod),  # noqa: PLW0108 - created later
             api_controllers=(
                 PolicyStatusController(lambda: self._resources),
@@ -509,7 +511,7 @@ class EmbeddedPlatform:
         self._history.observe(events)
         # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
         required_objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-        required_objects += map(provided_role, bootstrap_roles())
+        required_objects += [*map(provided_role, bootstrap_roles()), default_storage_class()]
         if cluster is not None:
             self._kernel.post(lambda: self._store_cluster(cluster))
         self._kernel.post(lambda: _create_missing(self._client, required_objects))
