@@ -95,14 +95,18 @@ class VolumeController:
     # Claims.
 
     def _release_claim(self, claim: meta.Obj, reader: Reader) -> ReconcileResult:
-        if CLAIM_FINALIZER not in (claim["metadata"].get("finalizers") or ()) or self._pods_of(claim, reader):
+        """Remove the finalizer of a deleted claim that no assigned pod uses; even a pod that has ended uses it."""
+        is_used = any(self._is_assigned(pod) for pod in self._pods_of(claim, reader))
+        if CLAIM_FINALIZER not in (claim["metadata"].get("finalizers") or ()) or is_used:
             return ReconcileResult()
         return ReconcileResult([Update(meta.without_finalizer(claim, CLAIM_FINALIZER))])
 
     def _pods_of(self, claim: meta.Obj, reader: Reader) -> Sequence[meta.Obj]:
-        """Return the pods that use a claim and have not ended."""
-        pods = [pod for key in self._users.get(meta.key_of(claim), ()) if (pod := reader.get(key)) is not None]
-        return [pod for pod in pods if not is_terminal(pod)]
+        """Return the pods that use a claim."""
+        return [pod for key in self._users.get(meta.key_of(claim), ()) if (pod := reader.get(key)) is not None]
+
+    def _is_assigned(self, pod: meta.Obj) -> bool:
+        return bool(bound_node(pod)) or not self._with_nodes
 
     def _sync_unbound_claim(self, claim: meta.Obj, reader: Reader) -> ReconcileResult:
         name = claim["spec"].get("volumeName")
@@ -110,8 +114,8 @@ class VolumeController:
             return _bind_named_volume(claim, reader.get(meta.Key(_VOLUME, "", name)))
         class_name = storage_class_name(claim)
         storage_class = reader.get(meta.Key(scheme.STORAGE_CLASS, "", class_name)) if class_name else None
-        pods = self._pods_of(claim, reader)
-        scheduled = [pod for pod in pods if bound_node(pod) or not self._with_nodes]
+        pods = [pod for pod in self._pods_of(claim, reader) if not is_terminal(pod)]
+        scheduled = [pod for pod in pods if self._is_assigned(pod)]
         waits = storage_class is not None and storage_class.get("volumeBindingMode") == _WAIT_FOR_CONSUMER
         if waits and not scheduled:
             return _waiting_result(claim, pods)

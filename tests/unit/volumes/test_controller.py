@@ -146,6 +146,8 @@ def test_used_claim_is_deleted_after_its_pod() -> None:
     world.delete(CLAIM, "data")
     assert "deletionTimestamp" in world.get(CLAIM, "data")["metadata"]
     world.put(pod(phase="Succeeded"))
+    assert "deletionTimestamp" in world.get(CLAIM, "data")["metadata"]
+    world.delete(scheme.POD, "p")
     assert world.client.get(Key(CLAIM, "team", "data")) is None
     assert world.volumes() == []
 
