@@ -73,4 +73,4 @@ def test_claim_cannot_grow(platform: UpProcess) -> None:
     create_claim(platform, "fixed")
     patch = json.dumps({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     refused = platform.kubectl("patch", "pvc", "fixed", "-p", patch, fails=True)
-    assert "only dynamically provisioned pvc can be resized" in refused
+    assert "Only bound persistent volume claims can be expanded" in refused

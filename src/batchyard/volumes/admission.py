@@ -60,7 +60,10 @@ def prepare_claim(claim: meta.Obj, reader: Reader) -> meta.Obj:
 
 def check_claim_size(new: meta.Obj, old: meta.Obj) -> None:
     """Raise Forbidden if a claim requests more storage than before: no volume can be expanded."""
-    if requested_storage(new) > requested_storage(old):
-        name = new["metadata"]["name"]
+    if requested_storage(new) <= requested_storage(old):
+        return
+    reason = "Only bound persistent volume claims can be expanded"
+    if (old.get("status") or {}).get("phase") == "Bound":
         reason = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc"
-        raise Forbidden(f'persistentvolumeclaims "{name}" is forbidden: {reason} must support resize')
+        reason = f"{reason} must support resize"
+    raise Forbidden(f'persistentvolumeclaims "{new["metadata"]["name"]}" is forbidden: {reason}')

@@ -230,5 +230,7 @@ def test_newest_default_class_completes_a_new_claim() -> None:
 def test_claim_cannot_grow() -> None:
     reason = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support"
     with pytest.raises(Forbidden, match=reason):
+        check_claim_size(claim(storage="2Gi"), {**claim(), "status": {"phase": "Bound"}})
+    with pytest.raises(Forbidden, match="Only bound persistent volume claims can be expanded"):
         check_claim_size(claim(storage="2Gi"), claim())
     check_claim_size(claim(), claim())
