@@ -1,13 +1,14 @@
 """Writes the loads of Kueue's scheduler performance test as scenarios.
 
-    python benchmarks/loads.py {baseline,large-scale,tas} OUT.yaml [--stagger MS] [--cohorts N]
+    python benchmarks/loads.py {baseline,large-scale,tas} OUT.yaml [--stagger MS] [--cohorts N] [--by-usage]
 
 `baseline` has 15,000 Workloads in 30 ClusterQueues, `large-scale` 50,000 in 1,000. `tas` has the Workloads of
 `baseline`, with 2 to 8 pods each, on 640 nodes in 10 racks: a third requires one rack, a third prefers one, and a third
 has slices of 1 to 4 pods of which each requires one rack. Each set of a ClusterQueue creates
 Workloads at its interval, independent of other sets; the first one arrives after one interval. --stagger delays all
 arrivals of queue i (counted over all Cohorts) by i times MS milliseconds, to model users who do not coordinate.
---cohorts changes the number of Cohorts. Source of the figures: test/performance/scheduler of Kueue.
+--cohorts changes the number of Cohorts. --by-usage enables admission fair sharing in each ClusterQueue. Source of the
+figures: test/performance/scheduler of Kueue.
 """
 
 import argparse
@@ -178,6 +179,16 @@ def scenario(name: str, load: LoadShape, stagger: int) -> Iterator[dict[str, Any
     yield from (obj for _, _, obj in sorted(arrivals, key=lambda arrival: arrival[:2]))
 
 
+def enable_admission_fair_sharing(documents: Sequence[dict[str, Any]]) -> None:
+    """Order the Workloads of each ClusterQueue by the usage of their LocalQueues."""
+    for document in documents:
+        if document["kind"] == "Scenario":
+            settings = {"usageHalfLifeTime": "3600s", "usageSamplingInterval": "5s"}
+            document["spec"]["admissionFairSharing"] = settings
+        elif document["kind"] == "ClusterQueue":
+            document["spec"]["admissionScope"] = {"admissionMode": "UsageBasedAdmissionFairSharing"}
+
+
 def main() -> None:
     """Write a load, one JSON object per document; print the minimum duration at full use of the quota."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -185,11 +196,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--stagger", type=int, default=0)
     parser.add_argument("--cohorts", type=int)
+    parser.add_argument("--by-usage", action="store_true")
     arguments = parser.parse_args()
     load = LOADS[arguments.load]
     if arguments.cohorts is not None:
         load = load._replace(cohorts=arguments.cohorts)
     documents = list(scenario(arguments.load, load, arguments.stagger))
+    if arguments.by_usage:
+        enable_admission_fair_sharing(documents)
     with arguments.out.open("w") as out:
         for document in documents:
             out.write("---\n" + json.dumps(document, separators=(",", ":")) + "\n")

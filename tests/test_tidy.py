@@ -159,6 +159,10 @@ def test_functions_of_what_is_compiled_are_decorated_only_where_that_can_be() ->
     assert_none(modules.decorated_within(python_files(SRC), compiled()))
 
 
+def test_what_is_compiled_has_only_statements_that_mypyc_supports() -> None:
+    assert_none(modules.uncompilable(python_files(SRC), compiled()))
+
+
 def test_every_exported_name_exists() -> None:
     packages = [path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("__init__.py")]
     missing = []
@@ -267,6 +271,13 @@ def test_an_heir_of_what_is_pythons_own_in_a_compiled_module_is_found() -> None:
     file = SourceFile("src/a/b.py", f"{containers}\nclass D(RuntimeError): pass\nclass E(Exception): pass")
     assert [violation.subject for violation in modules.builtin_heirs([file], ["src/a/"])] == ["A", "B", "D"]
     assert not list(modules.builtin_heirs([file], ["src/c/"]))
+
+
+def test_a_statement_that_mypyc_does_not_support_is_found() -> None:
+    text = "for a in b:\n    try:\n        continue\n    finally:\n        c()\nd = e in (*f, 1)\n"
+    file = SourceFile("src/a/b.py", text)
+    assert [violation.line for violation in modules.uncompilable([file], ["src/a/"])] == [3, 6]
+    assert not list(modules.uncompilable([file], ["src/c/"]))
 
 
 def test_a_function_decorated_within_another_in_a_compiled_module_is_found() -> None:

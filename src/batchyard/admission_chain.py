@@ -5,6 +5,7 @@ The order is that of Kubernetes. docs/concepts/admission.md lists the plugins. S
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Final
 
 from batchyard.admission_plugins import built_in
@@ -13,7 +14,7 @@ from batchyard.admission_plugins.limit_ranges import check_limits, with_limit_de
 from batchyard.admission_plugins.service_accounts import VOLUME_PREFIX, with_service_account
 from batchyard.api import scheme
 from batchyard.api.defaults import pod_defaults
-from batchyard.api.errors import InvalidObject
+from batchyard.api.errors import Forbidden, InvalidObject
 from batchyard.api.meta import Obj, group_kind, is_elastic
 from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
@@ -24,6 +25,7 @@ from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
+from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.jobs.pod.admission import queue_pod
 from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
@@ -58,8 +60,10 @@ class AdmissionChain:
         self._addresses = ServiceAddresses(service_cidr)
 
     def observe(self, event: WatchEvent) -> None:
-        """Update the tracked ResourceQuota usage with the change of an object."""
+        """Update the tracked ResourceQuota usage, and the enabled kinds of jobs, with the change of an object."""
         self._quotas.observe(event)
+        if event.key.kind == scheme.JOB_KIND:
+            self._managed_jobs.observe_job_kind(event)
 
     def hooks(self) -> AdmissionHooks:
         """Return the hooks that the client calls before it writes: for new objects, updates, and deleted Namespaces."""
@@ -78,18 +82,16 @@ class AdmissionChain:
         prepare_by_kind: dict[str, PrepareHook] = {
             kind: partial(self._prepare_namespaced, mutate_by_kind.get(kind)) for kind in _NAMESPACED_KINDS
         }
+        prepare_by_kind |= {DEFAULT_HOOK: self._prepare_custom_object, scheme.JOB_KIND: self._prepare_job_kind}
         if self._with_api:
-            prepare_by_kind |= {
-                DEFAULT_HOOK: self._prepare_custom_object,
-                scheme.PRIORITY_CLASS: _prepare_priority_class,
-            }
+            prepare_by_kind[scheme.PRIORITY_CLASS] = _prepare_priority_class
             prepare_by_kind |= {scheme.NAMESPACE: _prepare_namespace, scheme.CLUSTER: _prepare_cluster}
         return prepare_by_kind
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
-        quota_kinds = (scheme.SERVICE,)
-        checks: dict[str, UpdateCheck] = dict.fromkeys(self._managed_jobs.kinds, self._check_queue)
-        checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
+        checks: dict[str, UpdateCheck] = dict.fromkeys(INTEGRATIONS, self._check_queue)
+        checks |= {DEFAULT_HOOK: self._check_custom_object, scheme.JOB_KIND: _check_job_kind}
+        checks[scheme.SERVICE] = self._quotas.check_update
         checks[scheme.POD] = self._check_pod
         checks[scheme.PERSISTENT_VOLUME_CLAIM] = self._check_claim
         if self._rules.rejects_unknown_on_flavors:
@@ -127,15 +129,27 @@ class AdmissionChain:
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
-        from batchyard.jobs.described.registry import find_described_kind  # noqa: PLC0415 - CEL takes 0.1 s to load
-
-        integration = find_described_kind(group_kind(job))
-        if integration.is_ignored(job):
-            return job
-        queued_job = built_in.queue_job(job, reader.get, self._managed_jobs, integration.suspend_path)
+        controller = _described_jobs()
+        queued_job: Obj = controller.queue_described_job(job, reader.get, self._managed_jobs)
+        if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
+            raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
             check_ready_timeouts(queued_job, None, self._ready_timeout_max)
         return queued_job
+
+    def _check_custom_object(self, new: Obj, old: Obj, reader: Reader) -> None:
+        if scheme.is_built_in(group_kind(new)) or not self._managed_jobs.has_kind_of(new):
+            return
+        controller = _described_jobs()
+        if errors := list(controller.described_job_errors(new, old, self._managed_jobs)):
+            raise InvalidObject(errors)
+        self._check_queue(new, old, reader)
+
+    def _prepare_job_kind(self, job_kind: Obj, reader: Reader) -> Obj:
+        if len(reader.list(scheme.JOB_KIND)) >= built_in.JOB_KINDS_MAX:
+            raise Forbidden(f"there are {built_in.JOB_KINDS_MAX} JobKinds, and more are not allowed; delete one first")
+        _check_job_kind(job_kind, {}, reader)
+        return job_kind
 
     def _prepare_pod(self, pod: Obj, reader: Reader) -> Obj:
         limit_ranges: Sequence[Obj] = reader.list(scheme.LIMIT_RANGE, pod["metadata"].get("namespace", ""))
@@ -185,6 +199,17 @@ def _prepare_cluster(cluster: Obj, reader: Reader) -> Obj:
     built_in.check_only_cluster(cluster, reader.list(scheme.CLUSTER))
     _check_catalog(cluster)
     return cluster
+
+
+def _described_jobs() -> ModuleType:
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    return controller
+
+
+def _check_job_kind(new: Obj, _old: Obj, _reader: Reader) -> None:
+    if errors := list(_described_jobs().expression_errors(new)):
+        raise InvalidObject(errors)
 
 
 def _check_cluster(new: Obj, old: Obj, _reader: Reader) -> None:

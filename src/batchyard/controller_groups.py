@@ -38,6 +38,7 @@ _LOCAL_GROUPS: Final = frozenset({API, APPS, SERVICES, VOLUMES, RESOURCE_QUOTA, 
 REMOTE_GROUPS: Final = tuple(group for group in GROUPS if group not in _LOCAL_GROUPS)
 
 _QUEUE_KINDS: Final = (
+    scheme.JOB_KIND,  # before the jobs that JobKinds describe
     *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.TOPOLOGY, scheme.ADMISSION_CHECK),
     *(scheme.COHORT, scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE, scheme.LIMIT_RANGE, scheme.RUNTIME_CLASS),
     scheme.PREEMPTION_CONFIG,

@@ -8,9 +8,10 @@ from typing import Any, Final
 from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
+from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
-from batchyard.api.meta import Obj, key_of
+from batchyard.api.meta import Obj
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -31,7 +32,7 @@ from batchyard.housekeeping.controllers import (
     ServiceAccounts,
     TtlAfterFinished,
 )
-from batchyard.interfaces.client import EventType, ObjectClient, ObjectReader, WatchEvent
+from batchyard.interfaces.client import ObjectClient, ObjectReader, WatchEvent
 from batchyard.interfaces.containers import MeasuredUsage
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
@@ -374,22 +375,27 @@ def _admission_controllers(
             else ()
         ),
         *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
-        *(
-            OnDemandController(kind, (kind,), partial(_create_described_reconciler, options, kind, ports.client))
-            for kind in kueue.managed_jobs.kinds
-            if settings.with_api and kind not in INTEGRATIONS and kind != scheme.POD  # only the API has custom kinds
-        ),
+        *_described_job_controllers(options, kueue.managed_jobs, ports.client),
     )
 
 
-def _create_described_reconciler(options: Mapping[str, Any], kind: str, objects: ObjectReader) -> JobReconciler:
-    """Create the reconciler of a kind of jobs, which knows the Workloads that are older than its first job."""
-    from batchyard.jobs.described.registry import DescribedJobReconciler  # noqa: PLC0415 - CEL takes 0.1 s to load
+def _described_job_controllers(
+    options: Mapping[str, Any], managed_jobs: ManagedJobs, objects: ObjectReader
+) -> Sequence[Controller]:
+    """Return the controllers of custom kinds of jobs, whose modules are imported when such a job exists."""
+    kinds = [kind for kind in managed_jobs.kinds if kind not in INTEGRATIONS and kind != scheme.POD]
+    return (
+        *(OnDemandController(kind, (kind,), partial(_create_described, options, objects, kind)) for kind in kinds),
+        OnDemandController("job-kinds", (scheme.JOB_KIND,), partial(_create_described, options, objects)),
+    )
 
-    reconciler = DescribedJobReconciler(kind, options)
-    for workload in objects.list(scheme.WORKLOAD):
-        reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
-    return reconciler
+
+def _create_described(options: Mapping[str, Any], objects: ObjectReader, kind: str = "") -> Controller:
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    if kind:
+        return controller.create_reconciler(kind, options, objects)
+    return controller.CustomJobs(options, objects)
 
 
 def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> Sequence[Controller]:

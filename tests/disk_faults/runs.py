@@ -8,6 +8,7 @@ The rules that each run checks:
 - After a failed flush of changes, no change is acknowledged until the store starts again.
 """
 
+import gc
 import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -448,7 +449,13 @@ def check_message(message: str, *, is_damage: bool) -> None:
 
 def play(seed: object, steps: list[Step] | None = None) -> RunResult:
     """Play the run of a seed, or other steps on its disk."""
-    return StoreRun(seed).play(draw_steps(seed) if steps is None else steps)
+    # A collection during the run would close connections of an earlier process, or of an earlier run, at any call.
+    gc.disable()
+    try:
+        return StoreRun(seed).play(draw_steps(seed) if steps is None else steps)
+    finally:
+        gc.collect()
+        gc.enable()
 
 
 def shrink(seed: object, steps: list[Step]) -> list[Step]:

@@ -76,6 +76,11 @@ class InstalledOperators:
         result = ["get", *named, "-o", f"jsonpath={path}"]
         wait_for(lambda: self.kubectl(*result) == text, lambda: f"{self.kubectl(*result)}\n{self.log()}")
 
+    def log_contains(self, text: str, *, any_of: bool = False) -> None:
+        """Wait until the log of each operator contains a text, or of one of them."""
+        select = any if any_of else all
+        wait_for(lambda: select(text in operator.log() for operator in self.operators.values()), self.log)
+
     def log(self) -> str:
         """The logs of the operators."""
         return "\n".join(operator.log() for operator in self.operators.values())

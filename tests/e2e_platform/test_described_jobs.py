@@ -43,6 +43,22 @@ metadata: {name: training, namespace: default}
 spec: {clusterQueue: research}
 """
 
+JOB_KIND: dict[str, Any] = {
+    "apiVersion": "jobs.batchyard.dev/v1alpha1",
+    "kind": "JobKind",
+    "metadata": {"name": "trainings.ml.example.com"},
+    "spec": {
+        "group": "ml.example.com",
+        "version": "v1",
+        "kind": "Training",
+        "resource": "trainings",
+        "suspend": "spec.paused",
+        "active": "false",
+        "ready": "true",
+        "podSets": [{"name": "workers", "path": "spec", "count": "item.workers"}],
+    },
+}
+
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[UpProcess]:
@@ -83,6 +99,39 @@ def test_finished_job_gives_quota_to_next_job(platform: UpProcess) -> None:
     wait_until_suspended(platform, "second", False)
     path = "jsonpath={.items[*].status.conditions[?(@.type=='Finished')].message}"
     assert platform.kubectl("get", "workloads", "-o", path) == "all pods succeeded"
+
+
+def test_events_refer_to_job(platform: UpProcess) -> None:
+    platform.kubectl("create", "-f", "-", sent=training("first"))
+    wait_until_suspended(platform, "first", False)
+    path = "jsonpath={.items[*].involvedObject.apiVersion}"
+    selector = "involvedObject.kind=PyTorchJob,reason=Started"
+    assert platform.kubectl("get", "events", "--field-selector", selector, "-o", path) == "kubeflow.org/v1"
+
+
+def test_queue_of_running_job_is_immutable(platform: UpProcess) -> None:
+    platform.kubectl("create", "-f", "-", sent=training("first"))
+    wait_until_suspended(platform, "first", False)
+    label = ("label", "pytorchjob", "first", "kueue.x-k8s.io/queue-name=other", "--overwrite")
+    assert "field is immutable" in platform.kubectl(*label, fails=True)
+
+
+def test_job_kind_enables_its_kind(platform: UpProcess) -> None:
+    names = {"kind": "Training", "plural": "trainings", "singular": "training"}
+    spec = {**SPEC, "group": "ml.example.com", "names": names}
+    definition = {**DEFINITION, "metadata": {"name": "trainings.ml.example.com"}, "spec": spec}
+    platform.kubectl("apply", "-f", "-", sent=json.dumps(definition))
+    platform.kubectl("wait", "--for=condition=Established", "crd/trainings.ml.example.com")
+    invalid = {**JOB_KIND, "spec": {**JOB_KIND["spec"], "ready": "job.status +"}}
+    assert "invalid CEL expression" in platform.kubectl("apply", "-f", "-", sent=json.dumps(invalid), fails=True)
+    platform.kubectl("apply", "-f", "-", sent=json.dumps(JOB_KIND))
+    template = {"spec": {"containers": [{"name": "main", "image": "python", "resources": {"requests": {"cpu": "1"}}}]}}
+    metadata = {"name": "a", "labels": {"kueue.x-k8s.io/queue-name": "training"}}
+    job = {"apiVersion": "ml.example.com/v1", "kind": "Training", "metadata": metadata}
+    platform.kubectl("create", "-f", "-", sent=json.dumps({**job, "spec": {"workers": 2, "template": template}}))
+    platform.kubectl("wait", "--for=jsonpath={.spec.paused}=false", "training/a", "--timeout=30s")
+    path = "jsonpath={.spec.template.spec.nodeSelector}"
+    assert platform.kubectl("get", "training", "a", "-o", path) == '{"pool":"spot"}'
 
 
 def test_stopped_queue_suspends_job_and_restores_its_templates(platform: UpProcess) -> None:

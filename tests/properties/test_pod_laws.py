@@ -3,12 +3,15 @@
 No pod runs without quota, a group starts whole, and no finalizer outlives the Workload of its pod.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import make
 from batchyard.api import well_known
+from batchyard.api.meta import Obj, label
+from batchyard.sim.random_clusters import random_cluster_scenario
 from batchyard.sim.random_worlds import RandomChoices, SeededDraws, scenario_of
 from batchyard.sim.scenario import Scenario
 from properties.worlds import invariant_violations, violations_with_faults
@@ -73,6 +76,38 @@ def random_world(seed: int) -> Scenario:
     groups = [each for i in range(rng.draw_integer(2, 5)) for each in pod_group(rng, i)]
     objects = [*classes, *map(plain, (make.flavor("spot"), *queues, *local_queues)), *singles, *groups]
     return scenario_of(objects, fair_sharing=rng.draw_bool(30))
+
+
+def pod_like(rng: RandomChoices, job: Obj, name: str, **metadata: Any) -> dict[str, Any]:
+    """A pod with the queue and the spec of the pods of a Job."""
+    made = pod(rng, name, rng.draw_integer(0, UNTIL), 1, **metadata)
+    queue_label = {well_known.QUEUE_NAME: job["metadata"]["labels"][well_known.QUEUE_NAME]}
+    labels = {key: value for key, value in made["metadata"]["labels"].items() if key != well_known.PRIORITY_CLASS}
+    spec = {**job["spec"]["template"]["spec"], "restartPolicy": "Never"}
+    return {**made, "metadata": {**made["metadata"], "labels": {**labels, **queue_label}}, "spec": spec}
+
+
+def mixed_world(seed: int) -> Scenario:
+    """A cluster with nodes and faults, Jobs and JobSets, and pods and groups of pods like those of its Jobs."""
+    cluster = random_cluster_scenario(SeededDraws(seed))
+    rng = RandomChoices(SeededDraws(seed + 1_000_000))
+    applied = [obj for step in cluster.steps for obj in step.apply]
+    jobs = [obj for obj in applied if obj["kind"] == "Job" and label(obj, well_known.QUEUE_NAME)]
+    objects: list[dict[str, Any]] = []
+    for number in range(rng.draw_integer(1, 4) if jobs else 0):
+        job, size = rng.choose(jobs), rng.draw_integer(1, 3)
+        objects.append(pod_like(rng, job, f"p{number}"))
+        labels, annotations = {well_known.POD_GROUP_NAME: f"g{number}"}, {well_known.POD_GROUP_COUNT: str(size)}
+        count = size + rng.draw_integer(0, 1)
+        group = [pod_like(rng, job, f"g{number}-{i}", labels=labels, annotations=annotations) for i in range(count)]
+        objects += group
+    steps = sorted([*cluster.steps, *scenario_of(objects).steps], key=lambda step: step.at)
+    return replace(cluster, steps=steps)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_clusters_with_jobs_and_pods_keep_all_invariants(seed: int) -> None:
+    assert invariant_violations(mixed_world(seed)) == ""
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -117,6 +117,32 @@ def builtin_heirs(files: Sequence[SourceFile], compiled: Sequence[str]) -> Itera
                     yield Violation(file.path, heir.lineno, "builtin-base", heir.name, what, instead)
 
 
+def uncompilable(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
+    """Yield statements of compiled modules that mypyc cannot compile."""
+    for file in (file for file in files if any(map(file.lies_in, compiled))):
+        for statement in (node for node in file.nodes if isinstance(node, ast.Try) and node.finalbody):
+            what = "continue inside try with finally in a module that is compiled"
+            for line in _continues(statement):
+                yield Violation(file.path, line, "uncompilable", "continue", what, "move the loop's body out")
+        comparisons = (node for node in file.nodes if isinstance(node, ast.Compare))
+        for node in (node for node in comparisons if isinstance(node.ops[-1], ast.In | ast.NotIn)):
+            operand = node.comparators[-1]
+            if isinstance(operand, ast.Tuple) and any(isinstance(each, ast.Starred) for each in operand.elts):
+                what = "search in a tuple that has a starred item in a module that is compiled"
+                yield Violation(file.path, operand.lineno, "uncompilable", "in", what, "compare with each part")
+
+
+def _continues(statement: ast.Try) -> Iterator[int]:
+    """Yield the lines of `continue` statements that leave a try statement."""
+    nodes: list[ast.AST] = [*statement.body, *statement.handlers, *statement.orelse]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Continue):
+            yield node.lineno
+        elif not isinstance(node, (ast.For, ast.While, *_FUNCTIONS)):
+            nodes += ast.iter_child_nodes(node)
+
+
 def decorated_within(files: Sequence[SourceFile], compiled: Sequence[str]) -> Iterator[Violation]:
     """Yield decorated nested functions of compiled modules: their names are unbound at run time."""
     for file in (file for file in files if any(map(file.lies_in, compiled))):

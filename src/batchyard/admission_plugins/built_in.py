@@ -6,7 +6,7 @@ plugin/pkg/admission/{priority,defaulttolerationseconds,extendedresourcetolerati
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from batchyard.api.scheme import find_kind
 from batchyard.api.validation.core import SYSTEM_CLASSES
 from batchyard.api.validation.rules import is_extended
 from batchyard.api.views.node import NAME_LABEL, namespace_labels
-from batchyard.interfaces.client import ObjectReader
+from batchyard.interfaces.client import EventType, ObjectReader, WatchEvent
 
 
 def forbidden_prefix(obj: meta.Obj, *, prefers_name: bool = True) -> str:
@@ -232,7 +232,7 @@ def check_pod_security_labels(namespace: meta.Obj, old: meta.Obj | None = None) 
 
 
 def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: ObjectReader) -> PodSecurityReview:
-    """Return the Pod Security warnings and audit annotations for a new or changed object.
+    """Return the warnings and the Pod Security audit annotations for a new or changed object.
 
     They are empty for kinds other than Namespace, Pod and Kubernetes's own kinds with a pod template.
     """
@@ -242,7 +242,9 @@ def review_security(kind: str, new: meta.Obj, old: meta.Obj | None, objects: Obj
         existing_pods = objects.list(scheme.POD, new["metadata"]["name"])
         return PodSecurityReview(pod_security.namespace_warnings(new, old, existing_pods))
     if kind == scheme.POD:
-        return _review_pod(new, old, objects.get)
+        review = _review_pod(new, old, objects.get)
+        warning = ALL_QUEUED_JOBS.owner_warning(new, old)
+        return review._replace(warnings=(*review.warnings, warning)) if warning else review
     if kind not in _TEMPLATE_PATHS:
         return _EMPTY_REVIEW
     labels = _labels_of_namespace(new, objects.get)
@@ -312,6 +314,8 @@ def _labels_of_namespace(obj: meta.Obj, find_object: FindObject) -> Mapping[str,
 DEFAULT_NAME: Final = "default"
 #: The number of owners above a job from which Kueue ends the search for a managed one with an error.
 _OWNER_CHAIN_LENGTH_MAX: Final = 10
+#: The most JobKinds of users that are obeyed.
+JOB_KINDS_MAX: Final = 100
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
 
 
@@ -339,20 +343,44 @@ class ManagedJobs:
     external_kinds: tuple[tuple[str, str], ...] = ()
     #: The Namespaces in which the WorkloadPriorityClass `default` applies.
     class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
+    #: The JobKinds of users, by the kind that they describe. `observe_job_kind` changes them.
+    job_kinds: dict[str, meta.Obj] = field(default_factory=dict, compare=False)
+
+    def observe_job_kind(self, event: WatchEvent) -> None:
+        """Enable the kind that a new JobKind describes, or disable that of a deleted one."""
+        spec = event.obj["spec"]
+        kind = f"{spec['kind']}.{spec['group']}"
+        if event.type is EventType.DELETED:
+            self.job_kinds.pop(kind, None)
+        elif kind in self.job_kinds or len(self.job_kinds) < JOB_KINDS_MAX:
+            self.job_kinds[kind] = event.obj
+
+    def has_kind(self, kind: str) -> bool:
+        """Return whether a kind, such as `Job.batch`, is enabled."""
+        return kind in self.kinds or kind in self.job_kinds
 
     def has_kind_of(self, job: meta.Obj) -> bool:
         """Return whether the kind of a job is enabled."""
-        return meta.group_kind(job) in self.kinds
+        return self.has_kind(meta.group_kind(job))
 
     def names(self, job: meta.Obj) -> bool:
         """Return whether a job has a queue name, or needs none."""
         return self.without_queue_name or bool(meta.label(job, well_known.QUEUE_NAME))
 
     def has_kind_of_owner(self, owner: Mapping[str, Any]) -> bool:
-        """Return whether the kind in an owner reference is enabled, or managed by another controller; not for pods."""
+        """Return whether the kind in an owner reference is enabled, or managed by another controller."""
         if (owner["apiVersion"], owner["kind"]) in self.external_kinds:
             return True
-        return owner["kind"] != "Pod" and meta.owner_key(owner, "").kind in self.kinds
+        return self.has_kind(meta.owner_key(owner, "").kind)
+
+    def owner_warning(self, pod: meta.Obj, old: meta.Obj | None) -> str:
+        """Return the warning about a pod with the label of pods in queues and an owner of an enabled kind; else ''."""
+        # Pods that another controller queues have both; they cause a warning only when they are created.
+        owner = meta.controller_of(pod) if meta.label(pod, well_known.MANAGED) == "true" else None
+        is_queued_elsewhere = old is not None and meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None
+        if owner is None or is_queued_elsewhere or not self.has_kind_of_owner(owner):
+            return ""
+        return f"pod owner is managed by kueue, label '{well_known.MANAGED}=true' might lead to unexpected behaviour"
 
 
 #: Every job with a queue name is managed.
@@ -378,16 +406,16 @@ def find_managed_ancestor(
 ) -> AncestorSearch:
     """Find the topmost owner of a job that Kueue manages: Kueue manages it in place of the job.
 
-    The search follows controllers of known kinds while their uid matches. Jobs and JobSets are known, even if their
-    kind is not enabled, and the external kinds are known. The search fails if an owner is missing, owns itself, or is
-    the eleventh.
+    The search follows controllers of known kinds while their uid matches. Jobs, JobSets and pods are known, even if
+    their kind is not enabled, and the external kinds are known. The search fails if an owner is missing, owns itself,
+    or is the eleventh.
     """
     managed_key, obj = None, job
     uids = {job["metadata"].get("uid", "")}
     while (owner := meta.controller_of(obj)) is not None:
         is_enabled = managed_jobs.has_kind_of_owner(owner)
         key = meta.owner_key(owner, obj["metadata"].get("namespace") or "")
-        if not is_enabled and key.kind not in meta.JOB_KINDS:
+        if not is_enabled and key.kind != scheme.POD and key.kind not in meta.JOB_KINDS:
             break
         parent = find_object(key)
         if parent is None:

@@ -134,11 +134,21 @@ def _current_metrics_to_v2(metrics: Any) -> Sequence[Any]:
 
 def _metric_to_v1(metric: Mapping[str, Any], role: str) -> dict[str, Any]:
     """Convert a metric; `role` is `target` in specs and `current` in statuses."""
+    return _convert_source(metric, role, _source_to_v1)
+
+
+def _metric_to_v2(metric: Mapping[str, Any], role: str) -> dict[str, Any]:
+    return _convert_source(metric, role, _source_to_v2)
+
+
+def _convert_source(
+    metric: Mapping[str, Any], role: str, convert: Callable[[str, Mapping[str, Any], str], Mapping[str, Any]]
+) -> dict[str, Any]:
     converted: dict[str, Any] = {"type": metric["type"]}
     for metric_type, field in _SOURCES.items():
         source = metric.get(field)
         if source is not None:
-            converted[field] = _without_nulls(_source_to_v1(metric_type, source, role))
+            converted[field] = _without_nulls(convert(metric_type, source, role))
     return converted
 
 
@@ -160,15 +170,6 @@ def _source_to_v1(metric_type: str, source: Mapping[str, Any], role: str) -> dic
     value = values.get("value") if role == "target" else values.get("value", "0")
     name = {"metricName": identifier.get("name"), "metricSelector": selector}
     return {**name, f"{role}Value": value, f"{role}AverageValue": average_value}
-
-
-def _metric_to_v2(metric: Mapping[str, Any], role: str) -> dict[str, Any]:
-    converted: dict[str, Any] = {"type": metric["type"]}
-    for metric_type, field in _SOURCES.items():
-        source = metric.get(field)
-        if source is not None:
-            converted[field] = _without_nulls(_source_to_v2(metric_type, source, role))
-    return converted
 
 
 def _source_to_v2(metric_type: str, source: Mapping[str, Any], role: str) -> dict[str, Any]:

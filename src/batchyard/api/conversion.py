@@ -18,7 +18,7 @@ import msgspec
 
 from batchyard.api import kueue_conversion, scheme
 from batchyard.api.meta import Obj, group_kind
-from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, load_scope, load_scope_for_kind
+from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, is_built_in, load_scope, load_scope_for_kind
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.well_known import DISABLE_WAIT_FOR_PODS_READY, FINAL_SHARE, INITIAL_SHARE
 from batchyard.base.instant import SECOND
@@ -191,7 +191,12 @@ class WireTimesCache:
 
 @cache
 def time_locations(served_kind: ServedKind, version: str) -> TimeLocations:
-    """Return the locations of the metav1.Time fields of a kind in an API version, from the schema of the kind."""
+    """Return the locations of the metav1.Time fields of a kind in an API version, from the schema of the kind.
+
+    Of a custom kind, only the fields of its metadata are known.
+    """
+    if not is_built_in(served_kind.constant):
+        return metadata_time_locations()
     return _locations_in_type(load_scope_for_kind(served_kind, version), served_kind.kind, ())
 
 

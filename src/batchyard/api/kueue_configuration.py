@@ -20,6 +20,7 @@ _REMEDY_BY_V1BETA1_FIELD: Final = {
     "waitForPodsReady.enable": f"waitForPodsReady is enabled by default; to disable it, set featureGates: "
     f"{{{DISABLE_WAIT_FOR_PODS_READY}: true}}",
     "fairSharing.enable": "for fair sharing, set fairSharing.preemptionStrategies; to disable it, remove fairSharing",
+    "integrations.podOptions": "to select the Namespaces of pods, set managedJobsNamespaceSelector",
 }
 
 
@@ -45,6 +46,15 @@ def read_configuration(file_name: str, text: str) -> Obj:
         located_errors = map(lines.locate, errors)
         raise InvalidConfiguration("\n".join(f"{file_name}:{line}: {error}" for line, error in located_errors))
     return configuration
+
+
+def has_pod_options(text: str) -> bool:
+    """Return whether a Configuration of v1beta1 sets `integrations.podOptions`, which Kueue ignores since 0.15."""
+    if "podOptions" not in text:
+        return False
+    values = [document.value for document in read_documents(text) if not document.faults]
+    integrations = [value.get("integrations") for value in values if isinstance(value, dict)]
+    return any(isinstance(each, dict) and each.get("podOptions") for each in integrations)
 
 
 def complete_configuration(configuration: Obj) -> Obj:

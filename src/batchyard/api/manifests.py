@@ -6,7 +6,7 @@ that of the field, or of its closest parent that the file has.
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from batchyard.api import conversion, defaults, scheme, validation, well_known
+from batchyard.api import conversion, defaults, schema, scheme, validation, well_known
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, annotation, controller_of, group_kind, label
 from batchyard.api.schema import validate_and_default
@@ -46,18 +46,41 @@ class DecodedObject(NamedTuple):
 
 
 def decode(
-    obj: Any, namespace: str = DEFAULT_NAMESPACE, disabled_gates: DisabledGates = NO_DISABLED_GATES
+    obj: Any,
+    namespace: str = DEFAULT_NAMESPACE,
+    disabled_gates: DisabledGates = NO_DISABLED_GATES,
+    job_kinds: Collection[ServedKind] = (),
 ) -> DecodedObject:
     """Decode and validate a new object; a namespaced object without a namespace gets `namespace`.
 
     `obj` is not changed. The decoded object has all defaults and is in its storage version. `disabled_gates` are the
-    disabled feature gates of Kueue that validation obeys.
+    disabled feature gates of Kueue that validation obeys. `job_kinds` are custom kinds of jobs, whose objects have no
+    schema here.
     """
+    if job_kinds and (custom_kind := _custom_kind_of(obj, job_kinds)) is not None:
+        return _decode_custom_job(obj, custom_kind, namespace)
     decoded_object = decode_unvalidated(obj, namespace)
     if decoded_object.obj is None:
         return decoded_object
     errors = validation.validate(decoded_object.obj, disabled_gates)
     return DecodedObject(None if errors else decoded_object.obj, errors, decoded_object.warnings)
+
+
+def _custom_kind_of(obj: Any, job_kinds: Collection[ServedKind]) -> ServedKind | None:
+    if not isinstance(obj, Mapping):
+        return None
+    names = obj.get("apiVersion"), obj.get("kind")
+    return next((each for each in job_kinds if (each.api_version, each.kind) == names), None)
+
+
+def _decode_custom_job(obj: dict[str, Any], custom_kind: ServedKind, namespace: str) -> DecodedObject:
+    for name in ("metadata", "spec"):
+        if not isinstance(obj.get(name), Mapping):
+            return DecodedObject(None, [FieldError(name, "must be an object", f"write the fields of {name}")], [])
+    job = _with_namespace_scope(custom_kind, obj, namespace, [])
+    errors = schema.validate("ObjectMeta", job["metadata"])
+    errors = [error._replace(path=f"metadata.{error.path}") for error in errors] or list(metadata_errors(job))
+    return DecodedObject(None if errors else job, errors, [])
 
 
 def decode_unvalidated(obj: Any, namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
@@ -253,6 +276,8 @@ class Manifests:
     texts: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     #: The disabled feature gates that the validation of the objects obeyed.
     disabled_gates: DisabledGates = NO_DISABLED_GATES
+    #: The custom kinds of jobs in the manifests.
+    job_kinds: Sequence[ServedKind] = ()
 
     @property
     def warnings(self) -> list[str]:
@@ -272,12 +297,36 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
     apply to the validation of all objects.
     """
     texts = list(sources)
-    manifests = Manifests(disabled_gates=_disabled_gates(text for _, text in texts))
+    manifests = Manifests(
+        disabled_gates=_disabled_gates(text for _, text in texts),
+        job_kinds=_custom_job_kinds([text for _, text in texts]),
+    )
     shared_parts: dict[bytes, Obj] = {}
     for source, text in texts:
         for document in read_documents(text):
             _read_document(source, document, manifests, shared_parts)
     return manifests
+
+
+def _custom_job_kinds(texts: Sequence[str]) -> Sequence[ServedKind]:
+    """Return the custom kinds of jobs that the texts use: those that batchyard describes, and those of JobKinds."""
+    groups = {info.group for info in scheme.DESCRIBED_KINDS.values()}
+    has_known_kinds = any(group in text for group in groups for text in texts)
+    job_kinds = list(scheme.DESCRIBED_KINDS.values()) if has_known_kinds else []
+    for text in texts:
+        if "JobKind" not in text:
+            continue
+        for document in read_documents(text):
+            for obj, _ in objects_with_paths(document.value):
+                if isinstance(obj, Mapping) and obj.get("kind") == "JobKind":
+                    job_kinds += _described_kinds(obj.get("spec"))
+    return job_kinds
+
+
+def _described_kinds(spec: Any) -> Sequence[ServedKind]:
+    values = [spec.get(name) for name in ("kind", "group", "version", "resource")] if isinstance(spec, Mapping) else []
+    names = [value for value in values if isinstance(value, str) and value]
+    return [scheme.custom_job_kind(*names)] if len(names) == 4 else []
 
 
 def _disabled_gates(texts: Iterable[str]) -> DisabledGates:
@@ -306,7 +355,7 @@ def _read_document(source: str, document: Document, manifests: Manifests, shared
         if document.value is None:
             return
     for obj, item_path in objects_with_paths(document.value):
-        decoded_object = decode(obj, disabled_gates=manifests.disabled_gates)
+        decoded_object = decode(obj, disabled_gates=manifests.disabled_gates, job_kinds=manifests.job_kinds)
         if decoded_object.obj is not None and not document.faults:
             shared_obj = _with_shared_parts(decoded_object.obj, shared_parts)
             manifests.objects.append(Manifest(shared_obj, source, document_number, item_path, lines))

@@ -62,16 +62,14 @@ PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 STORAGE_CLASS: Final = "StorageClass.storage.k8s.io"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
+_KUBEFLOW_KINDS: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
 #: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
 #: built-in kinds, then custom kinds.
 JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     "batch/job": JOB,
     "jobset.x-k8s.io/jobset": JOB_SET,
     "pod": POD,
-    **{
-        f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org"
-        for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
-    },
+    **{f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org" for kind in _KUBEFLOW_KINDS},
     **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
 }
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
@@ -81,6 +79,7 @@ VALIDATING_POLICY: Final = "ValidatingAdmissionPolicy.admissionregistration.k8s.
 VALIDATING_POLICY_BINDING: Final = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
+JOB_KIND: Final = "JobKind.jobs.batchyard.dev"
 SCENARIO: Final = "Scenario.sim.batchyard.dev"
 PLATFORM: Final = "Platform.platform.batchyard.dev"
 CONFIGURATION: Final = "Configuration.config.kueue.x-k8s.io"
@@ -211,6 +210,7 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     ServedKind(SCENARIO, "Scenario", "sim.batchyard.dev", ("v1alpha1",), "v1alpha1", "scenarios", "scenario"),
     _batchyard_kind(PLATFORM),
     _kueue_kind(CONFIGURATION),
+    _batchyard_kind(JOB_KIND),
     _batchyard_kind(CLUSTER),
     _batchyard_kind(NODE_POOL, has_status=True),
     _kubernetes_kind(NAMESPACE, "namespaces", "ns", namespaced=False, has_status=True),
@@ -313,9 +313,32 @@ _KIND_BY_API_VERSION_AND_NAME: Final = {
 }
 
 
+def custom_job_kind(kind: str, group: str, version: str, plural: str) -> ServedKind:
+    """Return a custom kind of jobs with the names of its description."""
+    names = plural, kind.lower(), ()
+    return ServedKind(f"{kind}.{group}", kind, group, (version,), version, *names, namespaced=True, has_status=True)
+
+
+def _described_kind(constant: str) -> ServedKind:
+    kind, _, group = constant.partition(".")
+    version = "v2beta1" if kind == "MPIJob" else "v1"
+    return custom_job_kind(kind, group, version, f"{kind.lower()}s")
+
+
+#: The custom kinds of jobs that batchyard describes.
+DESCRIBED_KINDS: Final = {
+    kind: _described_kind(kind) for kind in JOB_FRAMEWORKS.values() if kind not in _KIND_BY_CONSTANT
+}
+
+
 def find_kind(api_version: str, kind: str) -> ServedKind | None:
     """Return the kind that is served as `kind` in the given `apiVersion`, or None."""
     return _KIND_BY_API_VERSION_AND_NAME.get((api_version, kind))
+
+
+def is_built_in(constant: str) -> bool:
+    """Return whether a constant such as WORKLOAD identifies one of batchyard's own kinds."""
+    return constant in _KIND_BY_CONSTANT
 
 
 def kind_info(constant: str) -> ServedKind:

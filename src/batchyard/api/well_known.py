@@ -254,6 +254,7 @@ FLAVOR_CHANGE_GATE: Final = "ElasticJobsViaWorkloadSlicesFlavorChangeFromZero"
 PARTIAL_SCALE_UP_GATE: Final = "ElasticJobsViaWorkloadSlicesWithPartialReplicaScaleUp"
 #: The feature gate with which elastic Jobs may be preempted down to their minimum number of pods.
 PARTIAL_PREEMPTION_GATE: Final = "PartialPreemption"
+PREEMPTION_GATES_GATE: Final = "MultiKueueOrchestratedPreemption"
 #: The feature gate of Kueue 0.20 with which the rules of PreemptionConfigs select further victims.
 CONFIGURABLE_PREEMPTIONS: Final = "ConfigurablePreemptions"
 #: The feature gates of topology-aware scheduling that batchyard obeys.

@@ -284,7 +284,16 @@ class PortForwardResponse:
     failure_message: Callable[[int, SessionEnd], str]
 
 
-UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse
+@dataclass(frozen=True, eq=False, slots=True)
+class ReplicationResponse:
+    """A response to a standby: the connection carries the changes of the journal."""
+
+    upgrade: ProtocolUpgrade
+    #: Returns the handler of the upgraded connection.
+    create_handler: Callable[[Any], Any]
+
+
+UpgradeResponse: TypeAlias = ExecResponse | PortForwardResponse | ReplicationResponse
 StartedResponse: TypeAlias = Response | StreamingResponse | UpgradeResponse
 """A response that can be sent immediately."""
 

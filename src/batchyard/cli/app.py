@@ -67,6 +67,7 @@ COMMANDS: Final = {
     "user": _command_entry(_OPERATE_GROUP, "Write a kubeconfig for another user.", "commands.user", "user"),
     "backup": _command_entry(_OPERATE_GROUP, "Save the whole state of a platform.", "commands.backup", "backup"),
     "restore": _command_entry(_OPERATE_GROUP, "Create a data directory from a backup.", "commands.backup", "restore"),
+    "promote": _command_entry(_OPERATE_GROUP, "Let a standby or lone primary serve.", "commands.promote", "promote"),
     "monitoring": _command_entry(
         _OPERATE_GROUP, "Run Prometheus and Grafana for a platform.", "commands.monitoring", "monitoring"
     ),
@@ -102,7 +103,7 @@ class CommandGroup(TyperGroup):
         formatter.write_usage(ctx.command_path, "[OPTIONS] COMMAND [ARGS]...")
         formatter.write(f"{self.help}\n\n")
         formatter.write(_command_list())
-        formatter.write(f"\n{_HELP_FOOTER}\n")
+        formatter.write(f"{_HELP_FOOTER}\n")
 
 
 def _command_list() -> str:

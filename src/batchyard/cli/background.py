@@ -103,12 +103,16 @@ def _up_arguments(options: UpOptions) -> list[str]:
     arguments += ["--listen", platform_options.address] if platform_options.address != LOOPBACK else []
     arguments += ["--controllers", ",".join(platform_options.controllers)]
     arguments += ["--service-cluster-ip-range", platform_options.service_cidr]
-    for option, path in (
+    for option, value in (
         ("--audit-log", platform_options.audit_log),
         ("--authentication-config", platform_options.authentication_config),
         ("--authentication-token-webhook-config-file", platform_options.token_webhook_config),
+        ("--standby", platform_options.standby or None),
+        ("--follow", platform_options.follow or None),
+        ("--witness", platform_options.witness),
+        ("--api-name", platform_options.api_name or None),
     ):
-        arguments += [] if path is None else [option, str(path)]
+        arguments += [] if value is None else [option, str(value)]
     arguments += ["--log-level", options.logs.level, "--log-format", "json" if options.logs.is_json else "text"]
     arguments += [] if platform_options.runtime is None else ["--runtime", format_duration(platform_options.runtime)]
     arguments += ["--otlp", platform_options.traces_to] if platform_options.traces_to else []

@@ -82,6 +82,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "user": ("batchyard user alice --group team-a -n team-a", "batchyard user bob --days 7"),
     "backup": ("batchyard backup monday.db", "batchyard backup --data-dir .batchyard monday.db"),
     "restore": ("batchyard restore monday.db", "batchyard restore monday.db --data-dir restored"),
+    "promote": ("batchyard promote", "batchyard promote --data-dir standby"),
     "monitoring": ("batchyard monitoring", "batchyard monitoring --detach --no-grafana", "batchyard monitoring --end"),
     "fault": ('batchyard fault node "$(hostname)" --reclaim', 'batchyard fault node "$(hostname)" --drain'),
     "fault node": (

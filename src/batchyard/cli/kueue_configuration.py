@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from batchyard.api.kueue_configuration import InvalidConfiguration, read_configuration
+from batchyard.api.kueue_configuration import InvalidConfiguration, has_pod_options, read_configuration
 from batchyard.api.meta import Obj
 from batchyard.cli import output
 from batchyard.scheduling import kueue_configuration
@@ -30,18 +30,22 @@ def read_kueue_settings(file: Path) -> kueue_configuration.KueueSettings:
     return kueue_configuration.parse_kueue_settings(read_supported_configuration(file))
 
 
-def read_supported_configuration(file: Path, *, with_custom_kinds: bool = False) -> Obj:
+def read_supported_configuration(file: Path) -> Obj:
     """Return the Kueue Configuration in a file, and print its ignored fields.
 
-    With `with_custom_kinds`, jobs of custom kinds are queued.
     The command exits if the file is unreadable or invalid, or has unsupported fields.
     """
     configuration = read_configuration_file(file)
     errors = [f"{file}: {fault}" for fault in kueue_configuration.unsupported_field_errors(configuration)]
     if errors:
         output.fail("\n".join(errors))
-    for line in configuration_remarks(configuration, with_custom_kinds=with_custom_kinds):
+    for line in configuration_remarks(configuration):
         output.report_line(f"batchyard: {file}: {line}")
+    if file.is_file() and has_pod_options(file.read_text("utf-8")):
+        remedy = "to select the Namespaces of pods, set managedJobsNamespaceSelector"
+        output.report_line(
+            f"batchyard: {file}: integrations.podOptions has no effect, as in Kueue since 0.15; {remedy}"
+        )
     return configuration
 
 
@@ -56,10 +60,10 @@ def read_shadow_settings(file: Path) -> kueue_configuration.KueueSettings:
     return kueue_configuration.parse_kueue_settings(configuration)
 
 
-def configuration_remarks(configuration: Obj, *, with_custom_kinds: bool = False) -> Iterator[str]:
+def configuration_remarks(configuration: Obj) -> Iterator[str]:
     """Yield remarks on the fields of a Kueue Configuration that have no effect in batchyard."""
     deployment_only = kueue_configuration.deployment_fields(configuration)
-    unsupported_fields = list(kueue_configuration.ignored_settings(configuration, with_custom_kinds=with_custom_kinds))
+    unsupported_fields = list(kueue_configuration.ignored_settings(configuration))
     if deployment_only:
         yield f"ignored fields, which configure Kueue's own deployment: {', '.join(deployment_only)}"
     if unsupported_fields:

@@ -42,6 +42,13 @@ class SyncMode(StrEnum):
     PROCESS = "process"
 
 
+class StandbyChoice(StrEnum):
+    """Whether a write is acknowledged after the standby has stored it (`sync`), or before (`async`)."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
 class LogLevel(StrEnum):
     """The log levels, from the least to the most verbose."""
 

@@ -306,7 +306,7 @@ class AdmissionHooks(NamedTuple):
     completers: Mapping[str, UpdateCompleter] = {}
 
 
-#: The key of the `prepare` hook for all kinds without their own hook.
+#: The key of the hook for all kinds without their own hook, in `prepare` and in `checks`.
 DEFAULT_HOOK: Final = ""
 _FOREGROUND: Final = client.Propagation.FOREGROUND
 _ORPHAN: Final = client.Propagation.ORPHAN
@@ -486,7 +486,7 @@ class LocalClient:
                 new = complete(new, stored_object, self)
             if is_removable(new):
                 return target_store.delete(key)
-            update_check = self._admission.checks.get(key.kind)
+            update_check = self._admission.checks.get(key.kind) or self._admission.checks.get(DEFAULT_HOOK)
             if update_check is not None and new is not stored_object:
                 update_check(new, stored_object, self)
         return stored_object if new is stored_object else target_store.put(key, new)

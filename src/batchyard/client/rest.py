@@ -85,8 +85,9 @@ class RestClient:
         watched_kinds = [*map(kind_info, kinds), *external_kinds]
         self.informers = {info.constant: Informer(info, self._cache, dependencies.seed) for info in watched_kinds}
         self.outbox = WriteQueue(
-            dependencies.timers, dependencies.transport, dependencies.limit, self._api_version, dependencies.may_write
+            dependencies.timers, dependencies.transport, dependencies.limit, self._target_of, dependencies.may_write
         )
+        self._is_started = False
         self._listeners: list[Listener] = []
         #: By kind, the events that must arrive before a writer gets its result.
         self._pending_confirmations: dict[str, list[tuple[_ConfirmationCondition, _PendingResult]]] = {}
@@ -97,14 +98,16 @@ class RestClient:
 
     def start(self) -> None:
         """Start to list and watch all kinds."""
+        self._is_started = True
         for informer in self.informers.values():
             self._send_next_request(informer)
 
-    def watch_kind(self, kind: str) -> None:
-        """Start to list and watch another kind; do nothing if it is watched already."""
-        if kind not in self.informers:
-            informer = self.informers[kind] = Informer(kind_info(kind), self._cache, self._dependencies.seed)
-            self._send_next_request(informer)
+    def watch_kind(self, info: ServedKind) -> None:
+        """List and watch another kind, at once or from the start on; do nothing if it is watched already."""
+        if info.constant not in self.informers:
+            informer = self.informers[info.constant] = Informer(info, self._cache, self._dependencies.seed)
+            if self._is_started:
+                self._send_next_request(informer)
 
     @property
     def is_synced(self) -> bool:
@@ -159,9 +162,13 @@ class RestClient:
         is_base = base_object is not None and named_revision in {None, base_object["metadata"].get("resourceVersion")}
         return base_object if is_base else None
 
-    def _api_version(self, kind: str) -> str:
+    def _target_of(self, kind: str) -> tuple[ServedKind, str]:
+        """Return the names of a kind, and the version in which its objects are written."""
         kind_informer = self.informers.get(kind)
-        return kind_info(kind).storage_version if kind_informer is None else kind_informer.version
+        if kind_informer is not None:
+            return kind_informer.info, kind_informer.version
+        info = kind_info(kind)
+        return info, info.storage_version
 
     def _send_next_request(self, informer: Informer) -> None:
         planned_request = informer.plan_request()
@@ -302,11 +309,13 @@ def _result_from_response(response: WriteResponse, known_object: Obj | None) -> 
     write, body = response.write, response.body
     if response.error is not None:
         return WriteResult(None, response.error, write)
-    if not isinstance(write, Delete) or body.get("kind") == kind_info(write.key.kind).kind:
+    if not isinstance(write, Delete) or body.get("kind") == write.key.kind.partition(".")[0]:
         return WriteResult(body)
+    if known_object is not None:
+        return WriteResult(known_object)
     info, (_, namespace, name) = kind_info(write.key.kind), write.key
     object_name = {"namespace": namespace, "name": name}
-    return WriteResult(known_object or {"apiVersion": info.api_version, "kind": info.kind, "metadata": object_name})
+    return WriteResult({"apiVersion": info.api_version, "kind": info.kind, "metadata": object_name})
 
 
 def _ignore_informer_change(_informer: Informer) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from batchyard.api import conversion, scheme
 from batchyard.api.errors import ApiError, Conflict, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj
-from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.api.scheme import ServedKind
 from batchyard.client.flow_control import SendQueue, WritePriority, priority_of
 from batchyard.client.transport import (
     HttpRequest,
@@ -311,13 +311,14 @@ class WriteQueue:
         timers: Kernel,
         transport: Transport,
         rate_limit: RateLimit,
-        api_version_of: Callable[[str], str],
+        target_of: Callable[[str], tuple[ServedKind, str]],
         may_send: Callable[[], bool],
     ) -> None:
         self._timers = timers
         self._transport = transport
         self.send_queue = SendQueue(timers, rate_limit)
-        self._version_of = api_version_of
+        #: Returns the names of a kind, and the version in which its objects are written.
+        self._target_of = target_of
         self._may_send = may_send
         self._last_submissions: dict[Key, Submission] = {}
         #: The number of responses by method and code.
@@ -367,7 +368,7 @@ class WriteQueue:
         if submission.requests is None or submission.request is None:
             kind = kind_of(write)
             base_object = submission.base_objects[write_index]
-            submission.requests = write_requests(write, base_object, kind_info(kind), self._version_of(kind))
+            submission.requests = write_requests(write, base_object, *self._target_of(kind))
             submission.request = next(submission.requests)
         on_response = partial(self._process_response, submission, write)
         self._send_and_count(submission.priority, submission.request, on_response)
@@ -431,7 +432,7 @@ class WriteQueue:
             self._rejection_counts.pop(next(iter(self._rejection_counts)))
         if rejection_count == 1 or (not is_forbidden and not rejection_count & (rejection_count - 1)):
             object_text = (
-                "" if is_forbidden else f" of {kind_info(kind_of(write)).kind} {namespace_of(write)}/{name_of(write)}"
+                "" if is_forbidden else f" of {kind_of(write).partition('.')[0]} {namespace_of(write)}/{name_of(write)}"
             )
             repetition_suffix = f" ({rejection_count} times)" if rejection_count > 1 else ""
             self.on_refused(f"{type(write).__name__}{object_text}: {error}{repetition_suffix}")
@@ -448,7 +449,7 @@ class WriteQueue:
         if not is_compared or not isinstance(error, Conflict):
             return False
         kind = kind_of(write)
-        request = list_one_request(write, kind_info(kind), self._version_of(kind))
+        request = list_one_request(write, *self._target_of(kind))
         compare = partial(self._compare_existing, submission, write, error)
         priority = submission.priority
         self.send_queue.add(priority, lambda: self._send_and_count(priority, request, compare))
@@ -464,7 +465,7 @@ class WriteQueue:
             bound_response = WriteResponse(write, write.obj, None, is_binding=True)
             self._complete_write(submission, bound_response if is_bound else response._replace(error=error))
             return
-        sent_object = to_wire_format(write.obj, kind_info(kind_of(write)))
+        sent_object = to_wire_format(write.obj, self._target_of(kind_of(write))[0])
         expected_fields = {field: value for field, value in sent_object.items() if field != "status"}
         self._complete_write(
             submission, response if contains_fields(response.body, expected_fields) else response._replace(error=error)
@@ -474,7 +475,7 @@ class WriteQueue:
         if error is not None or body.get("kind") == "Status" or "metadata" not in body:
             return WriteResponse(write, body, error)
         kind = kind_of(write)
-        return WriteResponse(write, to_storage_version(kind_info(kind), self._version_of(kind), body), None)
+        return WriteResponse(write, to_storage_version(*self._target_of(kind), body), None)
 
     def _complete_write(self, submission: Submission, response: WriteResponse) -> None:
         submission.responses.append(response)

@@ -136,12 +136,14 @@ def event_name(key: Key, now: Instant, number: int) -> str:
 
 def reference_to(client: ObjectClient, key: Key) -> dict[str, str]:
     """Return the `involvedObject` of an Event about an object, with uid and revision if the object exists."""
-    info = scheme.kind_info(key.kind)
     stored_object: Obj | None = client.get(key)
-    object_reference = {"kind": info.kind, "namespace": key.namespace, "name": key.name, "apiVersion": info.api_version}
+    object_reference = {"kind": key.kind.partition(".")[0], "namespace": key.namespace, "name": key.name}
     if stored_object is not None:
         metadata = stored_object["metadata"]
+        object_reference["apiVersion"] = stored_object["apiVersion"]
         object_reference["uid"], object_reference["resourceVersion"] = metadata["uid"], metadata["resourceVersion"]
+    elif scheme.is_built_in(key.kind):
+        object_reference["apiVersion"] = scheme.kind_info(key.kind).api_version
     if not key.namespace:
         del object_reference["namespace"]
     return object_reference
@@ -180,7 +182,13 @@ _COMPONENT_BY_CONTROLLER: Final = {
 
 
 def component_of(controller: str) -> str:
-    """Return the component name in a controller's Events, such as `job-controller`; by default its own name."""
+    """Return the component name in a controller's Events, such as `job-controller`; by default its own name.
+
+    The controller of a custom kind of jobs is named after the kind, such as `PyTorchJob.kubeflow.org`.
+    """
+    if "." in controller:
+        kind, _, group = controller.partition(".")
+        return f"{group}/{kind.lower()}-kueue-controller"
     return _COMPONENT_BY_CONTROLLER.get(controller, controller)
 
 

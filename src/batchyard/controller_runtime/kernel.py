@@ -290,7 +290,12 @@ class OnDemandController:
         """Return the keys that the controller returns; create the controller if it does not exist yet."""
         if self._controller is None and self._is_first is not None and not self._is_first(event):
             return ()
-        return self._load().keys_for(event, now)
+        controller = self._load()
+        keys = controller.keys_for(event, now)
+        if controller.kinds is not self.kinds:
+            self.kinds = controller.kinds
+            self.on_load()
+        return keys
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Reconcile a key by the controller."""

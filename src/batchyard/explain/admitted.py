@@ -197,9 +197,10 @@ class AdmittedExplainer:
                 "state": ADMITTED,
                 "summary": f"admitted at {admitted_at}; its pods are not created yet, or have ended",
             }
-        unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod)]
-        if unplaced_pods and all(map(_gate_names, unplaced_pods)):
-            return _explain_gated_pods(workload, job_pods, unplaced_pods)
+        unplaced_pods = [pod for pod in job_pods if not pods.bound_node(pod) and not pods.is_ready(pod)]
+        gated_pods = [pod for pod in unplaced_pods if _gate_names(pod)]
+        if gated_pods and (len(gated_pods) == len(unplaced_pods) or self._capacity is None):
+            return _explain_gated_pods(workload, job_pods, gated_pods)
         if self._capacity is not None and unplaced_pods:
             return self._explain_unplaced_pods(workload, job_pods, now, user)
         starting_pods = [pod for pod in job_pods if not pods.is_ready(pod)]

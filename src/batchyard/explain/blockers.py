@@ -183,6 +183,9 @@ def binding_limit_of_refusal(decision: Decision, scheduler_cache: SchedulerCache
     ):
         text = f"{stay_reason.message}: the parents of Cohort {cluster_queue.view.cohort} lead into a cycle"
         return BindingLimit(MISCONFIGURED, text, "Cohort", cluster_queue.view.cohort)
+    if stay_reason.reason == messages.ADMISSION_GATED:
+        text = f"{stay_reason.message} by spec.preemptionGates"
+        return BindingLimit(GATED, text, "Workload", decision.head.workload.name)
     if stay_reason.reason == messages.SUSPENDED:
         return BindingLimit(STOPPED, stay_reason.message, "ClusterQueue", queue)
     return None

@@ -409,7 +409,7 @@ def plan_document(plan: DefragmentationPlan, waiting: str) -> dict[str, Any]:
             {
                 "workload": move.workload.name,
                 "cost": move.workload.cost,
-                "from": sorted({"/".join(each.values) for each in move.workload.usage}),
+                "from": sorted({"/".join(domain.values) for each in move.workload.usage for domain in each.domains}),
                 "to": _domains_of(move.assignments),
             }
             for move in plan.moves

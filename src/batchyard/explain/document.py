@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import scheme, well_known
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, controller_of, controlling_jobs, format_amount, is_true, label
 from batchyard.api.times import format_time
 from batchyard.api.views.pods import is_in_queue, is_terminal
@@ -419,11 +419,20 @@ def _current_workload(workloads: Sequence[Obj], obj: Obj) -> Obj:
 
 
 def outermost_job_of(obj: Obj, reader: Reader) -> Obj | None:
-    """Return the outermost Job or JobSet among an object and its controlling owners; None if there is none."""
-    job = obj if obj["kind"] in _KIND_BY_JOB_KIND else None
+    """Return the outermost job among an object and its controlling owners; None if there is none.
+
+    An object of a custom kind with a queue name is a job.
+    """
+    job = obj if obj["kind"] in _KIND_BY_JOB_KIND or _is_custom_job(obj) else None
     for owning_job in controlling_jobs(obj, reader.get):
         job = owning_job
-    return job
+    owner = controller_of(job or obj)
+    custom_job = None if owner is None else reader.get(meta.owner_key(owner, obj["metadata"].get("namespace") or ""))
+    return custom_job if custom_job is not None and _is_custom_job(custom_job) else job
+
+
+def _is_custom_job(obj: Obj) -> bool:
+    return not scheme.is_built_in(meta.group_kind(obj)) and label(obj, well_known.QUEUE_NAME) is not None
 
 
 def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reader) -> str:
@@ -431,8 +440,9 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
     queue = label(job, well_known.QUEUE_NAME)
     if queue and prebuilt_workload_key is not None:
         return f"{kind} {name} waits for its Workload {prebuilt_workload_key.name}, which does not exist"
+    integration = INTEGRATIONS.get(meta.group_kind(job))
     class_key = (
-        adjustments.priority_class_key(job, INTEGRATIONS[_KIND_BY_JOB_KIND[kind]].templates(job)) if queue else None
+        adjustments.priority_class_key(job, integration.pod_class(job) if integration else "") if queue else None
     )
     if class_key is not None and reader.get(class_key) is None:
         class_kind = scheme.kind_info(class_key.kind).kind
@@ -449,16 +459,18 @@ def _unmanaged_reason(job: Obj, prebuilt_workload_key: Key | None, reader: Reade
 
 
 def pods_of(workload: Obj, reader: Reader) -> Sequence[Obj]:
-    """Return the pods of a Workload's Job or JobSet, without ended pods, sorted by name; () without such an owner.
+    """Return the pods of a Workload's job, without ended pods, sorted by name; () without such an owner.
 
     The pods of a group, and a single pod in a queue, own their Workload themselves.
     """
     owner = controller_of(workload)
     if has_queued_pods(workload):
         return _owning_pods(workload, reader)
-    if owner is None or owner["kind"] not in _KIND_BY_JOB_KIND:
+    if owner is None:
         return ()
     jobs, namespace = [owner["uid"]], workload["metadata"].get("namespace", "")
+    if owner["kind"] not in _KIND_BY_JOB_KIND and scheme.is_built_in(meta.owner_key(owner, namespace).kind):
+        return ()
     if owner["kind"] == "JobSet":
         jobs = [each["metadata"]["uid"] for each in reader.owned_by(owner["uid"], namespace) if each["kind"] == "Job"]
     owned_objects = [obj for uid in jobs for obj in reader.owned_by(uid, namespace)]

@@ -32,7 +32,7 @@ def missing_workload_reason(pod: Obj, reader: Reader) -> str:
     """Return why a pod in a queue has no Workload, and what to do."""
     name = queued_pods.group_name(pod)
     gate_text = f"; it waits with the gate {well_known.ADMISSION_GATE}" if queued_pods.has_admission_gate(pod) else ""
-    class_key = adjustments.priority_class_key(pod, (pod,))
+    class_key = adjustments.priority_class_key(pod, pod["spec"].get("priorityClassName") or "")
     if class_key is not None and reader.get(class_key) is None:
         kind = scheme.kind_info(class_key.kind).kind
         return f"the pod has no Workload: {kind} {class_key.name} does not exist; create it{gate_text}"
@@ -61,10 +61,12 @@ def _group_problem(pod: Obj, name: str, reader: Reader) -> str:
 
 
 def _missing_members(name: str, members: Sequence[Obj], active: Sequence[Obj], total: int) -> str:
-    """Return how many members of a group are missing, which ones as far as indexes tell, and since when."""
+    """Return which members of a group exist, how many are missing, which ones if pods have indexes, and since when."""
     missing = total - len(active)
     verb = select_verb(missing, "is", "are")
-    text = f"group {name} has {len(active)} of {count_with_noun(total, 'pod')}: {missing} {verb} missing"
+    names = [key_of(each).name for each in active]
+    names_text = f" ({_shown(names)})" if names else ""
+    text = f"group {name} has {len(active)} of {count_with_noun(total, 'pod')}{names_text}: {missing} {verb} missing"
     indexes = {meta.parse_integer(value) for each in active if (value := label(each, well_known.POD_GROUP_INDEX))}
     if indexes:
         missing_indexes = [str(index) for index in range(min(total, 10_000)) if index not in indexes]
@@ -74,9 +76,12 @@ def _missing_members(name: str, members: Sequence[Obj], active: Sequence[Obj], t
     text += f"; the last pod was created at {since}" if since else ""
     lost = [key_of(each).name for each in members if not group.is_runnable_or_succeeded(each)]
     if lost:
-        lost_text = ", ".join(lost[:_SHOWN_MAX]) + (f" and {len(lost) - _SHOWN_MAX} more" * (len(lost) > _SHOWN_MAX))
-        text += f"; {lost_text} failed or {select_verb(len(lost), 'is', 'are')} being deleted"
+        text += f"; {_shown(lost)} failed or {select_verb(len(lost), 'is', 'are')} being deleted"
     return text
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN_MAX]) + (f" and {len(names) - _SHOWN_MAX} more" * (len(names) > _SHOWN_MAX))
 
 
 def replacement_text(workload: Obj, members: Sequence[Obj]) -> str:

@@ -37,7 +37,7 @@ from batchyard.scheduling.snapshot import Snapshot
 from batchyard.scheduling.topology_nomination import is_topology_considered, is_topology_requested
 from batchyard.topology.assigner import GroupCapacity, PodSetTopologyRequest, TopologyFailure, capacities_of
 from batchyard.topology.counts import DomainCounts, NodeExclusions, pod_amounts
-from batchyard.topology.state import FlavorTopology
+from batchyard.topology.state import FlavorTopology, domains_in
 from batchyard.topology.tree import MAX_COUNT
 
 #: The kind of the proposal to request less of a topology.
@@ -288,19 +288,16 @@ def _exclusions_of(fit: GroupFit) -> NodeExclusions | None:
 
 def occupants_of(fit: GroupFit, snapshot: Snapshot) -> list[DomainOccupant]:
     """Return the Workloads with pods in the domain nearest to fitting, the one that frees most room first."""
-    tree, state, leaves = fit.flavor.tree, snapshot.topology, fit.leaves
+    tree, state = fit.flavor.tree, snapshot.topology
     amounts, exclusions = pod_amounts(fit.capacity.workers.template), _exclusions_of(fit)
     occupants = []
     for queue in snapshot.queues.values():
         for holder in queue.workloads.values():
             counts: dict[int, int] = {}
-            for usage in holder.topology_usage:
-                leaf = tree.leaf_by_values.get(usage.values)
-                is_shared = usage.is_host and state.rules.shares_hosts
-                is_same = tree.has_hosts if is_shared else usage.flavor == fit.flavor.flavor.name
-                is_usable = leaf is not None and leaf in leaves and (exclusions is None or exclusions.eligible[leaf])
-                if is_same and leaf is not None and is_usable:
-                    counts[leaf] = counts.get(leaf, 0) + usage.pod_count
+            for domain in domains_in(fit.flavor, holder.topology_usage, state.rules):
+                leaf = tree.leaf_by_values.get(domain.values, -1)
+                if leaf in fit.leaves and (exclusions is None or exclusions.eligible[leaf]):
+                    counts[leaf] = counts.get(leaf, 0) + domain.pods
             if not counts:
                 continue
             free_before = {leaf: fit.flavor.capacity.count_pods(leaf, amounts) for leaf in counts}

@@ -113,7 +113,7 @@ class JobRelations:
     def _priority_class_of(self, job: meta.Obj) -> meta.Key | None:
         if meta.controller_of(job) is not None or not self._managed_jobs.names(job):
             return None
-        return adjustments.priority_class_key(job, self._integration.templates(job))
+        return adjustments.priority_class_key(job, self._integration.pod_class(job))
 
     def _observe_workload(self, event: WatchEvent) -> Iterable[meta.Key]:
         prebuilt_jobs = self._jobs_by_prebuilt_workload.get(event.key, ())
@@ -356,7 +356,7 @@ class JobReconciler:
         )
 
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
-        return adjustments.resolve_priority(job_pass.job, job_pass.integration.templates(job_pass.job), job_pass.reader)
+        return adjustments.resolve_priority(job_pass.job, job_pass.integration.pod_class(job_pass.job), job_pass.reader)
 
     def _sync_priority(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
         label_class = meta.label(job_pass.job, well_known.PRIORITY_CLASS) or ""
@@ -403,7 +403,7 @@ class JobReconciler:
             return stop_result
         if not lifecycle.has_quota_reservation(workload) or job_pass.integration.is_active(job_pass.job):
             return _delete_after_deactivation(job_pass, workload, self._after_deactivated)
-        return _release_quota(job_pass, workload, self._rules)
+        return release_quota(job_pass, workload, self._rules)
 
     def _start_or_stop_job(self, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult:
         is_admitted = lifecycle.is_admitted(workload)
@@ -457,7 +457,7 @@ def _injections_of(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) 
     return admitted_injections(workload, find_flavor, gates_topology_pods=rules.gates_topology_pods)
 
 
-def _release_quota(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) -> ReconcileResult:
+def release_quota(job_pass: JobPass, workload: meta.Obj, rules: DecisionRules) -> ReconcileResult:
     """Return the write that releases the quota of an evicted Workload; that of a single pod is not queued again."""
     is_single_pod = job_pass.integration.kind == scheme.POD and meta.controller_of(workload) is not None
     may_requeue = not (is_single_pod and rules.keeps_pod_assignments)

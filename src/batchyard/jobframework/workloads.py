@@ -556,8 +556,8 @@ class GenericJob(Protocol):
     def completion(self, job: meta.Obj) -> JobCompletion | None:
         """Return how a finished job ended; None if it has not finished."""
 
-    def templates(self, job: meta.Obj) -> Sequence[Mapping[str, Any]]:
-        """Return the current pod templates of a job."""
+    def pod_class(self, job: meta.Obj) -> str:
+        """Return the name of the PriorityClass that a job names for its pods; '' if it names none."""
 
     def pod_sets(self, job: meta.Obj) -> list[dict[str, Any]]:
         """Return the pod sets that the Workload of a job must have."""

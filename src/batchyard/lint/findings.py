@@ -87,6 +87,7 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
     """Return a rule's result as a finding with the rule's name and severity, the file and the object."""
     manifest = result.manifest
     metadata = manifest.obj["metadata"]
+    path = result.path.removeprefix(".")  # a pod is its own template: the path of its template is empty
     return LintFinding(
         rule=rule.name,
         severity=result.severity or rule.severity,
@@ -95,9 +96,7 @@ def make_finding(rule: LintRule, result: RuleResult) -> LintFinding:
         kind=manifest.obj["kind"],
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name") or metadata.get("generateName", ""),
-        path=f"{manifest.item_path}.{result.path}"
-        if manifest.item_path and result.path
-        else manifest.item_path or result.path,
+        path=f"{manifest.item_path}.{path}" if manifest.item_path and path else manifest.item_path or path,
         problem=result.problem,
         fix=result.fix,
         patches=tuple(

@@ -1,23 +1,21 @@
 """Runs `batchyard lint`: reads manifests, repairs invalid objects as far as possible, runs all rules and reports."""
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme, well_known
 from batchyard.api.errors import FieldError
-from batchyard.api.manifests import Manifest, ManifestFault, Manifests, as_user_manifests, decode, read_manifests
+from batchyard.api.manifests import Manifest, ManifestFault, Manifests, as_user_manifests, read_manifests
 from batchyard.api.meta import Key, Obj, group_kind, key_of
-from batchyard.api.scheme import KINDS
 from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import workload_spec
-from batchyard.jobs.kinds import INTEGRATIONS
-from batchyard.lint import capacity, flavors, preemption, queues, references
+from batchyard.lint import capacity, flavors, pods, preemption, queues, references
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.linted_manifests import LintedManifests
+from batchyard.lint.repair import repair_manifest
 from batchyard.lint.workloads import LintedJob
 from batchyard.scheduling.workload import adjustments
 from batchyard.sim.scenario import FileFault, Source, read_sources
@@ -99,6 +97,11 @@ _REFERENCE_RULES: Final = (
     LintRule("node-pool-without-cluster", _ERROR, "a NodePool has no Cluster", references.node_pool_without_cluster),
     LintRule("cohort-cycle", _ERROR, "a Cohort is its own ancestor", references.cohort_cycle),
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
+)
+_JOB_KIND_RULES: Final = (
+    LintRule("invalid-expression", _ERROR, "an expression of a JobKind is invalid", references.invalid_expression),
+    LintRule("undescribed-job", _ERROR, "a job does not fit the description of its kind", references.undescribed_job),
+    LintRule("no-simulated-status", _NOTE, "a JobKind has no `simulatedStatus`", references.no_simulated_status),
 )
 _LABEL_RULES: Final = (
     LintRule(
@@ -252,7 +255,8 @@ RULES: Final = (
     *DOCUMENT_RULES,
     *_QUEUE_RULES,
     *_REFERENCE_RULES,
-    *_LABEL_RULES,
+    *_JOB_KIND_RULES,
+    *(*_LABEL_RULES, *pods.RULES),
     *_FLAVOR_RULES,
     *_SIZE_RULES,
     *capacity.TOPOLOGY_RULES,
@@ -268,83 +272,6 @@ def run_rules(linted: LintedManifests, names: Collection[str] = ()) -> Iterator[
         if rule.check is not None and (not names or rule.name in names):
             for result in rule.check(linted):
                 yield make_finding(rule, result)
-
-
-# Repair of an invalid object: the same object without its invalid fields.
-#
-# The rules can then check the rest of the document, and the report can show a valid form of it.
-
-
-#: One step of a field path: a key in brackets, or a field name.
-_PATH_STEP_PATTERN: Final = re.compile(r"\[([^\]]*+)(?:\]|\Z)|([^.\[\]]+)")
-#: The maximum number of repairs of a document: one repair can reveal the next fault.
-_REPAIRS_MAX: Final = 6
-
-
-def repair_manifest(value: Any) -> tuple[Mapping[str, Any], dict[str, Any]] | None:
-    """Remove or correct the invalid fields of a manifest; return it and its decoded object, None on failure."""
-    for _ in range(_REPAIRS_MAX):
-        if not isinstance(value, Mapping):
-            return None
-        decoding = decode(value)
-        if decoding.obj is not None:
-            return value, decoding.obj
-        repaired_value = value
-        for fault in decoding.faults:
-            repaired_value = _remove_faulty_field(repaired_value, fault)
-        if repaired_value == value:
-            return None
-        value = repaired_value
-    return None
-
-
-def _remove_faulty_field(obj: Mapping[str, Any], fault: FieldError) -> Mapping[str, Any]:
-    steps = [key or name for key, name in _PATH_STEP_PATTERN.findall(fault.path)]
-    if not steps or steps == ["kind"]:
-        return obj
-    if steps == ["apiVersion"]:
-        served_versions = [info.api_version for info in KINDS if info.kind == obj.get("kind")]
-        return {**obj, "apiVersion": served_versions[0]} if served_versions else obj
-    if fault.problem.startswith("Required value") and steps[-1] == "coveredResources":
-        completed_obj: Mapping[str, Any] = _change_element(obj, steps[:-1], _cover_all_resources)
-        return completed_obj
-    new_obj: Mapping[str, Any] = _change_element(obj, steps[:-1], lambda holder: _remove_element(holder, steps[-1]))
-    return new_obj
-
-
-def _change_element(value: Any, steps: Sequence[str], transform: Any) -> Any:
-    if not steps:
-        return transform(value)
-    step, later_steps = steps[0], steps[1:]
-    if isinstance(value, Mapping) and step in value:
-        return {**value, step: _change_element(value[step], later_steps, transform)}
-    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-        index = int(step)
-        return [*value[:index], _change_element(value[index], later_steps, transform), *value[index + 1 :]]
-    return value
-
-
-def _remove_element(parent_value: Any, step: str) -> Any:
-    if isinstance(parent_value, Mapping):
-        return {key: value for key, value in parent_value.items() if str(key) != step}
-    if isinstance(parent_value, list) and step.isdecimal():
-        return [item for index, item in enumerate(parent_value) if index != int(step)]
-    return parent_value
-
-
-def _cover_all_resources(group: Any) -> Any:
-    if not isinstance(group, Mapping) or not isinstance(group.get("flavors"), list):
-        return group
-    resource_lists = [flavor.get("resources") for flavor in group["flavors"] if isinstance(flavor, Mapping)]
-    resource_names = [
-        resource.get("name")
-        for resources in resource_lists
-        if isinstance(resources, list)
-        for resource in resources
-        if isinstance(resource, Mapping)
-    ]
-    names = list(dict.fromkeys(name for name in resource_names if isinstance(name, str)))
-    return {**group, "coveredResources": names} if names else group
 
 
 # Reads manifests and reports unreadable files, invalid objects, and the findings of the rules.
@@ -419,7 +346,8 @@ def lint_manifests(
 def index_manifests(manifests: Sequence[Manifest], existing_namespaces: Collection[str] = ()) -> LintedManifests:
     """Return manifests with the indexes that the lint rules need."""
     reader = _ObjectReader(manifests)
-    jobs = [job for manifest in manifests for job in _linted_jobs_of(manifest, reader)]
+    groups = pods.groups_by_first_member(manifests)
+    jobs = [job for manifest in manifests for job in _linted_jobs_of(manifest, reader, groups)]
     scenarios = [
         manifest.obj.get("spec") or {} for manifest in manifests if group_kind(manifest.obj) == scheme.SCENARIO
     ]
@@ -456,28 +384,43 @@ class _ObjectReader:
         return ()
 
 
-def _linted_jobs_of(manifest: Manifest, reader: _ObjectReader) -> Iterator[LintedJob]:
+def _linted_jobs_of(
+    manifest: Manifest, reader: _ObjectReader, groups: Mapping[int, pods.LintedPodGroup]
+) -> Iterator[LintedJob]:
     obj = manifest.obj
     kind = group_kind(obj)
+    if kind == scheme.POD:
+        group = groups.get(id(manifest))
+        if group is not None:
+            yield _make_linted_pods(group, reader)
+        return
     if kind == scheme.WORKLOAD:
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    job_integration = INTEGRATIONS.get(kind)
-    if job_integration is None:
+    parts = references.job_parts(obj, reader.list(scheme.JOB_KIND))
+    if parts is None:
         return
-    templates = job_integration.templates(obj)
-    key = adjustments.priority_class_key(obj, templates)
-    priority = adjustments.resolve_priority(obj, templates, reader)
+    yield _make_linted_job(manifest, parts, reader)
+
+
+def _make_linted_pods(group: pods.LintedPodGroup, reader: _ObjectReader) -> LintedJob:
+    """Return a pod or a group of pods as a job: its manifest is that of the first pod, its pod sets are the roles."""
+    first = group.members[0]
+    pod_class = adjustments.first_priority_class((first.obj,))
+    parts = references.JobParts(pod_class, group.pod_sets, [""] * len(group.pod_sets))
+    return _make_linted_job(first, parts, reader)
+
+
+def _make_linted_job(manifest: Manifest, parts: references.JobParts, reader: _ObjectReader) -> LintedJob:
+    key = adjustments.priority_class_key(manifest.obj, parts.pod_class)
+    priority = adjustments.resolve_priority(manifest.obj, parts.pod_class, reader)
     value = (
         adjustments.WorkloadPriority(0, None) if isinstance(priority, adjustments.MissingPriorityClass) else priority
     )
-    spec = workload_spec(obj, job_integration.pod_sets(obj), value)
-    jobs = obj["spec"].get("replicatedJobs") or ()
-    paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(jobs))]
+    spec = workload_spec(manifest.obj, parts.pod_sets, value)
     priority_class = (key.kind.partition(".")[0], key.name) if key else ("", "")
-    template_paths = paths if kind == scheme.JOB_SET else ["spec.template"]
-    yield _make_linted_work(manifest, spec, template_paths, reader, priority_class)
+    return _make_linted_work(manifest, spec, parts.template_paths, reader, priority_class)
 
 
 def _make_linted_work(

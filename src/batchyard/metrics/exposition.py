@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj
-from batchyard.interfaces.client import Reader
+from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.metrics.definitions import GROUPS, metric
 from batchyard.metrics.registry import HISTOGRAM, Counters, Histograms, Labels, Metric, format_labels
 from batchyard.scheduling.kueue_configuration import WORKLOAD_SOURCE, CustomMetricLabel, MetricsSettings
@@ -107,6 +107,7 @@ def _do_nothing() -> None:
     pass
 
 
+_NO_KEPT_LABELS: Final[Mapping[str, Labels]] = {}
 #: The metrics that also have the custom labels of Workloads. Source: InitMetricVectors in pkg/metrics/metrics.go.
 _METRICS_BY_WORKLOAD_LABELS: Final = frozenset(
     {
@@ -125,16 +126,31 @@ def metric_by_workload_labels(name: str, workload_labels: Labels) -> Metric:
     These labels come before the last label, `replica_role`. Raises KeyError if there is no such metric.
     """
     definition = metric(name)
-    if not workload_labels or name not in _METRICS_BY_WORKLOAD_LABELS:
-        return definition
-    return definition._replace(labels=(*definition.labels[:-1], *workload_labels, definition.labels[-1]))
+    return _with_labels(definition, workload_labels) if name in _METRICS_BY_WORKLOAD_LABELS else definition
+
+
+def _with_labels(definition: Metric, names: Labels) -> Metric:
+    """Return the definition with more labels before its last one."""
+    return definition._replace(labels=(*definition.labels[:-1], *names, definition.labels[-1])) if names else definition
 
 
 class MetricGroup:
-    """The series of several counters, gauges and histograms; `constant_values` are fixed values of the last labels."""
+    """The series of several counters, gauges and histograms; `constant_values` are fixed values of the last labels.
 
-    def __init__(self, names: Iterable[str], *constant_values: str, workload_labels: Labels = ()) -> None:
-        metrics = [metric_by_workload_labels(name, workload_labels) for name in names]
+    `kept_labels` are custom labels by metric. Their values are those of the time of the count, so the observers add
+    them.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        *constant_values: str,
+        workload_labels: Labels = (),
+        kept_labels: Mapping[str, Labels] = _NO_KEPT_LABELS,
+    ) -> None:
+        metrics = [
+            _with_labels(metric_by_workload_labels(name, workload_labels), kept_labels.get(name, ())) for name in names
+        ]
         self._histograms = {m.name: Histograms(m, *constant_values) for m in metrics if m.kind == HISTOGRAM}
         self._counters = {m.name: Counters(m, *constant_values) for m in metrics if m.kind != HISTOGRAM}
         self._families: Sequence[Counters | Histograms] = (*self._counters.values(), *self._histograms.values())
@@ -174,16 +190,16 @@ class MetricGroup:
 # Kueue's metrics as the section `metrics` of its Configuration and its feature gates select them.
 #
 # Custom labels of queues and Cohorts are added at each scrape, with the current labels and annotations of a series'
-# queue or Cohort. (Kueue keeps the values that were current when a counter was incremented.) Custom labels of Workloads
+# queue or Cohort. As in Kueue, a change of a queue's labels deletes its series, so its counters start at zero again. A
+# Cohort keeps its counters: they have the values of the time of the count. Such labels, and those of Workloads,
 # distinguish series, so the observers of Workloads add them. Sources: pkg/metrics/custom_labels.go and localqueue.go of
-# Kueue.
+# Kueue; Update in clusterqueue_controller.go, localqueue_controller.go and cohort_controller.go of pkg/controller/core.
 
 
 UNTRACKED_VALUE: Final = "kueue.x-k8s.io/_UNTRACKED_VALUE_"
 _LABEL_PATTERN: Final = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 _LOCAL_QUEUE_PREFIX, _COHORT_PREFIX = "kueue_local_queue_", "kueue_cohort_"
 _INFO_METRICS: Final = ("kueue_cohort_info", "kueue_cluster_queue_info")
-_CREATION_LATENCY: Final = "kueue_workload_creation_latency_seconds"
 _RESOURCE_METRICS: Final = tuple(
     f"kueue_cluster_queue_{name}" for name in ("nominal_quota", "borrowing_limit", "lending_limit", "resource_")
 )
@@ -206,6 +222,42 @@ class CustomLabels:
         return tuple([_label_value(label, metadata) for label in self._labels])
 
 
+#: The metrics whose custom labels of Cohorts or LocalQueues keep the values of the time of the count.
+COHORT_COUNTER: Final = "kueue_cohort_subtree_admitted_workloads_total"
+CREATION_LATENCY: Final = "kueue_workload_creation_latency_seconds"
+#: The number of different values of custom labels that each Cohort or kind of job keeps.
+_KEPT_VALUES_MAX: Final = 1000
+
+
+class KeptLabels:
+    """The custom labels of counters that keep the values of the time of the count.
+
+    Each owner of counters, such as a Cohort, keeps a limited number of different values. Above the limit, new values
+    count as untracked.
+    """
+
+    def __init__(self, labels: Iterable[CustomMetricLabel] = (), source_kind: str = WORKLOAD_SOURCE) -> None:
+        self._labels = CustomLabels(labels, source_kind)
+        self.names: Labels = self._labels.names
+        self._values_by_owner: dict[str, set[Labels]] = {}
+
+    def values_of(self, owner: str, find_source: Callable[[], Obj | None]) -> Labels:
+        """Return the values to count with now for the counters of `owner`; they are those of the source object."""
+        if not self.names:
+            return ()
+        values = self._labels.values_of(find_source())
+        known_values = self._values_by_owner.setdefault(owner, set())
+        if values not in known_values:
+            if len(known_values) >= _KEPT_VALUES_MAX:
+                return (UNTRACKED_VALUE,) * len(values)
+            known_values.add(values)
+        return values
+
+    def forget(self, owner: str) -> None:
+        """Forget the values of an owner whose counters were deleted."""
+        self._values_by_owner.pop(owner, None)
+
+
 class MetricSelection:
     """Selects Kueue's metrics and adds custom labels to them, as a Configuration specifies."""
 
@@ -216,7 +268,7 @@ class MetricSelection:
         prefixes = {
             _LOCAL_QUEUE_PREFIX: settings.has_local_queues,
             **dict.fromkeys(_INFO_METRICS, settings.has_cohort_info),
-            _CREATION_LATENCY: settings.has_creation_latency,
+            CREATION_LATENCY: settings.has_creation_latency,
             **dict.fromkeys(_RESOURCE_METRICS, settings.has_cluster_queue_resources),
         }
         self._omitted_prefixes = tuple(prefix for prefix, is_served in prefixes.items() if not is_served)
@@ -227,6 +279,17 @@ class MetricSelection:
     def select(self, texts: Iterator[str]) -> Iterator[str]:
         """Yield exposition texts without the omitted metrics and LocalQueues, and with custom labels."""
         return texts if self._is_default else map(self._select_lines, texts)
+
+    def resets_counters(self, event: WatchEvent) -> bool:
+        """Return whether a change of a queue deletes its series: custom labels change, or it enters or leaves them."""
+        kind, new, old = event.key.kind, event.obj, event.old
+        if self._is_default or old is None or kind not in _QUEUE_KINDS or "deletionTimestamp" in new["metadata"]:
+            return False
+        labels, old_labels = (each["metadata"].get("labels") or {} for each in (new, old))
+        if kind == scheme.LOCAL_QUEUE and self._selects(labels) is not self._selects(old_labels):
+            return True
+        values_of = self._custom_labels[kind].values_of
+        return values_of(new) != values_of(old)
 
     def _select_lines(self, text: str) -> str:
         return "".join([selected for line in text.split("\n") if line and (selected := self._select_line(line))])
@@ -245,7 +308,7 @@ class MetricSelection:
         if source.kind == scheme.LOCAL_QUEUE and not self._selects(metadata.get("labels") or {}):
             return ""
         custom_labels = self._custom_labels[source.kind]
-        if not custom_labels.names:
+        if not custom_labels.names or name == COHORT_COUNTER:
             return f"{line}\n"
         label_text = format_labels(custom_labels.names, custom_labels.values_of(obj))
         return f"{_insert_labels(line, label_text[1:-1])}\n"
@@ -255,6 +318,7 @@ class MetricSelection:
         return selector is None or selector.matches(labels)
 
 
+_QUEUE_KINDS: Final = (scheme.CLUSTER_QUEUE, scheme.LOCAL_QUEUE)
 _KIND_NAMES: Final = {scheme.CLUSTER_QUEUE: "ClusterQueue", scheme.COHORT: "Cohort", scheme.LOCAL_QUEUE: "LocalQueue"}
 
 

@@ -35,7 +35,7 @@ class _PendingWorkloads:
         self.counts_by_local_queue = {name: (0, count) for name, count in queue.counts_by_local_queue.items()}
         shapes: tuple[dict[Shape, None], dict[Shape, None]] = ({}, {})
         self.resources: dict[str, int] = {}
-        for (shape, _), members in queue.classes():
+        for (shape, _, _), members in queue.classes():
             representative = members.in_line.first_entry() or members.parked.first_entry()
             if representative is None:
                 continue

@@ -6,20 +6,23 @@ pkg/controller/jobframework; pkg/cache/queue/unadmitted_workloads.go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, is_true
 from batchyard.api.scheme import find_kind
 from batchyard.api.times import parse_time
+from batchyard.api.views import queued_pods
 from batchyard.api.views.workload import WorkloadView, workload_view
-from batchyard.api.well_known import ELASTIC_JOB, TOPOLOGY_GATE, WORKLOAD
+from batchyard.api.well_known import ADMISSION_GATE, ELASTIC_JOB, TOPOLOGY_GATE, WORKLOAD
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, WatchEvent
-from batchyard.metrics.exposition import CustomLabels, MetricGroup
+from batchyard.metrics.exposition import COHORT_COUNTER, CREATION_LATENCY, CustomLabels, KeptLabels, MetricGroup
 from batchyard.metrics.registry import Labels
 from batchyard.scheduling.cycle import Cycle
 from batchyard.scheduling.decisions import Admit, Decision, Preempt, StayPending
+from batchyard.scheduling.kueue_configuration import CustomMetricLabel
 from batchyard.scheduling.messages import RequeueReason
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.slices import SLICE_REPLACED
@@ -42,7 +45,7 @@ _OTHER_METRIC_NAMES: Final = (
     *("workload_creation_latency_seconds", "cohort_subtree_admitted_workloads_total"),
 )
 #: The scheduling gates of which the removal is measured.
-_MEASURED_GATES: Final = (TOPOLOGY_GATE, ELASTIC_JOB)
+_MEASURED_GATES: Final = (ADMISSION_GATE, TOPOLOGY_GATE, ELASTIC_JOB)
 _LQ_METRIC_NAMES: Final = tuple(f"local_queue_{name}" for name in _CQ_METRIC_NAMES)
 _METRIC_NAMES: Final = tuple(f"kueue_{name}" for name in (*_CQ_METRIC_NAMES, *_LQ_METRIC_NAMES, *_OTHER_METRIC_NAMES))
 
@@ -137,15 +140,20 @@ class WorkloadMetrics:
         objects: Reader,
         now: Callable[[], Instant],
         role: str,
-        workload_labels: CustomLabels = _NO_WORKLOAD_LABELS,
+        custom_labels: Sequence[CustomMetricLabel] = (),
     ) -> None:
         self._cache = scheduler_cache
         self._objects = objects
         self._now = now
         #: The custom labels of Workloads; and, if there are any, the numbers of admitted Workloads by their values.
-        self.workload_labels = workload_labels
+        self.workload_labels = workload_labels = CustomLabels(custom_labels)
         self.admitted_counts = AdmittedCounts() if workload_labels.names else None
-        self._group = group = MetricGroup(_METRIC_NAMES, role, workload_labels=workload_labels.names)
+        self._cohort_labels = KeptLabels(custom_labels, "Cohort")
+        self._local_queue_labels = KeptLabels(custom_labels, "LocalQueue")
+        kept_labels = {COHORT_COUNTER: self._cohort_labels.names, CREATION_LATENCY: self._local_queue_labels.names}
+        self._group = group = MetricGroup(
+            _METRIC_NAMES, role, workload_labels=workload_labels.names, kept_labels=kept_labels
+        )
         self._quota = _LifecycleStage(group, "quota_reserved_workloads_total", "quota_reserved_wait_time_seconds")
         self._admission = _LifecycleStage(
             group, "admitted_workloads_total", "admission_wait_time_seconds", workload_labels
@@ -179,14 +187,18 @@ class WorkloadMetrics:
             if event.old is not None and event.old["spec"].get("schedulingGates"):
                 self._observe_gates(event, event.old)
         elif event.type is _DELETED:
-            if kind == scheme.CLUSTER_QUEUE:
-                self._group.forget(cluster_queue=event.key.name)
-            elif kind == scheme.LOCAL_QUEUE:
-                self._group.forget(name=event.key.name, namespace=event.key.namespace)
-            elif kind == scheme.COHORT:
-                self._group.forget(cohort=event.key.name)
-            if self.admitted_counts is not None:
-                self.admitted_counts.forget_zeros(event.key)
+            self.forget_series(event.key)
+
+    def forget_series(self, owner: Key) -> None:
+        """Delete the series of a ClusterQueue, LocalQueue or Cohort."""
+        if owner.kind == scheme.CLUSTER_QUEUE:
+            self._group.forget(cluster_queue=owner.name)
+        elif owner.kind == scheme.LOCAL_QUEUE:
+            self._group.forget(name=owner.name, namespace=owner.namespace)
+        elif owner.kind == scheme.COHORT:
+            self._forget_cohort(owner.name)
+        if self.admitted_counts is not None:
+            self.admitted_counts.forget_zeros(owner)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of all counters and histograms of Workloads."""
@@ -195,8 +207,12 @@ class WorkloadMetrics:
 
     def _forget_cohorts(self) -> None:
         for name in sorted(self._cohorts - self._cache.snapshot.cohorts.keys()):
-            self._group.forget(cohort=name)
+            self._forget_cohort(name)
             self._cohorts.discard(name)
+
+    def _forget_cohort(self, name: str) -> None:
+        self._group.forget(cohort=name)
+        self._cohort_labels.forget(name)
 
     def _observe_workload(self, event: WatchEvent) -> None:
         obj, old, view = event.obj, event.old, workload_view(event.obj)
@@ -221,18 +237,28 @@ class WorkloadMetrics:
 
     def _observe_gates(self, event: WatchEvent, old: Obj) -> None:
         pod = event.obj
-        workload = self._objects.get(Key(scheme.WORKLOAD, event.key.namespace, annotation(pod, WORKLOAD) or ""))
-        if event.type is _DELETED or workload is None or not is_true(workload, "Admitted"):
+        new_names = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
+        old_names = [gate["name"] for gate in old["spec"]["schedulingGates"]]
+        names = [name for name in old_names if name in _MEASURED_GATES and name not in new_names]
+        workload = None if event.type is _DELETED or not names else self._workload_of(pod, event.key.namespace)
+        if workload is None or not is_true(workload, "Admitted"):
             return
         admitted_condition = find_condition(workload, "Admitted")
         assert admitted_condition is not None
         elapsed = self._now() - parse_time(admitted_condition["lastTransitionTime"])
         queue = workload_view(workload).cluster_queue
-        names = [gate["name"] for gate in pod["spec"].get("schedulingGates") or ()]
-        for gate in old["spec"]["schedulingGates"]:
-            if gate["name"] in _MEASURED_GATES and gate["name"] not in names:
-                labels = (gate["name"], queue, "false")
-                self._group.observe("kueue_pod_scheduling_gate_removal_seconds", labels, max(0, elapsed) / SECOND)
+        is_group = "true" if queued_pods.group_name(pod) else "false"
+        for name in [ADMISSION_GATE] if ADMISSION_GATE in names else names:  # it is removed with the topology gate
+            labels = (name, queue, "false" if name == ELASTIC_JOB else is_group)
+            self._group.observe("kueue_pod_scheduling_gate_removal_seconds", labels, max(0, elapsed) / SECOND)
+
+    def _workload_of(self, pod: Obj, namespace: str) -> Obj | None:
+        """Return the Workload that a pod's annotation names, or that of its group, or the one that the pod owns."""
+        name = annotation(pod, WORKLOAD) or queued_pods.group_name(pod)
+        if name:
+            return self._objects.get(Key(scheme.WORKLOAD, namespace, name))
+        owned = self._objects.owned_by(pod["metadata"].get("uid", ""), namespace)
+        return next((each for each in owned if each["kind"] == "Workload"), None)
 
     # --- gauges ---
 
@@ -268,7 +294,10 @@ class WorkloadMetrics:
         job = self._objects.get(Key(owner_kind.constant, view.namespace, owner["name"]))
         if job is not None and job["metadata"].get("generation", 1) == 1:
             creation_latency = view.created - parse_time(job["metadata"]["creationTimestamp"])
-            self._group.observe("kueue_workload_creation_latency_seconds", (owner["kind"],), creation_latency / SECOND)
+            name, namespace = _local_queue_labels(view)
+            local_queue = Key(scheme.LOCAL_QUEUE, namespace, name)
+            values = self._local_queue_labels.values_of(owner["kind"], partial(self._objects.get, local_queue))
+            self._group.observe(CREATION_LATENCY, (owner["kind"], *values), creation_latency / SECOND)
 
     def _observe_admission(self, obj: Obj, view: WorkloadView, *, is_admitted_at_once: bool) -> None:
         self._admission.record(obj, view, self._now() - view.waiting_since)
@@ -279,7 +308,9 @@ class WorkloadMetrics:
         queue = self._cache.snapshot.queues.get(view.cluster_queue)
         for node in queue.node.path[:-1] if queue is not None else ():
             self._cohorts.add(node.name)
-            self._group.add("kueue_cohort_subtree_admitted_workloads_total", (node.name, _priority_class(obj)))
+            key = Key(scheme.COHORT, "", node.name)
+            values = self._cohort_labels.values_of(node.name, partial(self._objects.get, key))
+            self._group.add(COHORT_COUNTER, (node.name, _priority_class(obj), *values))
 
     def _observe_end(self, obj: Obj, view: WorkloadView) -> None:
         self._end.count(obj, view)
@@ -454,9 +485,13 @@ class CycleMetrics:
 
     def forget_queue(self, queue: str) -> None:
         """Delete the series of a deleted ClusterQueue."""
+        self.forget_upstream_series(queue)
+        self._own_group.forget(cluster_queue=queue)
+
+    def forget_upstream_series(self, queue: str) -> None:
+        """Delete the series of a ClusterQueue in the metrics that Kueue also has."""
         self._group.forget(cluster_queue=queue)
         self._group.forget(preempting_cluster_queue=queue)
-        self._own_group.forget(cluster_queue=queue)
 
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of the scheduling cycle metrics that Kueue also has."""

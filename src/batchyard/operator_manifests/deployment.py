@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
-from batchyard.controller_groups import KUBERNETES_GROUPS
+from batchyard.api.scheme import ServedKind
+from batchyard.controller_groups import ADMISSION, KUBERNETES_GROUPS
+from batchyard.jobs.described.description import parse_job_kind, served_kind
 from batchyard.webhooks import hooks
 
 #: The PriorityClass of critical pods, which exists on every cluster.
@@ -53,6 +55,8 @@ class InstallSettings:
     limits: Mapping[str, str] = field(default_factory=lambda: {"memory": "2Gi"})
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
+    #: The JobKinds whose kinds the operator may manage.
+    job_kinds: Sequence[Obj] = ()
     #: Additional command-line arguments of `batchyard operator`.
     arguments: Sequence[str] = ()
 
@@ -116,6 +120,13 @@ def deployment_objects(settings: InstallSettings) -> Sequence[Obj]:
 def has_webhooks(settings: InstallSettings) -> bool:
     """Return whether the settings enable webhooks and a selected controller group has any."""
     return settings.webhooks and bool(hooks.operator_webhooks(settings.controllers))
+
+
+def described_kinds(settings: InstallSettings) -> Sequence[ServedKind]:
+    """Return the custom kinds of jobs that the operator may queue: batchyard's own and those in `job_kinds`."""
+    if ADMISSION not in settings.controllers:
+        return ()
+    return [*scheme.DESCRIBED_KINDS.values(), *(served_kind(parse_job_kind(each)) for each in settings.job_kinds)]
 
 
 def operator_arguments(settings: InstallSettings) -> list[str]:
@@ -306,7 +317,7 @@ def webhooks(settings: InstallSettings) -> Sequence[Obj]:
     """Return the operator's MutatingWebhookConfiguration and ValidatingWebhookConfiguration; empty without webhooks."""
     if not has_webhooks(settings):
         return []
-    operator_hooks = hooks.operator_webhooks(settings.controllers)
+    operator_hooks = hooks.operator_webhooks(settings.controllers, described_kinds(settings))
     return [
         _webhook_configuration("Mutating", [hook for hook in operator_hooks if hook.mutates], settings),
         _webhook_configuration("Validating", [hook for hook in operator_hooks if not hook.mutates], settings),

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard import controller_groups
+from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import ServedKind, kind_info
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.openapi_definitions import ConversionService, definition_of
-from batchyard.operator_manifests.deployment import InstallSettings, has_webhooks, with_labels
+from batchyard.operator_manifests.deployment import InstallSettings, described_kinds, has_webhooks, with_labels
 from batchyard.webhooks.hooks import CONVERT_PATH
 
 #: The suffix of API groups of Kubernetes itself; the other such groups contain no dot.
@@ -80,7 +81,18 @@ def rbac_objects(settings: InstallSettings) -> Sequence[Obj]:
 
 def cluster_rules(settings: InstallSettings) -> list[Obj]:
     """Return the RBAC rules of the operator's ClusterRole."""
-    return [*controller_rules(settings.controllers), *_webhook_rules(settings), *_dashboard_rules(settings)]
+    known_kinds = scheme.DESCRIBED_KINDS.values()
+    custom_rules = described_job_rules([info for info in described_kinds(settings) if info not in known_kinds])
+    webhook_rules = [*_webhook_rules(settings), *_dashboard_rules(settings)]
+    return [*controller_rules(settings.controllers), *custom_rules, *webhook_rules]
+
+
+def described_job_rules(kinds: Sequence[ServedKind]) -> Iterator[Obj]:
+    """Yield the RBAC rules for custom kinds of jobs: those of other kinds of jobs."""
+    for group in dict.fromkeys(info.group for info in kinds):
+        plurals = sorted(info.plural for info in kinds if info.group == group)
+        yield _rule(group, plurals, sorted([*_READ_VERBS, controller_groups.PATCH, controller_groups.DELETE]))
+        yield _rule(group, [f"{plural}/{controller_groups.FINALIZERS}" for plural in plurals], ["update"])
 
 
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
@@ -109,6 +121,8 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
         resources_by_verbs.setdefault((group, tuple(sorted(needed_verbs))), []).append(resource)
     grouped_resources = sorted(resources_by_verbs.items())
     rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]
+    if controller_groups.ADMISSION in groups:
+        rules += described_job_rules([*scheme.DESCRIBED_KINDS.values()])
     if any(group in controller_groups.UPSTREAM_GROUPS for group in groups):
         rules.append(_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"]))
     return rules

@@ -85,11 +85,7 @@ def propose_by_utilization(
     metric: ResourceMetric, target_utilization: int, tolerances: ScalingTolerances, target: TargetPods
 ) -> ReplicaProposal:
     """Return the replicas whose usage is `target_utilization` percent of their requests; raise MetricsError."""
-    metrics = pod_metrics(metric, target)
-    if not target.pods:
-        raise MetricsError("no pods returned by selector while calculating replica count")
-    groups = group_pods(target.pods, metrics, metric.resource, target.now)
-    measured = _measured_metrics(metrics, groups)
+    groups, measured = _measure(metric, target)
     requests = {pod["metadata"]["name"]: pod_request(pod, metric) for pod in target.pods}
     fallback = max(100, target_utilization)
 
@@ -116,11 +112,7 @@ def propose_by_average(
     metric: ResourceMetric, target_usage: int, tolerances: ScalingTolerances, target: TargetPods
 ) -> ReplicaProposal:
     """Return the replicas whose average usage is `target_usage` thousandths; raise MetricsError without metrics."""
-    metrics = pod_metrics(metric, target)
-    if not target.pods:
-        raise MetricsError("no pods returned by selector while calculating replica count")
-    groups = group_pods(target.pods, metrics, metric.resource, target.now)
-    measured = _measured_metrics(metrics, groups)
+    groups, measured = _measure(metric, target)
 
     def ratio_of(amounts: Mapping[str, int]) -> float:
         return sum(amounts.values()) // len(amounts) / target_usage
@@ -136,12 +128,17 @@ def propose_by_average(
     return ReplicaProposal(replicas, sum(measured.values()) // len(measured))
 
 
-def _measured_metrics(metrics: Mapping[str, PodMetric], groups: "PodGroups") -> Mapping[str, int]:
+def _measure(metric: ResourceMetric, target: TargetPods) -> tuple["PodGroups", Mapping[str, int]]:
+    """Return the groups of the pods, and the usage of the ready ones by name."""
+    metrics = pod_metrics(metric, target)
+    if not target.pods:
+        raise MetricsError("no pods returned by selector while calculating replica count")
+    groups = group_pods(target.pods, metrics, metric.resource, target.now)
     excluded = {*groups.ignored, *groups.unready}
     measured = {name: metric.amount for name, metric in metrics.items() if name not in excluded}
     if not measured:
         raise MetricsError("did not receive metrics for targeted pods (pods might be unready)")
-    return measured
+    return groups, measured
 
 
 def _scaled_replicas(

@@ -417,7 +417,7 @@ class AdmittedWorkload:
     local_queue: str = ""
     #: The part of the priority that a Budget added.
     boost: int = 0
-    #: The admitted pod sets of a slice of an elastic job; () for other Workloads.
+    #: The admitted pod sets of a slice of an elastic job or a replaced Workload; () for other Workloads.
     pod_sets: tuple[AdmittedPodSet, ...] = ()
     #: The usage of topology domains; empty without topology-aware scheduling.
     topology_usage: TopologyUsage = ()

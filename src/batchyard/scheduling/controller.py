@@ -527,7 +527,7 @@ def _with_pending_reason(
         amounts = {r: format_amount(r, n * count) for r, n in sorted(pod_set.template.requests)}
         reported_requests.append({"name": pod_set.name, "resources": amounts} if amounts else {"name": pod_set.name})
     reported_workload = with_resource_requests(
-        set_pending(obj, inadmissible_reason.reason, inadmissible_reason.message, now), reported_requests
+        lifecycle.set_waiting(obj, inadmissible_reason.reason, inadmissible_reason.message, now), reported_requests
     )
     return None if reported_workload is obj else reported_workload
 

@@ -310,6 +310,9 @@ class Cycle:
             self._reserve_quota(entry)
             why = InadmissibleReason(messages.WAITING_FOR_QUOTA, assignment)
             return StayPending(head, why, _REQUEUE_NO_CANDIDATES, self._last_assignment(entry))
+        if assignment.mode is _MODE_PREEMPT and head.workload.preemption_gated and self.policy.rules.preemption_gates:
+            why = InadmissibleReason(messages.ADMISSION_GATED, text=messages.PREEMPTION_GATED)
+            return StayPending(head, why, messages.RequeueReason.PREEMPTION_GATED, self._last_assignment(entry))
         if assignment.mode is _MODE_DEFERRED_FIT:
             self._use(entry, entry.usage)
             why = InadmissibleReason(messages.WAITING_FOR_PREEMPTED_WORKLOADS, text=_WILL_FIT_MESSAGE)

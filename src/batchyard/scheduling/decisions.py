@@ -14,6 +14,7 @@ from batchyard.api.well_known import (
     FLAVOR_CHANGE_GATE,
     PARTIAL_PREEMPTION_GATE,
     PARTIAL_SCALE_UP_GATE,
+    PREEMPTION_GATES_GATE,
     TAS_MULTIPLE_LAYERS,
     TAS_SLICE_SIZE_VALIDATION,
     TOPOLOGY_AWARE_SCHEDULING,
@@ -69,6 +70,8 @@ class DecisionRules:
     partial_preemption: bool = False
     #: Gate ElasticJobsViaWorkloadSlicesFlavorChangeFromZero: a pod set without pods may get another flavor.
     changes_unused_flavors: bool = False
+    #: Gate MultiKueueOrchestratedPreemption: Workloads with a closed preemption gate do not preempt others.
+    preemption_gates: bool = False
     #: Gate TopologyAwareScheduling: pods with a topology assignment wait with a scheduling gate for their domain.
     gates_topology_pods: bool = True
     #: Gate FinishOrphanedWorkloads: Workloads whose owner no longer exists are finished, not only released.
@@ -118,6 +121,7 @@ RULE_BY_GATE: Final[Mapping[str, str]] = {
     "FinishOrphanedWorkloads": "finishes_orphans",
     "FastQuotaReleaseInPodIntegration": "releases_pods_fast",
     "SkipReassignmentForPodOwnedWorkloads": "keeps_pod_assignments",
+    PREEMPTION_GATES_GATE: "preemption_gates",
     TOPOLOGY_AWARE_SCHEDULING: "gates_topology_pods",
     ELASTIC_JOBS_GATE: "elastic_jobs",
     PARTIAL_SCALE_UP_GATE: "partial_scale_up",
@@ -132,6 +136,7 @@ _ENABLED_IN_0_20: Final = (
     "RejectUpdatesToCQWithInvalidOnFlavors",
     ANCHOR_AT_QUOTA_RESERVATION,
     FLAVOR_CHANGE_GATE,
+    PREEMPTION_GATES_GATE,
 )
 
 

@@ -60,7 +60,6 @@ _DECISION_FIELDS: Final = (
     *("resources", "waitForPodsReady"),
 )
 _DECISION_INTEGRATIONS: Final = ("externalFrameworks", "frameworks", "labelKeysToCopy")
-_BUILT_IN_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset", "pod")
 #: Labels of Workloads that only Kueue's controllers set. Source: nonInheritableLabels in jobframework/utils.go.
 _UNCOPIED_LABELS: Final = frozenset(
     {"kueue.x-k8s.io/concurrent-admission-parent", "kueue.x-k8s.io/job-uid", "kueue.x-k8s.io/multikueue-origin"}
@@ -184,6 +183,10 @@ class KueueSettings:
     def timeout_on_workload_max(self) -> Duration | None:
         """The maximum of the timeouts for ready pods that a job may set in an annotation; None if it may set none."""
         return None if self.pods_ready is None else self.pods_ready.timeout_on_workload_max
+
+    def with_own_job_kinds(self) -> "KueueSettings":
+        """Return a copy of the settings for one platform, which enables the kinds that its JobKinds describe."""
+        return replace(self, managed_jobs=replace(self.managed_jobs, job_kinds={}))
 
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
@@ -368,14 +371,10 @@ def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldE
     yield from dependency_errors(gates, path)
 
 
-def ignored_settings(configuration: Mapping[str, Any], *, with_custom_kinds: bool = False) -> Iterator[str]:
-    """Yield texts about ignored settings: job integrations and feature gates.
-
-    With `with_custom_kinds`, jobs of custom kinds are queued.
-    """
+def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
+    """Yield texts about ignored settings: job integrations and feature gates."""
     frameworks = (configuration.get("integrations") or {}).get("frameworks") or ()
-    queued_frameworks = scheme.JOB_FRAMEWORKS if with_custom_kinds else _BUILT_IN_FRAMEWORKS
-    ignored_frameworks = [name for name in frameworks if name not in queued_frameworks]
+    ignored_frameworks = [name for name in frameworks if name not in scheme.JOB_FRAMEWORKS]
     if ignored_frameworks:
         yield f"the job integrations {', '.join(ignored_frameworks)}"
     names = changed_gates(configuration, GateEffect.NONE)

@@ -97,6 +97,10 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         " minimum; Kueue 0.20 only plans this gate",
         well_known.PARTIAL_PREEMPTION_GATE,
     ),
+    **_obeyed(
+        "enabled, Workloads with a closed gate in `spec.preemptionGates` do not preempt others; Kueue 0.20 enables it",
+        well_known.PREEMPTION_GATES_GATE,
+    ),
     **_obeyed("disabled, topology requests are ignored", well_known.TOPOLOGY_AWARE_SCHEDULING),
     **_obeyed(
         "disabled, pods without required or preferred level do not use the smallest domains first",
@@ -219,9 +223,9 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_obeyed("enabled, the terminating pods of a group hold no quota", "FastQuotaReleaseInPodIntegration"),
     **_refused("groups of pods never adopt the Workload of another job", "PodIntegrationValidateGroupOwner"),
     **_refused(
-        "groups of pods follow the version of Kueue, not this gate",
-        *("PodGroupSchedulingShapeOrdering", "PodIntegrationCountSucceededPodsAsReady"),
+        "the pod sets of a group of pods are ordered by the names of their roles", "PodGroupSchedulingShapeOrdering"
     ),
+    **_refused("groups of pods follow the version of Kueue, not this gate", "PodIntegrationCountSucceededPodsAsReady"),
     **_refused(
         "topology-aware scheduling follows the rules of Kueue 0.19, without this gate",
         *("TASGroupedPodSetSlicing", "TASLeaderPodSetFeasibility", "TASNodeFeasibilityForAllLevels"),
@@ -235,7 +239,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "MultiKueueReuseClientConnectionConfigForWorkers",
         *("MultiKueueIncrementalDispatcherConfig", "MultiKueueIncrementalDispatcherRespectConfigOrder"),
         *("MultiKueueKubeConfigPathValidation", "MultiKueueManagerQuotaAutomation"),
-        *("MultiKueueOrchestratedPreemption", "MultiKueueRemoteSpecSync"),
+        "MultiKueueRemoteSpecSync",
     ),
     **_without_effect(
         "the kind of job is not supported",

@@ -18,6 +18,9 @@ MISCONFIGURED: Final = "Misconfigured"
 SUSPENDED: Final = "Suspended"
 TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
 PENDING_EVALUATION: Final = "PendingEvaluation"
+ADMISSION_GATED: Final = "AdmissionGated"
+#: The message of a Workload with a closed gate in `spec.preemptionGates`.
+PREEMPTION_GATED: Final = "Workload requires preemption, but it's gated"
 #: The message of a bypassed Workload.
 BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
 #: The reason of the Event about a write of a controller that the API server rejects repeatedly.
@@ -59,6 +62,7 @@ class RequeueReason(IntEnum):
     PENDING_PREEMPTION = 3
     NO_FIT = 4
     PREEMPTION_NO_CANDIDATES = 5
+    PREEMPTION_GATED = 6
 
 
 #: Matches what `InsufficientQuota` formats: the resource, the flavor and the missing quantity.

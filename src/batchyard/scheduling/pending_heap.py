@@ -1,7 +1,7 @@
 """Data structures of a ClusterQueue's pending Workloads: heaps in queue order, and classes of equivalent Workloads."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -10,7 +10,8 @@ from batchyard.base.instant import Instant
 from batchyard.scheduling.flavor_assigner import LastAssignment
 
 QueueOrder: TypeAlias = tuple[int, Instant, str, str]
-EquivalenceClassKey: TypeAlias = tuple[Shape, str]
+#: The shape and the namespace of a Workload, and its LocalQueue if the order of the ClusterQueue depends on it.
+EquivalenceClassKey: TypeAlias = tuple[Shape, str, str]
 
 
 #: Sort key of the queue order, in which a current preemptor has no precedence.
@@ -134,6 +135,7 @@ def has_same_queue_state(old: WorkloadView, new: WorkloadView) -> bool:
         and old.requeue_blocked == new.requeue_blocked
         and old.requeue_at == new.requeue_at
         and old.has_failed_check == new.has_failed_check
+        and old.preemption_gated == new.preemption_gated
     )
 
 
@@ -143,5 +145,37 @@ def is_held_back(view: WorkloadView, now: Instant) -> bool:
 
 
 def class_key(view: WorkloadView) -> EquivalenceClassKey:
-    """Return the key of a Workload's equivalence class: its shape and its namespace."""
-    return view.shape, view.namespace
+    """Return the key of a Workload's equivalence class in a ClusterQueue whose order ignores LocalQueues."""
+    return view.shape, view.namespace, ""
+
+
+class ClassFronts:
+    """A heap of the first Workload in line of each class; outdated ones are dropped when they reach the front."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[QueueOrder, PendingEntry, EquivalenceClassKey]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, entry: PendingEntry, key: EquivalenceClassKey) -> None:
+        """Add the first Workload in line of a class."""
+        heapq.heappush(self._heap, (entry.order, entry, key))
+
+    def first_entry(self, classes: Mapping[EquivalenceClassKey, EquivalenceClass]) -> PendingEntry | None:
+        """Return the first Workload in line of all classes; None if there is none."""
+        heap = self._heap
+        while heap:
+            queue_order, front_entry, key = heap[0]
+            equivalence_class = classes.get(key)
+            first_entry = equivalence_class.in_line.first_entry() if equivalence_class is not None else None
+            if first_entry is not None and first_entry is front_entry and first_entry.order == queue_order:
+                return first_entry
+            heapq.heappop(heap)
+        return None
+
+    def clear(self) -> None:
+        """Remove all Workloads."""
+        self._heap.clear()

@@ -38,8 +38,7 @@ class PendingQueueReader:
         self._rules = rules
         self._entries: dict[str, pending_heap.PendingEntry] = {}
         self._classes: dict[EquivalenceClassKey, pending_heap.EquivalenceClass] = {}
-        #: Heap of the first Workload in line of each class; outdated entries are dropped when they reach the front.
-        self._class_fronts: list[tuple[pending_heap.QueueOrder, pending_heap.PendingEntry, EquivalenceClassKey]] = []
+        self._class_fronts = pending_heap.ClassFronts()
         #: Shapes (pod sets and priority) that did not fit since the last reactivation, each with the reason.
         self._unfit_shapes: dict[Shape, str] = {}
         self._held_back: dict[str, pending_heap.PendingEntry] = {}
@@ -125,7 +124,7 @@ class PendingQueueReader:
     def parked_at(self, key: str) -> Instant | None:
         """Return when an inadmissible (parked) Workload, or an equivalent one, was last tried; None if not parked."""
         entry = self._entries.get(key)
-        equivalence_class = None if entry is None else self._classes.get(pending_heap.class_key(entry.view))
+        equivalence_class = None if entry is None else self._classes.get(self._class_key(entry.view))
         if entry is None or equivalence_class is None or entry.heap is not equivalence_class.parked:
             return None
         return equivalence_class.parked_at
@@ -154,8 +153,11 @@ class PendingQueueReader:
         entry = self._entries[key]
         return Head(entry.view, self.name, entry.last_assignment)
 
+    def _class_key(self, view: WorkloadView) -> EquivalenceClassKey:
+        return pending_heap.class_key(view)
+
     def _is_in_line(self, entry: pending_heap.PendingEntry) -> bool:
-        equivalence_class = self._classes.get(pending_heap.class_key(entry.view))
+        equivalence_class = self._classes.get(self._class_key(entry.view))
         return equivalence_class is not None and entry.heap is equivalence_class.in_line
 
 
@@ -166,8 +168,9 @@ class PendingQueue(PendingQueueReader):
         """Remove all pending Workloads, so that no reference cycle remains."""
         for entry in self._entries.values():
             entry.heap = None
-        for table in (self._entries, self._classes, self._unfit_shapes, self._held_back, self._class_fronts):
+        for table in (self._entries, self._classes, self._unfit_shapes, self._held_back):
             table.clear()
+        self._class_fronts.clear()
 
     def has_heads(self) -> bool:
         """Return whether this queue has a Workload that a scheduling cycle may try."""
@@ -264,7 +267,7 @@ class PendingQueue(PendingQueueReader):
         if entry.heap is not equivalence_class.parked:
             equivalence_class.parked.push(entry)
             equivalence_class.parked_at = now
-            self._update_class_front(pending_heap.class_key(view), equivalence_class)
+            self._update_class_front(self._class_key(view), equivalence_class)
         return True
 
     def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
@@ -309,7 +312,7 @@ class PendingQueue(PendingQueueReader):
         return reason is not RequeueReason.NAMESPACE_MISMATCH if self.strict_fifo else reason in _STAY_IN_LINE_REASONS
 
     def _find_or_add_class(self, view: WorkloadView) -> pending_heap.EquivalenceClass:
-        key = pending_heap.class_key(view)
+        key = self._class_key(view)
         equivalence_class = self._classes.get(key)
         if equivalence_class is None:
             equivalence_class = self._classes[key] = pending_heap.EquivalenceClass()
@@ -319,7 +322,7 @@ class PendingQueue(PendingQueueReader):
         equivalence_class = self._find_or_add_class(entry.view)
         equivalence_class.in_line.push(entry)
         if equivalence_class.in_line.first_entry() is entry:
-            self._update_class_front(pending_heap.class_key(entry.view), equivalence_class)
+            self._update_class_front(self._class_key(entry.view), equivalence_class)
 
     def _add_entry(self, entry: pending_heap.PendingEntry) -> None:
         view = entry.view
@@ -341,7 +344,7 @@ class PendingQueue(PendingQueueReader):
         was_first = heap.first_entry() is entry
         heap.size -= 1
         entry.heap = None
-        key = pending_heap.class_key(entry.view)
+        key = self._class_key(entry.view)
         equivalence_class = self._classes[key]
         if not equivalence_class.in_line.size and not equivalence_class.parked.size:
             del self._classes[key]
@@ -351,22 +354,14 @@ class PendingQueue(PendingQueueReader):
     def _update_class_front(self, key: EquivalenceClassKey, equivalence_class: pending_heap.EquivalenceClass) -> None:
         first_entry = equivalence_class.in_line.first_entry()
         if first_entry is not None:
-            heapq.heappush(self._class_fronts, (first_entry.order, first_entry, key))
+            self._class_fronts.push(first_entry, key)
 
     def _first_pending_entry(self) -> pending_heap.PendingEntry | None:
         if self._preemptor:
             preemptor_entry = self._entries.get(self._preemptor)
             if preemptor_entry is not None and self._is_in_line(preemptor_entry):
                 return preemptor_entry
-        class_fronts = self._class_fronts
-        while class_fronts:
-            queue_order, front_entry, key = class_fronts[0]
-            equivalence_class = self._classes.get(key)
-            first_entry = equivalence_class.in_line.first_entry() if equivalence_class is not None else None
-            if first_entry is not None and first_entry is front_entry and first_entry.order == queue_order:
-                return first_entry
-            heapq.heappop(class_fronts)
-        return None
+        return self._class_fronts.first_entry(self._classes)
 
     def _park_shape(self, shape: Shape, now: Instant, reject_reason: str) -> None:
         self._unfit_shapes[shape] = reject_reason

@@ -73,16 +73,18 @@ def _parse_transformation(transformation: Mapping[str, Any]) -> ResourceTransfor
 
 
 def charged_requests(rules: ResourceRules, pod_spec: Mapping[str, Any]) -> Requests:
-    """Return the amounts by resource that quota is charged for one pod, as integers in Kueue's order of resources."""
+    """Return the amounts by resource that quota is charged for one pod, as integers in Kueue's order of resources.
+
+    As in Kueue 0.20, a resource with an excluded prefix is not charged itself, but its transformation is.
+    """
     requested_amounts = total_pod_requests(pod_spec)
     transformation_by_input = {each.input_resource: each for each in rules.transformations}
     totals: dict[str, int] = {}
     generated_amounts: dict[str, int] = {}
     for name, amount in requested_amounts.items():
-        if name.startswith(rules.excluded_prefixes):
-            continue
+        is_excluded = name.startswith(rules.excluded_prefixes)
         transformation = transformation_by_input.get(name)
-        if transformation is None or transformation.is_input_retained:
+        if not is_excluded and (transformation is None or transformation.is_input_retained):
             totals[name] = amount * NANO * NANO
         if transformation is not None:
             multiplier_amount = requested_amounts.get(transformation.multiplier, NANO)

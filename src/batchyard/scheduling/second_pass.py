@@ -36,7 +36,7 @@ from batchyard.scheduling.topology_nomination import (
     topology_requests,
 )
 from batchyard.topology.assigner import PodSetTopologyRequest, TopologyAssignments, TopologyFailure, assign_domains
-from batchyard.topology.state import DomainUsage, TopologyUsage, usage_of
+from batchyard.topology.state import FlavorUsage, TopologyUsage, usage_of
 
 _FIT: Final = FlavorAssignmentMode.FIT
 _PREEMPT: Final = FlavorAssignmentMode.PREEMPT
@@ -268,15 +268,16 @@ def _usage_of(assignment: Assignment) -> Usage:
 def _added_usage(workload: WorkloadView, assignment: Assignment) -> TopologyUsage:
     """Return the usage of pods in domains beyond the existing assignment."""
     existing_usage = _domain_counts(workload)
-    added: list[DomainUsage] = []
+    added: list[FlavorUsage] = []
     for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
         if assigned.topology is None:
             continue
         flavors = {resource: choice.flavor for resource, choice in assigned.choices.items()}
         for usage in usage_of(placed_flavors(flavors, pod_set), assigned.topology, pod_set.template):
-            count = usage.pod_count - existing_usage.get((pod_set.name, usage.values), 0)
-            if count > 0:
-                added.append(usage._replace(pod_count=count))
+            counts = [(each, each.pods - existing_usage.get((pod_set.name, each.values), 0)) for each in usage.domains]
+            added_domains = tuple([domain._replace(pods=count) for domain, count in counts if count > 0])
+            if added_domains:
+                added.append(usage._replace(domains=added_domains))
     return tuple(added)
 
 

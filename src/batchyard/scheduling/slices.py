@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from batchyard.api.meta import annotation
 from batchyard.api.views.node import Requests
 from batchyard.api.views.topology import TopologyAssignment
-from batchyard.api.views.workload import AdmittedPodSet, WorkloadView
+from batchyard.api.views.workload import AdmittedPodSet, WorkloadView, workload_view
 from batchyard.api.well_known import PARTIAL_SCALE_UP, SCALE_UP_STRATEGY
 from batchyard.scheduling.cluster_queue import (
     AdmittedWorkload,
@@ -66,11 +66,14 @@ def replacement_message(uid: str, job_uid: str) -> str:
 def find_replaced_slice(workload: WorkloadView, queue: ClusterQueue) -> AdmittedWorkload | None:
     """Return the slice that a Workload replaces, if it holds quota in the Workload's ClusterQueue; otherwise None.
 
-    A slice of another namespace, or with other pod sets, is never replaced.
+    A slice of another namespace, or with other pod sets, is never replaced. As in Kueue, the slice needs no annotation
+    of an elastic job.
     """
     holder = queue.workloads.get(workload.replaced_slice)
     if holder is None or not holder.key.startswith(f"{workload.namespace}/"):
         return None
+    if not holder.pod_sets and holder.obj is not None:
+        holder.pod_sets = workload_view(holder.obj).admitted_pod_sets
     has_same_pod_sets = [p.name for p in holder.pod_sets] == [p.name for p in workload.pod_sets]
     return holder if has_same_pod_sets else None
 

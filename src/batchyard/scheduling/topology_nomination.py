@@ -17,7 +17,7 @@ from batchyard.api.views.workload import AdmittedPodSet, ClusterQueueView, PodSe
 from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.scheduling import cluster_queue, slices
 from batchyard.scheduling.active_status import PROVISIONING_CONTROLLER_NAME, AdmissionCheckInfo
-from batchyard.scheduling.cluster_queue import ClusterQueue, make_flavor_assignment
+from batchyard.scheduling.cluster_queue import ClusterQueue, FlavorAssignment, make_flavor_assignment
 from batchyard.scheduling.flavor_assigner import Assignment, FlavorAssigner, PodSetAssignment, search_pod_counts
 from batchyard.scheduling.preemption.context import PreemptionTarget
 from batchyard.scheduling.preemption.preemptor import Preemptor
@@ -26,7 +26,7 @@ from batchyard.scheduling.snapshot import Snapshot
 from batchyard.topology.assigner import PodSetTopologyRequest, TopologyAssignments, TopologyFailure, assign_domains
 from batchyard.topology.counts import placed_requests
 from batchyard.topology.placement import has_levels
-from batchyard.topology.state import DomainUsage, TopologyUsage, usage_of
+from batchyard.topology.state import FlavorUsage, TopologyUsage, usage_of
 
 _FIT: Final = FlavorAssignmentMode.FIT
 _PREEMPT: Final = FlavorAssignmentMode.PREEMPT
@@ -336,7 +336,7 @@ def _with_updates(
 
 def set_domains(assignment: Assignment, domains: Mapping[str, TopologyAssignment], workload: WorkloadView) -> None:
     """Set the topology domains of an assignment, by pod set, and their usage."""
-    usage: list[DomainUsage] = []
+    usage: list[FlavorUsage] = []
     for pod_set, assigned in zip(workload.pod_sets, assignment.pod_sets, strict=True):
         if pod_set.name in domains:
             assigned.topology = domains[pod_set.name]
@@ -358,14 +358,28 @@ def set_topology_error(assignment: Assignment, pod_set: str, error: str) -> None
     set_mode(assigned, _NO_FIT)
 
 
+#: The last flavor assignments that got another mode, by their ids and the mode. Equal pod sets share assignments.
+_with_mode: dict[tuple[int, FlavorAssignmentMode], tuple[FlavorAssignment, FlavorAssignment]] = {}
+_WITH_MODE_MAX: Final = 1024
+
+
 def set_mode(assigned: PodSetAssignment, mode: FlavorAssignmentMode) -> None:
     """Set the mode of a pod set and of all its flavors."""
     flavors = assigned.assigned_flavors
+    known = _with_mode.get((id(flavors), mode))
+    if known is None or known[0] is not flavors:
+        if len(_with_mode) >= _WITH_MODE_MAX:
+            _with_mode.clear()
+        known = _with_mode[id(flavors), mode] = flavors, _assignment_with_mode(flavors, mode)
+    assigned.assigned_flavors = known[1]
+
+
+def _assignment_with_mode(flavors: FlavorAssignment, mode: FlavorAssignmentMode) -> FlavorAssignment:
     choices = {
         resource: choice if choice.mode is mode else choice._replace(mode=mode)
         for resource, choice in flavors.choices.items()
     }
-    assigned.assigned_flavors = make_flavor_assignment(choices, flavors.usage, flavors.tried, mode)
+    return make_flavor_assignment(choices, flavors.usage, flavors.tried, mode)
 
 
 # Changes of nodes, other pods and Topologies, after which pending Workloads are tried again.

@@ -16,7 +16,7 @@ from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
 from batchyard.metrics.definitions import metric
-from batchyard.metrics.exposition import CustomLabels, MetricSelection, TextSource
+from batchyard.metrics.exposition import MetricSelection, TextSource
 from batchyard.metrics.objects import CostMetrics, MachineMetrics, ObjectMetrics
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.registry import gauge_text
@@ -108,8 +108,8 @@ class ServerMetrics:
         index, objects = observed_platform.platform.index, observed_platform.client
         self._observed = observed_platform
         self._selection = MetricSelection(observed_platform.selection, objects)
-        workload_labels = CustomLabels(observed_platform.selection.custom_labels)
-        workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role, workload_labels)
+        custom_labels = observed_platform.selection.custom_labels
+        workloads = WorkloadMetrics(index, objects, observed_platform.now, self._role, custom_labels)
         self._workloads = workloads
         self._queues = QueueMetrics(index, workloads, objects, self._role, fair_sharing=observed_platform.fair_sharing)
         self._runner = observed_platform.platform.runner
@@ -157,8 +157,13 @@ class ServerMetrics:
             queue_metrics.observe(event)
             self.objects.observe(event)
             self._machines.observe(event)
-            if event.type is EventType.DELETED and event.key.kind == scheme.CLUSTER_QUEUE:
-                self.cycles.forget_queue(event.key.name)
+            if event.type is EventType.DELETED:
+                if event.key.kind == scheme.CLUSTER_QUEUE:
+                    self.cycles.forget_queue(event.key.name)
+            elif self._selection is not None and self._selection.resets_counters(event):
+                workload_metrics.forget_series(event.key)
+                if event.key.kind == scheme.CLUSTER_QUEUE:
+                    self.cycles.forget_upstream_series(event.key.name)
 
     def _batchyard_texts(self) -> Iterator[str]:
         yield from self.cycles.own_texts()

@@ -338,17 +338,17 @@ def _make_steps(
     if has_checks:
         objects_by_time = external_controllers.with_active_checks(objects_by_time)
     return [
-        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_is_not_namespace), deleted_keys_by_time.get(at, ()))
+        ScenarioStep(at, sorted(objects_by_time.get(at, ()), key=_apply_rank), deleted_keys_by_time.get(at, ()))
         for at in sorted({**dict.fromkeys(objects_by_time), **dict.fromkeys(deleted_keys_by_time)})
     ]
 
 
+def _apply_rank(obj: Obj) -> int:
+    return {scheme.NAMESPACE: 0, scheme.JOB_KIND: 1}.get(group_kind(obj), 2)
+
+
 def _duplicate_error(kind: str) -> FieldError:
     return FieldError("", f"there is already a document of kind {kind}", "keep one of them")
-
-
-def _is_not_namespace(obj: Obj) -> bool:
-    return group_kind(obj) != scheme.NAMESPACE
 
 
 def _platform_errors(objects: Iterable[Manifest]) -> Iterator[ManifestFault]:

@@ -256,7 +256,7 @@ def _jobs_by_missing_priority_class(world: World, workloads: Sequence[Obj]) -> d
         for job in world.objects(kind):
             if job["metadata"]["uid"] in owner_uids or not world.scenario.kueue.managed_jobs.names(job):
                 continue
-            priority = resolve_priority(job, integration.templates(job), world.client)
+            priority = resolve_priority(job, integration.pod_class(job), world.client)
             if isinstance(priority, MissingPriorityClass) and integration.completion(job) is None:
                 jobs_by_class.setdefault(priority.key, []).append(key_of(job))
     return jobs_by_class

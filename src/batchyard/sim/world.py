@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Final
 
 from batchyard.admission_chain import AdmissionChain
-from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
+from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, ManagedJobs, new_namespace
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.meta import Key, Obj, find_condition, group_kind, key_of, with_path
@@ -23,10 +23,10 @@ from batchyard.base.primitives import draw_integer
 from batchyard.client.local import LocalClient
 from batchyard.cloud.simulated import simulated_cloud
 from batchyard.controller_groups import APPS, GROUPS
-from batchyard.controller_runtime.kernel import VirtualEventLoop
-from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write, WriteResult
+from batchyard.controller_runtime.kernel import OnDemandController, VirtualEventLoop
+from batchyard.interfaces.client import Create, Delete, ObjectReader, Reader, Update, UpdateStatus, Write, WriteResult
 from batchyard.interfaces.containers import MeasuredUsage
-from batchyard.interfaces.controller import EventRecord
+from batchyard.interfaces.controller import Controller, EventRecord
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
 from batchyard.kubelet.simulated.pod_status import NodeAgents
@@ -335,7 +335,11 @@ class World:
         with_nodes = self._settings.with_nodes
         container_delays = container_delays_of(self.scenario.cluster, self._seed)
         kubelets = SimulatedKubelets(container_delays, with_nodes=with_nodes, runtime=self.scenario.runtime)
-        runtime = (BareWorkloads(), kubelets, *((NodeAgents(),) if with_nodes else ()))
+        managed_jobs = self._settings.kueue.managed_jobs
+        job_kinds = (scheme.JOB_KIND, *(kind for kind in managed_jobs.kinds if not scheme.is_built_in(kind)))
+        create = partial(_create_simulated_jobs, managed_jobs, self.client)
+        custom_jobs = OnDemandController("described-jobs", job_kinds, create)
+        runtime = (BareWorkloads(), kubelets, custom_jobs, *((NodeAgents(),) if with_nodes else ()))
         cloud = simulated_cloud(self._seed) if with_nodes else ()
         client = self._faulty_client or self.client
         ports = PlatformPorts(self.kernel, client, runtime, cloud, self._record, self._record_preemption_loop)
@@ -457,7 +461,7 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
     has_topology = "Topology" in scenario.counts or (state is not None and bool(state.of_kind(scheme.TOPOLOGY)))
     with_nodes = cluster is not None or "Node" in scenario.counts or (state is not None and state.has_nodes)
     return PlatformSettings(
-        scenario.kueue,
+        scenario.kueue.with_own_job_kinds(),
         # A state contains the pods of such kinds, but not always the objects between, such as ReplicaSets.
         controllers=[group for group in GROUPS if state is None or group != APPS],
         with_nodes=with_nodes,
@@ -467,6 +471,12 @@ def _settings_of(scenario: Scenario, state: State | None, seed: int) -> Platform
         ends_when_idle=scenario.horizon is None,
         with_costs="Budget" in scenario.counts or (state is not None and bool(state.of_kind(scheme.BUDGET))),
     )
+
+
+def _create_simulated_jobs(managed_jobs: ManagedJobs, objects: ObjectReader) -> Controller:
+    from batchyard.jobs.described.simulation import SimulatedJobs  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    return SimulatedJobs(managed_jobs, objects)
 
 
 def _draw_function(seed: int) -> DrawBelow:

@@ -15,8 +15,9 @@ one atomic transaction. Its durability depends on `SyncMode`:
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
@@ -31,7 +32,8 @@ from batchyard.store.memory import RecoveredStore
 
 #: Added to the revision after a loss of revisions, so that no revision is used for two different changes.
 REVISION_LEAP: Final = 1_000_000_000
-_Row: TypeAlias = tuple[int, str, str, str, bytes | None, int]
+JournalRow: TypeAlias = tuple[int, str, str, str, bytes | None, int]
+"""A row of the journal: revision, kind, namespace, name, encoded object (None if deleted), checksum."""
 #: The number of rows added with one statement.
 _ROWS_PER_INSERT: Final = 64
 #: The number of rows deleted with one statement.
@@ -81,6 +83,11 @@ class RevisionJournal:
         """The compacted revision: object versions that were replaced up to it are deleted from the journal."""
         return self._floor.revision
 
+    @property
+    def identity(self) -> bytes:
+        """The random identity of the journal, which its copies on standbys share."""
+        return self._floor.identity
+
     def recover(self) -> RecoveredStore:
         """Return the objects and changes that were read when the journal was opened; to be called once."""
         recovered_store, self._recovered = self._recovered, None
@@ -92,7 +99,18 @@ class RevisionJournal:
 
         Raise JournalError if the transaction fails, or if the commit mark cannot be written after it.
         """
-        journal_rows = [_encode_row(change) for change in changes]
+        journal_rows = [encode_row(change) for change in changes]
+        replaced_rows: deque[tuple[int, int]] = deque()
+        for change in changes:
+            journal_file.record_replaced_rows(replaced_rows, change)
+        self.append_rows(journal_rows, replaced_rows)
+        return sum(len(text) for *_, text, _checksum in journal_rows if text is not None)
+
+    def append_rows(self, journal_rows: Sequence[JournalRow], replaced_rows: Iterable[tuple[int, int]]) -> None:
+        """Append rows in one transaction; `replaced_rows` are pairs as `record_replaced_rows` appends them.
+
+        Raise JournalError if the transaction fails, or if the commit mark cannot be written after it.
+        """
         # One statement is a transaction by itself.
         with (
             self._transaction()
@@ -100,11 +118,9 @@ class RevisionJournal:
             else journal_file.convert_sqlite_errors(self._path)
         ):
             self._insert_rows(journal_rows)
-        for change in changes:
-            journal_file.record_replaced_rows(self._replaced_rows, change)
-        if changes:
-            self._record_acknowledged(changes[-1].revision)
-        return sum(len(text) for *_, text, _checksum in journal_rows if text is not None)
+        self._replaced_rows.extend(replaced_rows)
+        if journal_rows:
+            self._record_acknowledged(journal_rows[-1][0])
 
     def compact(self, floor: int) -> None:
         """Delete the rows that changes up to revision `floor` made obsolete; `floor` becomes the compacted revision."""
@@ -122,6 +138,16 @@ class RevisionJournal:
         self._floor = new_floor
         for _ in obsolete_rows:
             self._replaced_rows.popleft()
+
+    def raise_revision(self, revision: int) -> None:
+        """Raise the last revision by REVISION_LEAP and drop the history, so that all clients must list again."""
+        new_revision = revision + REVISION_LEAP
+        new_floor = journal_file.floor_covering_all_rows(self._connection, self._floor.identity, new_revision)
+        with self._transaction():
+            journal_file.write_floor(self._connection, new_floor)
+        self._floor = new_floor
+        self._record_acknowledged(new_revision)
+        self._flush_commit_mark()
 
     def record_setting(self, name: str, value: str, default: str) -> None:
         """Record a setting in the journal file, unless it is recorded; a journal without it has the default."""
@@ -241,7 +267,7 @@ class RevisionJournal:
 
     # --- writing ---
 
-    def _insert_rows(self, rows: Sequence[_Row]) -> None:
+    def _insert_rows(self, rows: Sequence[JournalRow]) -> None:
         """Insert rows into the journal, many per SQL statement, since each one releases and reacquires the GIL."""
         for start_index in range(0, len(rows), _ROWS_PER_INSERT):
             batch = rows[start_index : start_index + _ROWS_PER_INSERT]
@@ -290,7 +316,8 @@ def _find_mark_mismatch(contents: journal_file.JournalContents, commit_record: j
     return ""
 
 
-def _encode_row(change: WatchEvent) -> _Row:
+def encode_row(change: WatchEvent) -> JournalRow:
+    """Return the journal row of a change."""
     text = None if change.type is EventType.DELETED else _encode_json(change.obj)
     return change.revision, *change.key, text, journal_file.row_checksum(change.revision, change.key, text)
 
@@ -324,7 +351,7 @@ def back_up(journal: Path, backup: Path) -> journal_file.JournalContents:
     except journal_file.DamagedCommitMarkError:
         record = None
     with journal_file.convert_disk_errors(backup), _temporary_file(backup) as draft_path:
-        _copy_journal(journal, draft_path, error_path=backup)
+        copy_journal(journal, draft_path, error_path=backup)
         backup_contents = journal_file.read_journal(draft_path, is_immutable=True, error_path=journal)
         mismatch = _find_mark_mismatch(backup_contents, record)
         if mismatch:
@@ -366,7 +393,7 @@ def _restore_contents(
     draft_path = journal_file.restore_draft_path(journal)
     for suffix in ("", "-journal", "-wal", "-shm"):
         draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
-    _copy_journal(backup, draft_path, is_immutable=True, error_path=journal)
+    copy_journal(backup, draft_path, is_immutable=True, error_path=journal)
     with (
         journal_file.convert_sqlite_errors(draft_path),
         closing(sqlite3.connect(draft_path, isolation_level=None)) as db,
@@ -383,7 +410,7 @@ def _restore_contents(
     return restored_contents
 
 
-def _copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, error_path: Path | None = None) -> None:
+def copy_journal(path: Path, copy_path: Path, *, is_immutable: bool = False, error_path: Path | None = None) -> None:
     """Copy a journal file in its current state.
 
     The message of an error in writing the copy contains `error_path` instead of `copy_path`, unless it is None.
@@ -414,6 +441,26 @@ def _temporary_file(path: Path) -> Iterator[Path]:
     finally:
         for suffix in ("", "-journal"):
             draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
+
+
+def install_copy(copy: Path, journal: Path) -> journal_file.JournalContents:
+    """Verify a copy of another journal and put it into the place of `journal`; return its contents.
+
+    An existing journal is renamed to `*.replaced`. Raises JournalError if the copy is damaged, or if `journal` is open.
+    """
+    contents = journal_file.read_journal(copy, is_immutable=True)
+    commit_mark = journal_file.CommitMark(journal)
+    try:
+        journal.with_name(f"{journal.name}-shm").unlink(missing_ok=True)
+        for suffix in ("", "-wal"):  # a log without its journal is moved away by the next attempt
+            with suppress(FileNotFoundError):
+                journal.with_name(journal.name + suffix).replace(journal.with_name(f"{journal.name}.replaced{suffix}"))
+        commit_mark.write(journal_file.CommitRecord(contents.floor.identity, contents.store.revision))
+        commit_mark.flush()
+        journal_file.rename_durably(copy, journal)
+    finally:
+        commit_mark.close()
+    return contents
 
 
 def _refuse_to_overwrite(path: Path) -> None:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -40,6 +41,9 @@ from batchyard.store.memory import RecoveredStore
 _COMMIT_RECORD_STRUCT: Final = struct.Struct("<16sQ")
 _CHECKSUM_STRUCT: Final = struct.Struct("<I")
 _COMMIT_MARK_LENGTH: Final = _COMMIT_RECORD_STRUCT.size + _CHECKSUM_STRUCT.size
+#: How often the lock is tried while other processes only test it, and the seconds between two attempts.
+_LOCK_ATTEMPTS: Final = 200
+_LOCK_RETRY_SECONDS: Final = 0.01
 _COPY_BYTES: Final = 1 << 20
 #: The layout of SQLite's files: pages, and the headers of a write-ahead log and of its frames.
 _PAGE_BYTES: Final = 4096
@@ -53,6 +57,17 @@ _PAGE_NUMBER: Final = re.compile(r"[Pp]age (\d+)")
 
 class JournalError(Exception):
     """The journal file cannot be used; the message contains the reason, and the remedy if one is known."""
+
+
+class StandbyLostError(JournalError):
+    """The primary has no answer of its standby, which may take over, so that the primary must not serve."""
+
+    #: Whether the process ends, because it got a termination signal as well.
+    is_final = False
+
+
+class SupersededError(JournalError):
+    """Another platform has taken over the data, so that this one must not serve."""
 
 
 class CommitRecord(NamedTuple):
@@ -78,7 +93,7 @@ class CommitMark:
                 f"{path}: {error.strerror}; check that its folder exists and that both are writable"
             ) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_exclusively(self._fd)
         except OSError as error:
             os.close(self._fd)
             raise JournalError(f"{journal}: another process has the journal open; stop that process first") from error
@@ -101,6 +116,29 @@ class CommitMark:
     def close(self) -> None:
         """Close the commit mark file. This releases the journal's lock, which is a lock on this file."""
         os.close(self._fd)
+
+
+def _lock_exclusively(fd: int) -> None:
+    """Lock an open commit mark file. Raises BlockingIOError if it is locked.
+
+    `is_journal_open` takes a shared lock for a moment. Such a lock is no reason to fail, so try again.
+    """
+    for _ in range(_LOCK_ATTEMPTS):
+        if _try_lock(fd, fcntl.LOCK_EX):
+            return
+        if not _try_lock(fd, fcntl.LOCK_SH):
+            break
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        Event().wait(_LOCK_RETRY_SECONDS)
+    raise BlockingIOError
+
+
+def _try_lock(fd: int, mode: int) -> bool:
+    try:
+        fcntl.flock(fd, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def commit_mark_path(journal: Path) -> Path:

@@ -4,85 +4,49 @@ Flavors whose topology ends at the host name share the usage of hosts, because t
 Kueue's pkg/cache/scheduler (tas_cache.go, tas_flavor.go, tas_nodes_cache.go, tas_non_tas_pod_cache.go).
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import NODE, POD
 from batchyard.api.views.node import FlavorView, NodeView, PodTemplate, node_view, parse_pod_template
-from batchyard.api.views.topology import TopologyAssignment
-from batchyard.api.well_known import (
-    ELASTIC_JOBS_GATE,
-    ELASTIC_TOPOLOGY_GATE,
-    PREFERRED_TOPOLOGY,
-    REQUIRED_TOPOLOGY,
-    SLICE_LAYERS,
-    SLICE_TOPOLOGY,
-    TAS_BALANCED_PLACEMENT,
-    TAS_FAIL_FAST,
-    TAS_OVERLAPPING_FLAVORS,
-    TAS_PREFERRED_AFFINITY,
-    TAS_PROFILE_MIXED,
-    TAS_RECOMPUTATION,
-    TOPOLOGY_AWARE_SCHEDULING,
-    UNCONSTRAINED_TOPOLOGY,
-)
+from batchyard.api.views.topology import TopologyAssignment, TopologyDomain
 from batchyard.interfaces.client import Reader
 from batchyard.topology.class_counts import ClassCountCache
 from batchyard.topology.counts import CountCache, CountKey, NodeConstraints, NodeExclusions, pod_amounts
-from batchyard.topology.tree import FlavorCapacity, FreeColumns, PodAmounts, TopologyTree, has_labels
+from batchyard.topology.tree import FlavorCapacity, PodAmounts, TopologyTree, has_labels
 
 
-class DomainUsage(NamedTuple):
-    """Pods of a Workload in one topology domain of a flavor."""
+class FlavorUsage(NamedTuple):
+    """Equal pods of a Workload in topology domains of one flavor."""
 
     flavor: str
-    #: Whether the domain is a host, which other flavors may have too.
+    #: Whether the domains are hosts, which other flavors may have too.
     is_host: bool
-    #: The domain's values, as in a topology assignment.
-    values: tuple[str, ...]
     #: What one pod uses, including one of the resource `pods`.
     pod: PodAmounts
-    pod_count: int
+    domains: tuple[TopologyDomain, ...]
 
 
 #: The usage of a Workload, or of an assignment.
-TopologyUsage: TypeAlias = tuple[DomainUsage, ...]
-
-
-#: The usage of the last assignments by their ids, with what it depends on.
-_usages: dict[int, tuple[TopologyAssignment, tuple[str, ...], PodAmounts, TopologyUsage]] = {}
-_USAGES_MAX: Final = 1024
+TopologyUsage: TypeAlias = tuple[FlavorUsage, ...]
 
 
 def usage_of(flavors: Iterable[str], assignment: TopologyAssignment, template: PodTemplate) -> TopologyUsage:
     """Return the usage of a pod set that has this topology assignment in `flavors`."""
-    amounts, names = pod_amounts(template), tuple(sorted(set(flavors)))
-    known = _usages.get(id(assignment))
-    if known is not None and known[0] is assignment and known[1] == names and known[2] == amounts:
-        return known[3]
-    is_host = assignment.is_by_host
-    usage = tuple(
-        [
-            DomainUsage(flavor, is_host, domain.values, amounts, domain.pods)
-            for flavor in names
-            for domain in assignment.domains
-        ]
-    )
-    if len(_usages) >= _USAGES_MAX:
-        _usages.clear()
-    _usages[id(assignment)] = assignment, names, amounts, usage
-    return usage
+    is_host, amounts = assignment.is_by_host, pod_amounts(template)
+    return tuple([FlavorUsage(flavor, is_host, amounts, assignment.domains) for flavor in sorted(set(flavors))])
 
 
 #: The annotations that mark a pod whose usage belongs to a Workload with topology.
 _TOPOLOGY_ANNOTATIONS: Final = (
-    REQUIRED_TOPOLOGY,
-    PREFERRED_TOPOLOGY,
-    UNCONSTRAINED_TOPOLOGY,
-    SLICE_TOPOLOGY,
-    SLICE_LAYERS,
+    well_known.REQUIRED_TOPOLOGY,
+    well_known.PREFERRED_TOPOLOGY,
+    well_known.UNCONSTRAINED_TOPOLOGY,
+    well_known.SLICE_TOPOLOGY,
+    well_known.SLICE_LAYERS,
 )
 _TERMINAL_PHASES: Final = ("Succeeded", "Failed")
 #: The maximum numbers of cached counts per flavor, of known constraints, and of templates whose constraints are known.
@@ -247,13 +211,14 @@ class TopologyRules:
 
 def _topology_rules(gates: Mapping[str, bool]) -> TopologyRules:
     return TopologyRules(
-        is_profile_mixed=gates.get(TAS_PROFILE_MIXED, True),
-        is_balanced=gates.get(TAS_BALANCED_PLACEMENT, False),
-        obeys_preferences=gates.get(TAS_PREFERRED_AFFINITY, False),
-        shares_hosts=gates.get(TAS_OVERLAPPING_FLAVORS, True),
-        recomputes=gates.get(TAS_RECOMPUTATION, True),
-        fails_fast=gates.get(TAS_FAIL_FAST, True),
-        keeps_slices=gates.get(ELASTIC_TOPOLOGY_GATE, False) and gates.get(ELASTIC_JOBS_GATE, True),
+        is_profile_mixed=gates.get(well_known.TAS_PROFILE_MIXED, True),
+        is_balanced=gates.get(well_known.TAS_BALANCED_PLACEMENT, False),
+        obeys_preferences=gates.get(well_known.TAS_PREFERRED_AFFINITY, False),
+        shares_hosts=gates.get(well_known.TAS_OVERLAPPING_FLAVORS, True),
+        recomputes=gates.get(well_known.TAS_RECOMPUTATION, True),
+        fails_fast=gates.get(well_known.TAS_FAIL_FAST, True),
+        keeps_slices=gates.get(well_known.ELASTIC_TOPOLOGY_GATE, False)
+        and gates.get(well_known.ELASTIC_JOBS_GATE, True),
     )
 
 
@@ -288,7 +253,7 @@ class TopologyState:
 
         Otherwise a flavor with a Topology is like one without, because Nodes and Pods are not observed.
         """
-        self.is_enabled = gates.get(TOPOLOGY_AWARE_SCHEDULING, True)
+        self.is_enabled = gates.get(well_known.TOPOLOGY_AWARE_SCHEDULING, True)
         self.rules = _topology_rules(gates)
 
     # Topologies and flavors.
@@ -471,25 +436,23 @@ class TopologyState:
 
     def add_usage(self, usage: TopologyUsage, sign: int = 1) -> None:
         """Count the usage of a Workload (sign 1), or stop counting it (-1)."""
-        for flavor, is_host, values, amounts, count in usage:
+        for flavor, is_host, amounts, domains in usage:
             owner = "" if is_host and self.rules.shares_hosts else flavor
-            _add_count(self._usage, (owner, values), amounts, sign * count)
+            for values, count in domains:
+                _add_count(self._usage, (owner, values), amounts, sign * count)
         self.assume(usage, sign)
 
     def assume(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity for a while: by the usage of a Workload (sign 1), or without it (-1)."""
-        last_flavor = ""
-        last_amounts: PodAmounts | None = None
-        columns: list[tuple[FlavorTopology, FreeColumns]] = []
-        for flavor, is_host, values, amounts, count in usage:
-            if amounts is not last_amounts or flavor != last_flavor:
-                last_flavor, last_amounts = flavor, amounts
-                affected = self._affected(flavor, is_host=is_host)
-                columns = [(built, built.capacity.free.columns_of(amounts)) for built in affected]
-            for built, built_columns in columns:
-                leaf = built.tree.leaf_by_values.get(values, -1)
-                if leaf >= 0:
-                    built.capacity.free.subtract_columns(leaf, built_columns, sign * count)
+        for flavor, is_host, amounts, domains in usage:
+            for built in self._affected(flavor, is_host=is_host):
+                leaf_by_values = built.tree.leaf_by_values
+                leaf_counts: list[tuple[int, int]] = []
+                for values, count in domains:
+                    leaf = leaf_by_values.get(values, -1)
+                    if leaf >= 0:
+                        leaf_counts.append((leaf, sign * count))
+                built.capacity.free.subtract(amounts, leaf_counts)
 
     def assume_at(self, position: int, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity until `undo_after`; `position` counts the changes of quota before this one."""
@@ -505,11 +468,12 @@ class TopologyState:
 
     def reserve(self, usage: TopologyUsage, sign: int) -> None:
         """Change the free capacity and the idle capacity for a while, for the next pod sets of a Workload."""
-        for flavor, is_host, values, amounts, count in usage:
+        for flavor, is_host, amounts, domains in usage:
             for built in self._affected(flavor, is_host=is_host):
-                leaf = built.tree.leaf_by_values.get(values)
-                if leaf is not None:
-                    built.capacity.occupy(leaf, amounts, sign * count)
+                for values, count in domains:
+                    leaf = built.tree.leaf_by_values.get(values)
+                    if leaf is not None:
+                        built.capacity.occupy(leaf, amounts, sign * count)
 
     def _affected(self, flavor: str, *, is_host: bool) -> list[FlavorTopology]:
         if is_host and self.rules.shares_hosts:
@@ -519,18 +483,23 @@ class TopologyState:
 
     def fits(self, usage: TopologyUsage) -> bool:
         """Return whether each domain has room for its pods; the resource `pods` is not compared, as in Kueue."""
-        last_amounts: PodAmounts | None = None
-        compared: PodAmounts = ()
-        for flavor, _, values, amounts, count in usage:
+        for flavor, _, amounts, domains in usage:
             built = self.get(flavor)
-            leaf = None if built is None else built.tree.leaf_by_values.get(values)
-            if built is None or leaf is None:
+            if built is None:
                 return False
-            if amounts is not last_amounts:
-                last_amounts, compared = amounts, tuple([each for each in amounts if each[0] != "pods"])
-            if built.capacity.count_pods(leaf, compared) < count:
-                return False
+            compared = tuple([each for each in amounts if each[0] != "pods"])
+            for values, count in domains:
+                leaf = built.tree.leaf_by_values.get(values, -1)
+                if leaf < 0 or built.capacity.count_pods(leaf, compared) < count:
+                    return False
         return True
+
+
+def domains_in(built: FlavorTopology, usage: TopologyUsage, rules: TopologyRules) -> Iterator[TopologyDomain]:
+    """Yield the domains of a Workload's usage that are domains of a flavor, if they exist."""
+    for flavor, is_host, _, domains in usage:
+        if built.tree.has_hosts if is_host and rules.shares_hosts else flavor == built.flavor.name:
+            yield from domains
 
 
 _Owner = TypeVar("_Owner")

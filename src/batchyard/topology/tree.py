@@ -238,9 +238,6 @@ _GROUP_CHILDREN_MAX: Final = 64
 #: The classes after which classes are numbered anew, as a multiple of the domains.
 _CLASSES_PER_LEAF: Final = 2
 
-
-#: The free amounts of resources, each with what one pod requests of it.
-FreeColumns: TypeAlias = list[tuple[list[int], int]]
 #: A domain of the lowest level whose class changed, and its old class.
 ClassChange: TypeAlias = tuple[int, int]
 
@@ -467,29 +464,21 @@ class CapacityTable:
             return None
         return dict(reversed(self.changes[version - self.change_base :]))
 
-    def columns_of(self, amounts: PodAmounts) -> FreeColumns:
-        """Return the free amounts that pods with these requests change, and by how much one pod changes each."""
-        table = self.amounts
-        result: FreeColumns = []
+    def subtract(self, amounts: PodAmounts, leaf_counts: Sequence[tuple[int, int]]) -> None:
+        """Subtract the usage of pods (negative counts: of pods that are gone), given their number in each domain."""
         for resource, amount in amounts:
-            column = table.get(resource)
+            column = self.amounts.get(resource)
             if column is None:
-                column = table[resource] = [0] * self._leaf_count
-            result.append((column, amount))
-        return result
-
-    def subtract_columns(self, leaf: int, columns: FreeColumns, count: int) -> None:
-        """Subtract the usage of `count` pods, as `subtract` does, given the result of `columns_of`."""
-        for column, amount in columns:
-            column[leaf] -= amount * count
+                column = self.amounts[resource] = [0] * self._leaf_count
+            last_count = used = 0
+            for leaf, count in leaf_counts:
+                if count != last_count:
+                    last_count, used = count, amount * count
+                column[leaf] -= used
         if self._is_classified:
-            self._unclassified.append(leaf)
+            self._unclassified += [leaf for leaf, _ in leaf_counts]
             if len(self._unclassified) > _CHANGES_PER_LEAF * self._leaf_count + 1024:
                 self._is_classified = False
-
-    def subtract(self, leaf: int, amounts: PodAmounts, count: int) -> None:
-        """Subtract the usage of `count` pods (negative: of pods that are gone) in a domain."""
-        self.subtract_columns(leaf, self.columns_of(amounts), count)
 
     def classes(self) -> LeafClasses:
         """Return the classes of domains with equal amounts, for the current amounts."""
@@ -567,12 +556,12 @@ class FlavorCapacity:
 
     def use(self, leaf: int, amounts: PodAmounts, count: int) -> None:
         """Subtract the usage of Workloads: `count` pods (negative: pods that are gone), each with `amounts`."""
-        self.free.subtract(leaf, amounts, count)
+        self.free.subtract(amounts, [(leaf, count)])
 
     def occupy(self, leaf: int, amounts: PodAmounts, count: int) -> None:
         """Subtract the usage of other pods, or of pod sets of the same Workload, as `use()` does."""
-        self.idle.subtract(leaf, amounts, count)
-        self.free.subtract(leaf, amounts, count)
+        self.idle.subtract(amounts, [(leaf, count)])
+        self.free.subtract(amounts, [(leaf, count)])
 
     def count_pods(self, leaf: int, amounts: PodAmounts, *, is_idle: bool = False) -> int:
         """Return how many pods fit in a domain of the lowest level; with `is_idle`, if no Workload uses it."""

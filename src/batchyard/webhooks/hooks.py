@@ -8,6 +8,7 @@ Sources: Kueue's config/components/webhook, JobSet's config/components/webhook.
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -62,8 +63,9 @@ class OperatorWebhook(NamedTuple):
 
     @property
     def handles_jobs_or_pods(self) -> bool:
-        """Whether the webhook handles Jobs, JobSets or pods, which users create in every Namespace."""
-        return self.served_kind.constant in {scheme.JOB, scheme.JOB_SET, scheme.POD}
+        """Whether the webhook handles jobs or pods, which users create in every Namespace."""
+        kind = self.served_kind.constant
+        return kind in {scheme.JOB, scheme.JOB_SET, scheme.POD} or not scheme.is_built_in(kind)
 
 
 _MUTATED_KINDS: Final = {
@@ -77,7 +79,7 @@ _MUTATED_KINDS: Final = {
 _VALIDATED_KINDS: Final = {
     controller_groups.ADMISSION: (
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
-        *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY),
+        *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY, scheme.JOB_KIND),
     ),
     controller_groups.PODS: (scheme.POD,),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
@@ -86,9 +88,18 @@ _VALIDATED_KINDS: Final = {
 _STATUS_VALIDATED_KINDS: Final = (scheme.WORKLOAD,)
 
 
-def operator_webhooks(enabled_groups: Sequence[str]) -> Sequence[OperatorWebhook]:
-    """Return the webhooks of the given controller groups, mutating ones first."""
-    return [*_iterate_webhooks(enabled_groups, mutates=True), *_iterate_webhooks(enabled_groups, mutates=False)]
+def operator_webhooks(enabled_groups: Sequence[str], job_kinds: Sequence[ServedKind] = ()) -> Sequence[OperatorWebhook]:
+    """Return the webhooks of the given controller groups, mutating ones first.
+
+    `job_kinds` are the custom kinds of jobs that the group `admission` queues.
+    """
+    described = job_kinds if ADMISSION in enabled_groups else ()
+    return [
+        *_iterate_webhooks(enabled_groups, mutates=True),
+        *(OperatorWebhook(f"m{info.singular}.kb.io", info, _CREATE_OPERATIONS, True) for info in described),
+        *_iterate_webhooks(enabled_groups, mutates=False),
+        *(OperatorWebhook(f"v{info.singular}.kb.io", info, _CREATE_AND_UPDATE_OPERATIONS, False) for info in described),
+    ]
 
 
 def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
@@ -218,6 +229,7 @@ def review_mutation(
     """
     request = _read_request(review)
     obj = _read_object(request, "object")
+    managed_jobs = _with_requested_kind(managed_jobs, obj, request, fetched)
     try:
         complete_object = _complete_object(_with_namespace(obj, request), groups, fetched, managed_jobs)
         if group_kind(obj) == scheme.POD and PODS in groups:
@@ -250,9 +262,12 @@ def review_validation(
     request = _read_request(review)
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
+    managed_jobs = _with_requested_kind(managed_jobs, new_object, request, fetched_objects)
     if group_kind(new_object) == scheme.POD:
         is_checked = PODS in enabled_groups and scheme.POD in managed_jobs.kinds
         errors = list(_queued_pod_errors(new_object, old)) if is_checked else []
+    elif not scheme.is_built_in(group_kind(new_object)):
+        errors = _described_job_errors(new_object, old, managed_jobs) if ADMISSION in enabled_groups else []
     else:
         errors = list(_validation_errors(new_object, old, request.get("subResource") or "", rules))
     if errors:
@@ -265,14 +280,15 @@ def review_validation(
                 validate_pod(new_object, fetched_objects)
             if old is not None and PODS in enabled_groups:
                 check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
-        elif kind in managed_jobs.kinds and ADMISSION in enabled_groups:
+        elif managed_jobs.has_kind(kind) and ADMISSION in enabled_groups:
             if old is not None:
                 check_queue_removal(new_object, old, fetched_objects.get, managed_jobs)
             if ready_timeout_max is not None:
                 check_ready_timeouts(new_object, old, ready_timeout_max)
     except Forbidden as denial:
         return _denial_response(request, str(denial))
-    return _admission_response(request)
+    warning = managed_jobs.owner_warning(new_object, old) if kind == scheme.POD and PODS in enabled_groups else ""
+    return _admission_response(request, warnings=[warning]) if warning else _admission_response(request)
 
 
 def review_conversion(review: Mapping[str, Any]) -> Obj:
@@ -302,7 +318,35 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, m
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
         return queue_job(obj, objects.get, managed_jobs) if ADMISSION in groups else obj
-    return defaults.with_defaults(obj)
+    if scheme.is_built_in(kind):
+        return defaults.with_defaults(obj)
+    if ADMISSION not in groups or not managed_jobs.has_kind(kind):
+        return obj
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    return controller.queue_described_job(obj, objects.get, managed_jobs)
+
+
+def _with_requested_kind(
+    managed_jobs: ManagedJobs, obj: Obj, request: Mapping[str, Any], objects: FetchedObjects
+) -> ManagedJobs:
+    """Return the managed jobs with the kind of the object, if a JobKind that is not known yet describes it."""
+    kind = group_kind(obj)
+    if scheme.is_built_in(kind) or managed_jobs.has_kind(kind) or kind in scheme.JOB_FRAMEWORKS.values():
+        return managed_jobs
+    resource = request.get("resource") or {}
+    job_kind = objects.get(Key(scheme.JOB_KIND, "", f"{resource.get('resource')}.{resource.get('group')}"))
+    if job_kind is None:
+        return managed_jobs
+    return replace(managed_jobs, job_kinds={**managed_jobs.job_kinds, kind: job_kind})
+
+
+def _described_job_errors(new: Obj, old: Obj | None, managed_jobs: ManagedJobs) -> list[FieldError]:
+    if not managed_jobs.has_kind_of(new):
+        return []
+    from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+    return list(controller.described_job_errors(new, old, managed_jobs))
 
 
 def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: DecisionRules) -> Iterator[FieldError]:
@@ -320,6 +364,10 @@ def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: Decis
     # The API server validates names itself; a name that is still to be generated is empty.
     webhook_faults = (fault for fault in errors if not fault.path.startswith("metadata.name"))
     yield from (fault for fault in webhook_faults if fault.webhook or kind != scheme.JOB)
+    if kind == scheme.JOB_KIND and not errors:
+        from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
+
+        yield from controller.expression_errors(new)
 
 
 def _queued_pod_errors(new: Obj, old: Obj | None) -> Iterator[FieldError]:

@@ -25,7 +25,7 @@ from unit.admissionchecks.provisioning_make import (
     set_request_condition,
     templates,
 )
-from yard import group, queue
+from yard import group, queue, workload
 
 #: The check applies to one flavor only.
 ON_SPOT = {"admissionChecks": [{"name": "prov", "onFlavors": ["spot"]}]}
@@ -417,3 +417,21 @@ def test_controller_schedules_no_timer_while_request_is_pending() -> None:
     stage = stage_with_request()
     stage.run(10)
     assert stage.kernel.pending_count() == 0
+
+
+# Names that are too long.
+
+
+@pytest.mark.parametrize("length", [100, 240, 253])
+def test_request_with_a_long_name_is_created_once(length: int) -> None:
+    """The controller recognizes a request with a truncated name, so it does not replace it again and again."""
+    stage = provisioning_stage()
+    name = "w" * length
+    stage.put(workload(name, queue="lq"))
+    first = only_request(stage)
+    for number in range(3):
+        stage.put(with_metadata(stage.workload(name), labels={"changed": str(number)}))
+        stage.run(60 * (number + 1))
+    assert only_request(stage) == first
+    assert len(first["metadata"]["name"]) <= 253
+    assert check_state(stage)[0] == "Pending"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from batchyard.api.meta import controller_reference
 from batchyard.apiserver.request import Response
 from batchyard.apiserver.server import audit_event
 from unit.apiserver.api import Api
@@ -168,3 +169,13 @@ def test_stricter_policy_warns_about_violating_pods() -> None:
         "a (and 2 other pods): host namespaces",
     )
     assert change_labels(api, enforce="privileged", enforce_version="latest") == ()
+
+
+def test_managed_label_on_pod_of_job_causes_warning() -> None:
+    api = yard()
+    job = create(api, "jobs", {"spec": {"suspend": True, "template": {"spec": {**PLAIN, "restartPolicy": "Never"}}}})
+    labels, owner = {"kueue.x-k8s.io/managed": "true"}, controller_reference(job.body)
+    metadata = {"name": "one", "labels": labels, "ownerReferences": [owner]}
+    answer = create(api, "pods", {"metadata": metadata, "spec": PLAIN})
+    message = "pod owner is managed by kueue, label 'kueue.x-k8s.io/managed=true' might lead to unexpected behaviour"
+    assert (answer.code, answer.warnings) == (201, (message,))

@@ -6,6 +6,7 @@ from typing import Any
 from batchyard.api import scheme
 from batchyard.api.errors import Conflict, InvalidObject, NotFound, NoValidResponse, TemporarilyForbidden
 from batchyard.api.meta import Key, Obj, with_path
+from batchyard.api.scheme import kind_info
 from batchyard.base.instant import SECOND
 from batchyard.client.flow_control import EVENTS_WAITING_MAX
 from batchyard.client.transport import HttpRequest, HttpResponse
@@ -94,13 +95,13 @@ def test_long_list_is_read_in_pages() -> None:
 def test_kind_that_is_added_later_is_listed_and_watched() -> None:
     world = ClientAndServer((scheme.JOB,)).start()
     put(world, "a", x="1")
-    world.client.watch_kind(scheme.CONFIG_MAP)
+    world.client.watch_kind(kind_info(scheme.CONFIG_MAP))
     assert not world.client.is_synced
     world.run(1)
     put(world, "b", x="1")
     world.run(1)
     assert [name for _, name, _, _ in changes(world)] == ["a", "b"]
-    world.client.watch_kind(scheme.CONFIG_MAP)
+    world.client.watch_kind(kind_info(scheme.CONFIG_MAP))
     assert world.client.is_synced
 
 

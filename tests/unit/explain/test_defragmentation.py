@@ -8,6 +8,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Key
+from batchyard.api.views.topology import TopologyDomain
 from batchyard.base.instant import SECOND
 from batchyard.base.primitives import draw_integer
 from batchyard.cli.app import app
@@ -43,7 +44,7 @@ def pinned(topology: TopologyState, name: str, host: str, count: int, cost: int)
     found = assign_domains(topology, [request(1, unconstrained=True)])
     assert not isinstance(found, TopologyFailure)
     (usage,) = usage_of(["tas"], found["main"], pods.template)
-    moved: TopologyUsage = (usage._replace(values=(host,), pod_count=count),)
+    moved: TopologyUsage = (usage._replace(domains=(TopologyDomain((host,), count),)),)
     topology.add_usage(moved)
     return MovableWorkload(name, [pods], moved, cost)
 

@@ -5,16 +5,26 @@ from typing import Any
 
 import pytest
 
+import make
 from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.interfaces.client import Update
+from batchyard.interfaces.client import EventType, Update, WatchEvent
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
-from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration
-from batchyard.jobs.described.registry import DescribedJobReconciler, built_in_descriptions, find_described_kind
+from batchyard.jobs.described.controller import DescribedJobReconciler
+from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
+from batchyard.scheduling.workload import lifecycle
+from stage import Stage, condition_state
 
-PYTORCH, RAY_JOB = (find_described_kind(kind) for kind in ("PyTorchJob.kubeflow.org", "RayJob.ray.io"))
+
+def built_in(kind: str) -> DescribedJobIntegration:
+    integration = find_integration(kind, {})
+    assert integration is not None
+    return integration
+
+
+PYTORCH, RAY_JOB = built_in("PyTorchJob.kubeflow.org"), built_in("RayJob.ray.io")
 
 
 def template(**fields: Any) -> dict[str, Any]:
@@ -37,13 +47,13 @@ def counts(job: Any, integration: DescribedJobIntegration) -> dict[str, int]:
 
 
 def test_files_describe_frameworks_of_configuration() -> None:
-    described = {spec.framework: kind for kind, spec in built_in_descriptions().items()}
+    described = {f"{spec.group}/{spec.kind.lower()}": kind for kind, spec in built_in_descriptions().items()}
     coded = {*INTEGRATIONS, scheme.POD}
     assert described == {name: kind for name, kind in scheme.JOB_FRAMEWORKS.items() if kind not in coded}
 
 
 def test_expressions_of_all_files_compile() -> None:
-    assert [find_described_kind(kind).kind for kind in built_in_descriptions()] == list(built_in_descriptions())
+    assert [built_in(kind).kind for kind in built_in_descriptions()] == list(built_in_descriptions())
 
 
 def test_pod_sets_follow_order_of_replica_types() -> None:
@@ -72,9 +82,15 @@ def test_kubeflow_job_ends_with_message_of_condition(condition: str, succeeded: 
 def test_priority_class_is_that_of_policy_then_of_first_replica_type() -> None:
     job = pytorch_job()
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = template(priorityClassName="low")
-    assert PYTORCH.priority_class(job) == "low"
+    assert PYTORCH.pod_class(job) == "low"
     job["spec"]["runPolicy"] = {"schedulingPolicy": {"priorityClass": "high"}}
-    assert PYTORCH.priority_class(job) == "high"
+    assert PYTORCH.pod_class(job) == "high"
+
+
+def test_priority_class_of_kind_without_expression_is_that_of_first_template() -> None:
+    job = ray_job()
+    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"] = template(priorityClassName="low")
+    assert RAY_JOB.pod_class(job) == "low"
 
 
 def test_start_and_stop_change_and_restore_templates() -> None:
@@ -124,13 +140,28 @@ def test_ray_job_with_cluster_selector_is_ignored() -> None:
 def test_excluded_job_gets_no_workload() -> None:
     job = {"metadata": {"name": "a", "namespace": "team"}, "spec": {"clusterSelector": {"ray.io/cluster": "b"}}}
     reader: Any = SimpleNamespace(get=lambda _: job)
-    reconciler = DescribedJobReconciler("RayJob.ray.io", {})
+    reconciler = DescribedJobReconciler(RAY_JOB, {})
     assert not reconciler.reconcile(Key("RayJob.ray.io", "team", "a"), reader, 0).writes
+
+
+def test_ray_job_that_fails_its_validation_releases_its_quota() -> None:
+    stage = Stage(DescribedJobReconciler(RAY_JOB, {}))
+    metadata = make.metadata("a", labels={"kueue.x-k8s.io/queue-name": "lq"})
+    job = {"apiVersion": "ray.io/v1", "kind": "RayJob", **ray_job(), "metadata": metadata}
+    job["spec"]["suspend"] = True
+    stage.put(make.namespace(), make.local_queue(), make.flavor(), job)
+    (workload,) = stage.workloads()
+    counts = {each["name"]: each["count"] for each in workload["spec"]["podSets"]}
+    stage.put(lifecycle.reserve_quota(workload, make.admission("cq", **counts), make.NOW, admitted=True))
+    assert lifecycle.has_quota_reservation(stage.only_workload())
+    started = stage.get("RayJob.ray.io", "a")
+    stage.put({**started, "status": {"jobDeploymentStatus": "ValidationFailed"}})
+    held = condition_state(stage.only_workload(), "QuotaReserved")
+    assert held == ("False", "OnHold", "Job is on hold")
 
 
 def description(**fields: Any) -> dict[str, Any]:
     spec = {
-        "framework": "example.com/train",
         "group": "example.com",
         "version": "v1",
         "kind": "Train",
@@ -143,21 +174,9 @@ def description(**fields: Any) -> dict[str, Any]:
     return {"metadata": {"name": "trains.example.com"}, "spec": {**spec, **fields}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "path"),
-    [
-        ({"suspend": "spec.suspend[0]"}, "spec.suspend"),
-        ({"active": 1}, "spec.active"),
-        ({"podSets": []}, "spec.podSets"),
-        ({"podSets": [{"path": "spec"}]}, "spec.podSets[0]"),
-        ({"podSets": [{"name": "a", "path": "spec", "size": "1"}]}, "spec.podSets[0]"),
-        ({"resource": "others"}, "metadata.name"),
-    ],
-)
-def test_invalid_description_names_field(fields: dict[str, Any], path: str) -> None:
-    with pytest.raises(InvalidJobKind) as raised:
-        parse_job_kind(description(**fields))
-    assert raised.value.error.path == path
+def test_invalid_description_names_field() -> None:
+    with pytest.raises(InvalidJobKind, match=r"spec\.active: Expected `str`, got `int`"):
+        parse_job_kind(description(active=1))
 
 
 def test_invalid_expression_names_field() -> None:
@@ -165,7 +184,49 @@ def test_invalid_expression_names_field() -> None:
         DescribedJobIntegration(parse_job_kind(description(ready="job.status +")))
 
 
-def test_failed_expression_names_description() -> None:
-    integration = DescribedJobIntegration(parse_job_kind(description(active="job.status.count > 0")))
-    with pytest.raises(InvalidPodSetInfo, match=r"JobKind 'trains\.example\.com' failed: Key not found"):
-        integration.is_active({"metadata": {"name": "a"}, "spec": {}, "status": {}})
+JOB: dict[str, Any] = {"metadata": {"name": "a", "namespace": "team"}, "spec": {"template": template()}, "status": {}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"active": "job.status.count > 0"}, r"spec\.active of JobKind trains\.example\.com failed: Key not found"),
+        ({"active": "'yes'"}, r"spec\.active .*: the value must be a truth value, not 'yes'"),
+        ({"reclaimable": "[{'count': 1}]"}, r"spec\.reclaimable .*: an item has no name"),
+        ({"reclaimable": "[{'name': 'main', 'count': -1}]"}, r"the count must be a whole number from 0 to 2147483647"),
+        ({"podSets": [{"name": "main", "path": "spec", "count": "1.5"}]}, r"spec\.podSets\[0\]\.count .* not 1\.5"),
+        ({"podSets": [{"name": "main", "path": "spec", "minimumRequests": "1"}]}, r"must be a map, not 1"),
+    ],
+)
+def test_failed_expression_names_field_and_text(fields: dict[str, Any], message: str) -> None:
+    integration = DescribedJobIntegration(parse_job_kind(description(**fields)))
+    reads = (integration.is_active, integration.reclaimable_pods, integration.pod_sets)
+    with pytest.raises(ExpressionFailed, match=f"{message}.*; the expression is "):
+        [read(JOB) for read in reads]
+
+
+def test_job_with_invalid_pod_template_fails() -> None:
+    integration = DescribedJobIntegration(parse_job_kind(description()))
+    with pytest.raises(ExpressionFailed, match=r"the pod template of the job is invalid: spec\.containers"):
+        integration.pod_sets({**JOB, "spec": {"template": {"spec": {"containers": "none"}}}})
+
+
+def test_job_with_too_many_pod_sets_fails() -> None:
+    fields = {"podSets": [{"nameExpression": "item.name", "path": "spec.groups"}]}
+    integration = DescribedJobIntegration(parse_job_kind(description(**fields)))
+    with pytest.raises(ExpressionFailed, match="the job has 19 pod sets, and a Workload can have 18"):
+        integration.pod_sets({**JOB, "spec": {"groups": [{"name": str(i)} for i in range(19)]}})
+
+
+def test_failed_expression_is_reported_on_job() -> None:
+    reconciler = DescribedJobReconciler(built_in("RayCluster.ray.io"), {})
+    key = Key("RayCluster.ray.io", "team", "a")
+    metadata = {"name": "a", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "q"}}
+    job = {"kind": "RayCluster", "apiVersion": "ray.io/v1", "metadata": metadata}
+    job["spec"] = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [{"template": template()}]}
+    assert list(reconciler.keys_for(WatchEvent(EventType.ADDED, key, job, None, 1), 0)) == [key]
+    reader: Any = SimpleNamespace(get=lambda _: job)
+    result = reconciler.reconcile(key, reader, 0)
+    (event,) = result.events
+    assert (result.writes, event.reason, event.regarding) == ([], "ErrWorkloadCompose", key)
+    assert "spec.podSets[1].nameExpression of JobKind rayclusters.ray.io failed: Key not found" in event.message

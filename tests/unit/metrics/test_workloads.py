@@ -11,10 +11,10 @@ import make
 import yard
 from batchyard.api import scheme
 from batchyard.api.manifests import read_manifests
-from batchyard.api.meta import Key, Obj, key_of, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, controller_reference, key_of, with_metadata, with_path
 from batchyard.base.instant import parse_duration
 from batchyard.interfaces.client import EventType, WatchEvent
-from batchyard.metrics.exposition import UNTRACKED_VALUE, CustomLabels
+from batchyard.metrics.exposition import UNTRACKED_VALUE
 from batchyard.metrics.queues import QueueMetrics
 from batchyard.metrics.workloads import WorkloadMetrics
 from batchyard.scheduling.controller import Scheduler
@@ -245,14 +245,36 @@ def test_removal_of_a_scheduling_gate_is_measured_from_the_admission() -> None:
     assert set(samples(figures.texts())[f"{name}_sum"]) == {(each, "cq", "false", "standalone") for each in names[:2]}
 
 
+@pytest.mark.parametrize("is_group", [False, True])
+def test_removal_of_admission_gate_is_measured_for_pods_and_groups(is_group: bool) -> None:
+    stage = Stage()
+    figures = WorkloadMetrics(SchedulerCache(), stage.client, stage.kernel.now, "standalone")
+
+    def observe_all(events: Sequence[WatchEvent]) -> None:
+        for event in events:
+            figures.observe(event)
+
+    stage.client.subscribe(observe_all)
+    metadata = make.metadata("p", labels={"kueue.x-k8s.io/pod-group-name": "wl"} if is_group else None)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+    names = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
+    stage.put({**pod, "spec": {"schedulingGates": [{"name": name} for name in names]}})
+    workload = make.workload(
+        status={"admission": make.admission("cq")}, conditions=[make.condition("Admitted", since=-3)]
+    )
+    stage.put(workload if is_group else with_metadata(workload, ownerReferences=[controller_reference(pod)]))
+    stage.put({**pod, "spec": {}})
+    name = "kueue_pod_scheduling_gate_removal_seconds_sum"
+    labels = (names[0], "cq", "true" if is_group else "false", "standalone")
+    assert samples(figures.texts())[name] == {labels: 3}
+
+
 # Custom labels of Workloads. Source: kueue/pkg/metrics/custom_labels.go and its users in pkg/cache.
 
-CUSTOM_LABELS = CustomLabels(
-    [
-        CustomMetricLabel("custom_team", "Workload", "team", tracked_values=("blue", "red")),
-        CustomMetricLabel("custom_center", "Workload", "cost/center", is_annotation=True, tracked_values=("c", "")),
-        CustomMetricLabel("custom_queue", "ClusterQueue", "team"),
-    ]
+CUSTOM_LABELS = (
+    CustomMetricLabel("custom_team", "Workload", "team", tracked_values=("blue", "red")),
+    CustomMetricLabel("custom_center", "Workload", "cost/center", is_annotation=True, tracked_values=("c", "")),
+    CustomMetricLabel("custom_queue", "ClusterQueue", "team"),
 )
 UNTRACKED, ROLE = UNTRACKED_VALUE, "standalone"
 ADMITTED, PENDING = "kueue_admitted_active_workloads", "kueue_pending_workloads"

@@ -120,8 +120,8 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     [
         ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
-            "{integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset, kubeflow.org/tfjob]}}",
-            "does not support the job integrations kubeflow.org/tfjob",
+            "{integrations: {frameworks: [batch/job, leaderworkerset.x-k8s.io/leaderworkerset]}}",
+            "does not support the job integrations leaderworkerset.x-k8s.io/leaderworkerset",
         ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],

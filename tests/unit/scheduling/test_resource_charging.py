@@ -122,6 +122,14 @@ def test_excluded_resource_still_multiplies() -> None:
     assert dict(charged) == {MEMORY_QUOTA: 20}
 
 
+@pytest.mark.parametrize("strategy", ["Retain", "Replace"])
+def test_transformation_of_an_excluded_resource_is_charged(strategy: str) -> None:
+    transformations = [conversion("vendor.com/cards", strategy, credits="10")]
+    rules = parse_resource_rules({"transformations": transformations, "excludeResourcePrefixes": ["vendor.com/"]})
+    charged = charged_requests(rules, pod({"vendor.com/cards": "2", "cpu": "1"}))
+    assert dict(charged) == {"cpu": 1000, "example.com/credits": 20}
+
+
 def test_fractions_are_added_before_rounding_up() -> None:
     rules = parse_resource_rules({"transformations": [conversion("a", credits="300m"), conversion("b", credits="1m")]})
     assert dict(charged_requests(rules, pod({"a": "2", "b": "1"}))) == {"example.com/credits": 1}

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 
 import make
-from batchyard.api import well_known
+from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj, with_metadata
+from batchyard.api.validation.workload import workload_update_errors
 from batchyard.api.views.workload import workload_view
+from batchyard.scheduling.controller import Scheduler
 from batchyard.scheduling.cycle import SchedulingPolicy, holder_from_admission
 from batchyard.scheduling.decisions import DEFAULT_RULES, Admit, DecisionRules, StayPending
+from batchyard.scheduling.queue_status import QueueStatusController
+from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.slices import replacement_message, search_ordered_counts
+from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.workload.controller import WorkloadLifecycle
 from batchyard.sim.random_worlds import RandomChoices, SeededDraws
+from stage import Stage, condition_state
 from yard import SchedulerBench, group, line, preemption, queue, quota, workload
 
 
@@ -258,3 +265,48 @@ def test_preemption_targets_of_a_slice_that_grows_in_part_are_sized_by_its_assig
     decision = bench.preemption(with_metadata(growing, annotations=annotations))
     assert [target.workload.key for target in decision.targets] == ["team/low"]
     assert decision.why.message.endswith("3 more needed. Pending the preemption of 1 workload(s)")
+
+
+# Workloads that are no slices of elastic jobs, but name one that they replace.
+
+
+def replacing_stage() -> Stage:
+    """A queue of 10 CPUs with a Workload of 4, and one of 8 that replaces it."""
+    index = SchedulerCache()
+    stage = Stage(
+        Scheduler(index, SchedulingPolicy()), WorkloadLifecycle(), QueueStatusController(index, fair_sharing=False)
+    )
+    stage.put(make.namespace(), make.flavor("spot"), queue("cq", 10), make.local_queue("cq", cluster_queue="cq"))
+    stage.put(two_pod_sets("old", 1))
+    stage.put(with_metadata(two_pod_sets("new", 3), annotations={well_known.REPLACEMENT_FOR: "team/old"}))
+    stage.run(2)
+    return stage
+
+
+def two_pod_sets(name: str, coordinators: int) -> Obj:
+    pod_sets = [make.pod_set("worker", 2, requests={"cpu": "1"})]
+    return workload(name, pod_sets=[*pod_sets, make.pod_set("coordinator", coordinators, requests={"cpu": "2"})])
+
+
+def used_quota(stage: Stage) -> str:
+    (usage,) = stage.get(scheme.CLUSTER_QUEUE, "cq", "")["status"]["flavorsUsage"]
+    total: str = usage["resources"][0]["total"]
+    return total
+
+
+def test_workload_replaces_one_that_is_not_elastic() -> None:
+    stage = replacing_stage()
+    assert condition_state(stage.workload("old"), "Finished")[1] == "WorkloadSliceReplaced"
+    assert lifecycle.is_admitted(stage.workload("new"))
+    assert used_quota(stage) == "8"
+
+
+def test_count_of_a_replacement_may_be_reduced_in_place() -> None:
+    stage = replacing_stage()
+    old = stage.workload("new")
+    pod_sets = [old["spec"]["podSets"][0], {**old["spec"]["podSets"][1], "count": 2}]
+    new = {**old, "spec": {**old["spec"], "podSets": pod_sets}}
+    assert list(workload_update_errors(new, old)) == []
+    stage.put(new)
+    stage.run(4)
+    assert used_quota(stage) == "6"

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 
 from batchyard.api.meta import Key, Obj
 from batchyard.interfaces.client import WatchEvent
-from batchyard.store.journal import RevisionJournal, SyncMode
-from batchyard.store.journal_file import JournalError
+from batchyard.store.journal import REVISION_LEAP, RevisionJournal, SyncMode
+from batchyard.store.journal_file import CommitMark, JournalError, is_journal_open
 from batchyard.store.memory import ExpiredRevision, Store
 
 TESTS = Path(__file__).parents[2]
@@ -173,6 +174,42 @@ def test_newer_format_is_reported(path: Path) -> None:
         file.execute("PRAGMA user_version = 9")
     with pytest.raises(JournalError, match="has journal format 9, but this version of batchyard reads format 1"):
         RevisionJournal(path)
+
+
+def test_lock_ignores_processes_that_only_test_it(path: Path) -> None:
+    with closing(RevisionJournal(path)):
+        pass
+    is_done = threading.Event()
+
+    def ask_repeatedly() -> None:
+        while not is_done.is_set():
+            is_journal_open(path)
+
+    thread = threading.Thread(target=ask_repeatedly)
+    thread.start()
+    try:
+        for _ in range(200):
+            CommitMark(path).close()
+    finally:
+        is_done.set()
+        thread.join()
+
+
+def test_raised_revision_ends_all_earlier_watches(path: Path) -> None:
+    revision = filled_store(path).store.revision
+    with closing(RevisionJournal(path)) as journal:
+        journal.raise_revision(revision)
+    kept = JournaledStore(path)
+    assert kept.store.revision == revision + REVISION_LEAP
+    assert sorted(each["metadata"]["name"] for each in kept.store.list("ConfigMap")) == ["a", "c"]
+    with pytest.raises(ExpiredRevision):
+        kept.store.changes_since(revision)
+    kept.store.put(key("a"), thing("a"))
+    kept.flush()
+    kept.journal.compact(kept.store.revision)
+    kept.journal.close()
+    with closing(RevisionJournal(path)) as journal:
+        assert journal.recover().revision == revision + REVISION_LEAP + 1
 
 
 def test_full_disk_loses_no_stored_changes(path: Path) -> None:

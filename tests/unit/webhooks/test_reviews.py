@@ -10,7 +10,7 @@ import pytest
 import make
 from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj, parse_selector, with_path
+from batchyard.api.meta import Key, Obj, controller_reference, parse_selector, with_path
 from batchyard.apiserver.json_patch import apply_json_patch
 from batchyard.base.instant import SECOND
 from batchyard.controller_groups import KUBERNETES_GROUPS
@@ -49,6 +49,74 @@ def mutated_object(
     if "patch" not in response:
         return obj
     return apply_json_patch(obj, json.loads(base64.b64decode(response["patch"])))
+
+
+TRAINING: Obj = {
+    "apiVersion": "ml.example.com/v1",
+    "kind": "Training",
+    "metadata": {"name": "a", "namespace": "team", "labels": QUEUED},
+    "spec": {"workers": 2, "template": {"spec": {"containers": [{"name": "main", "image": "python"}]}}},
+}
+JOB_KIND: Obj = {
+    "apiVersion": "jobs.batchyard.dev/v1alpha1",
+    "kind": "JobKind",
+    "metadata": {"name": "trainings.ml.example.com"},
+    "spec": {
+        "group": "ml.example.com",
+        "version": "v1",
+        "kind": "Training",
+        "resource": "trainings",
+        "suspend": "spec.paused",
+        "active": "false",
+        "ready": "true",
+        "podSets": [{"name": "workers", "path": "spec", "template": "template", "count": "item.workers"}],
+    },
+}
+PYTORCH: Obj = {**TRAINING, "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": {}}}
+
+
+def review_of_training(obj: Obj, old: Obj | None = None) -> dict[str, Any]:
+    result = review(obj, old)
+    result["request"]["resource"] = {"group": "ml.example.com", "version": "v1", "resource": "trainings"}
+    return result
+
+
+def test_job_of_described_kind_is_suspended_at_its_path() -> None:
+    assert mutated_object(PYTORCH)["spec"]["runPolicy"] == {"suspend": True}
+    assert mutated_object(with_path(PYTORCH, ("metadata", "labels"), {}))["spec"] == PYTORCH["spec"]
+
+
+def test_job_kind_is_looked_up_for_a_kind_that_is_not_known_yet() -> None:
+    query = ObjectQuery(Key(scheme.JOB_KIND, "", "trainings.ml.example.com"))
+    with pytest.raises(ObjectNotFetched) as raised:
+        review_mutation(review_of_training(TRAINING), KUBERNETES_GROUPS, FetchedObjects(NOTHING))
+    assert raised.value.query == query
+    fetched = FetchedObjects({**NOTHING, query: [JOB_KIND]})
+    response = review_mutation(review_of_training(TRAINING), KUBERNETES_GROUPS, fetched)["response"]
+    assert json.loads(base64.b64decode(response["patch"])) == [{"op": "add", "path": "/spec/paused", "value": True}]
+    response = review_mutation(review_of_training(TRAINING), KUBERNETES_GROUPS, FetchedObjects({**NOTHING, query: []}))[
+        "response"
+    ]
+    assert (response["allowed"], "patch" in response) == (True, False)
+
+
+@pytest.mark.parametrize(("suspended", "allowed"), [(True, True), (False, False)])
+def test_queue_of_unsuspended_described_job_is_immutable(suspended: bool, allowed: bool) -> None:
+    old = with_path(PYTORCH, ("spec", "runPolicy", "suspend"), suspended)
+    new = with_path(old, ("metadata", "labels"), {"kueue.x-k8s.io/queue-name": "other"})
+    response = review_validation(review(new, old), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert response["allowed"] is allowed
+    if not allowed:
+        message = 'metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "other": field is immutable'
+        assert response["status"]["message"].startswith(message)
+
+
+def test_job_kind_with_invalid_expression_is_denied() -> None:
+    response = review_validation(review(JOB_KIND), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert response["allowed"] is True
+    invalid = with_path(JOB_KIND, ("spec", "ready"), "job.status +")
+    response = review_validation(review(invalid), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert response["status"]["message"].startswith("spec.ready: invalid CEL expression: 1:13: Syntax error")
 
 
 def test_default_queue_is_set_in_managed_namespaces_only() -> None:
@@ -193,3 +261,15 @@ def test_webhook_names_are_unique() -> None:
     names = [hook.name for hook in operator_webhooks(KUBERNETES_GROUPS)]
     assert len(dict.fromkeys(names)) == len(names)
     assert {"mjob.kb.io", "vjob.kb.io", "mpod.kb.io", "vworkload.kb.io"} < {*names}
+
+
+def test_managed_label_on_pod_of_job_causes_warning() -> None:
+    labels = {**QUEUED, "kueue.x-k8s.io/managed": "true"}
+    metadata = make.metadata("p", labels=labels, ownerReferences=[controller_reference(make.job())])
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": []}}
+    answer = review_validation(review(pod), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    message = "pod owner is managed by kueue, label 'kueue.x-k8s.io/managed=true' might lead to unexpected behaviour"
+    assert (answer["allowed"], answer["warnings"]) == (True, [message])
+    parent = with_path(pod, ("metadata", "annotations"), {"kueue.x-k8s.io/pod-suspending-parent": "apps"})
+    update = review_validation(review(parent, parent), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
+    assert "warnings" not in update

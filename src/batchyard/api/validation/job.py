@@ -59,26 +59,34 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
     yield from workload.admission_gate_errors(job)
 
 
-def queue_settings_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
-    """Validate an update of Kueue's labels and annotations: most are immutable unless the Job is suspended."""
-    is_now_suspended, was_suspended = is_suspended(new), is_suspended(old)
+def queue_settings_update_errors(
+    new: Obj, old: Obj, suspend_path: Sequence[str] = ("spec", "suspend")
+) -> Iterator[FieldError]:
+    """Validate an update of Kueue's labels and annotations: most are immutable unless the job is suspended.
+
+    `suspend_path` is the path of the field that suspends the job.
+    """
+    is_now_suspended, was_suspended = is_suspended(new, suspend_path), is_suspended(old, suspend_path)
     if not is_now_suspended:
         yield from _immutable_label_errors(new, old, well_known.QUEUE_NAME)
     if not is_now_suspended and not is_elastic(old) and _prebuilt_name(new)[0] != _prebuilt_name(old)[0]:
         yield rules.immutable(_prebuilt_name(new)[1], _prebuilt_name(new)[0], "suspend the Job first")
     if not (is_now_suspended and was_suspended):
         yield from _immutable_label_errors(new, old, well_known.MAX_EXEC_TIME)
-    yield from _priority_class_update_errors(new, old)
+    yield from _priority_class_update_errors(new, old, is_now_suspended)
     if is_elastic(new) != is_elastic(old):
         yield rules.immutable(f"metadata.annotations[{well_known.ELASTIC_JOB}]", is_elastic(new))
     yield from workload.admission_gate_update_errors(new, old)
 
 
-def is_suspended(job: Obj) -> bool:
-    """Return whether a Job or JobSet is suspended (`spec.suspend`), or a pod waits for its admission or has ended."""
+def is_suspended(job: Obj, suspend_path: Sequence[str] = ("spec", "suspend")) -> bool:
+    """Return whether the field at `suspend_path` of a job is true, or a pod waits for its admission or has ended."""
     if job["kind"] == "Pod":
         return is_suspended_pod(job)
-    return bool((job.get("spec") or {}).get("suspend"))
+    value: Any = job
+    for name in suspend_path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return bool(value)
 
 
 def _job_labels(job: Obj) -> Mapping[str, str]:
@@ -117,10 +125,10 @@ def _immutable_label_errors(new: Obj, old: Obj, name: str) -> Iterator[FieldErro
         yield rules.immutable(f"metadata.labels[{name}]", new_value, "suspend the Job first")
 
 
-def _priority_class_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+def _priority_class_update_errors(new: Obj, old: Obj, is_now_suspended: bool) -> Iterator[FieldError]:
     old_class, new_class = (_job_labels(job).get(well_known.PRIORITY_CLASS) for job in (old, new))
     path = f"metadata.labels[{well_known.PRIORITY_CLASS}]"
-    if new_class and not old_class and not is_suspended(new):
+    if new_class and not old_class and not is_now_suspended:
         message = "WorkloadPriorityClass cannot be added to a non-suspended workload"
         yield rules.invalid(path, new_class, message, "suspend the Job first")
     if old_class and not new_class:

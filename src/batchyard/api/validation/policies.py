@@ -506,8 +506,9 @@ def _review_version_errors(versions: Sequence[str], path: str) -> Iterator[Field
     if not versions:
         yield rules.required(path, f"must specify one of {accepted_text}", remedy)
         return
+    repeated_indexes = rules.repeated_indexes(versions)
     for i, version in enumerate(versions):
-        if version in versions[:i]:
+        if i in repeated_indexes:
             yield rules.invalid(f"{path}[{i}]", version, "duplicate version", "remove it")
             continue
         for message in rules.dns1035_label_errors(version):
@@ -528,6 +529,7 @@ def match_condition_errors(
     if len(conditions) > _MATCH_CONDITIONS_MAX:
         yield rules.too_many_items_error(path, len(conditions), _MATCH_CONDITIONS_MAX, "")
     names = [condition.get("name") or "" for condition in conditions]
+    repeated_indexes = rules.repeated_indexes(names)
     for i, (name, condition) in enumerate(zip(names, conditions, strict=True)):
         expression = (condition.get("expression") or "").strip()
         if expression:
@@ -538,5 +540,5 @@ def match_condition_errors(
             yield rules.required(f"{path}[{i}].name", "", "name the condition")
         for message in rules.qualified_name_errors(name) if name else ():
             yield rules.invalid(f"{path}[{i}].name", name, message, "use a name such as exclude-leases")
-        if name and name in names[:i]:
+        if name and i in repeated_indexes:
             yield rules.duplicate(f"{path}[{i}].name", name, "give each condition another name")

@@ -12,7 +12,6 @@ from batchyard.api.meta import Obj
 from batchyard.api.validation import pods, rules, topology
 from batchyard.api.validation.job import queue_settings_errors, queue_settings_update_errors
 from batchyard.api.views import queued_pods
-from batchyard.api.views.pods import is_managed_pod
 
 #: The name of Kueue's webhook.
 VALIDATING_WEBHOOK: Final = "vpod.kb.io"
@@ -56,12 +55,6 @@ def queued_pod_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
         yield rules.forbidden(path, message, "keep the value false")
     if old_name and name != old_name:
         yield rules.immutable(_group_path(new), name, _RECREATE_REMEDY)
-
-
-def managed_label_warnings(pod: Obj) -> tuple[str, ...]:
-    """Return the warning about a pod with the label of pods in queues, whose owner is in a queue itself."""
-    text = f"label '{well_known.MANAGED}=true' might lead to unexpected behaviour"
-    return (f"pod owner is managed by kueue, {text}",) if is_managed_pod(pod) else ()
 
 
 def _kueue_settings(pod: Obj) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -77,6 +77,12 @@ def duplicate(path: str, value: Any, remedy: str) -> FieldError:
     return FieldError(path, f"Duplicate value: {format_json(value)}", remedy)
 
 
+def repeated_indexes(values: Sequence[str]) -> set[int]:
+    """Return the indexes of the values that occur at an earlier index too, in linear time."""
+    index_by_value: dict[str, int] = {}
+    return {index for index, value in enumerate(values) if index_by_value.setdefault(value, index) != index}
+
+
 def not_found(path: str, value: Any, remedy: str) -> FieldError:
     """Return the FieldError for a reference to an object that does not exist."""
     return FieldError(path, f"Not found: {format_json(value)}", remedy)

@@ -163,3 +163,12 @@ def _parse_numeric_label(constraint: Mapping[str, Any]) -> NumericLabelRule:
         constraint.get("minValue"),
         constraint.get("maxValue"),
     )
+
+
+# Preemption gates of a Workload.
+
+
+def has_closed_gate(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Return whether one of a Workload's preemption gates is closed; a gate without a state in the status is closed."""
+    open_names = {each["name"] for each in status.get("preemptionGates") or () if each.get("position") == "Open"}
+    return any(gate["name"] not in open_names for gate in spec.get("preemptionGates") or ())

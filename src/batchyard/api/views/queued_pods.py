@@ -54,6 +54,15 @@ def parse_group_count(text: str) -> int | str:
     return count
 
 
+def count_error(pod: Obj) -> str:
+    """Return the message of Kueue about a pod's missing or invalid number of pods in its group; '' if it is valid."""
+    text = meta.annotation(pod, well_known.POD_GROUP_COUNT)
+    if text is None:
+        return f"failed to extract '{well_known.POD_GROUP_COUNT}' annotation"
+    count = parse_group_count(text)
+    return count if isinstance(count, str) else ""
+
+
 def has_fast_admission(pod: Obj) -> bool:
     """Return whether the group of a pod may be admitted before all of its pods exist."""
     return meta.annotation(pod, well_known.POD_GROUP_FAST_ADMISSION) == ENABLED

@@ -12,7 +12,7 @@ import msgspec
 from batchyard.api import meta, times, well_known
 from batchyard.api.meta import Obj, Selector, parse_selector
 from batchyard.api.views import node
-from batchyard.api.views.preemption import PreemptionSettings, preemption_settings_of
+from batchyard.api.views.preemption import PreemptionSettings, has_closed_gate, preemption_settings_of
 from batchyard.api.views.topology import (
     TopologyAssignment,
     TopologyRequest,
@@ -127,6 +127,8 @@ class WorkloadView:
     requests_topology: bool
     #: The names of failed nodes in the topology assignment, which must be replaced.
     unhealthy_nodes: tuple[str, ...]
+    #: Whether a gate in `spec.preemptionGates` is closed.
+    preemption_gated: bool
 
     _shared: "_SharedPodSets"
 
@@ -158,6 +160,7 @@ class WorkloadView:
         admission = status.get("admission")
         self.cluster_queue = admission.get("clusterQueue", "") if admission else ""
         self.admitted_pod_sets = shared_pod_sets.admitted_pod_sets_of(admission, self.counts) if admission else ()
+        self.preemption_gated = "preemptionGates" in spec and has_closed_gate(spec, status)
         self._read_conditions(metadata, status)
 
     def ignore_pod_set_names(self) -> None:

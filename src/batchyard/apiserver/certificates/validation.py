@@ -96,9 +96,8 @@ def creation_errors(csr: Obj) -> Iterator[FieldError]:
             supported = ", ".join(f'"{each}"' for each in USAGES)
             problem = f'Unsupported value: "{usage}": supported values: {supported}'
             yield FieldError(f"spec.usages[{index}]", problem)
-    for index, usage in enumerate(usages):
-        if usage in usages[:index]:
-            yield rules.duplicate(f"spec.usages[{index}]", usage, "")
+    for index in sorted(rules.repeated_indexes(usages)):
+        yield rules.duplicate(f"spec.usages[{index}]", usages[index], "")
     yield from _signer_errors(spec.get("signerName") or "")
     lifetime = spec.get("expirationSeconds")
     if lifetime is not None and lifetime < _LIFETIME_SECONDS_MIN:

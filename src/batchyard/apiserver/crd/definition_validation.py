@@ -391,8 +391,9 @@ def _review_version_errors(versions: Sequence[str], conversion_path: str) -> Ite
     if not versions:
         yield required(path, "", "")
         return
+    repeated_indexes = rules.repeated_indexes(versions)
     for i, version in enumerate(versions):
-        if version in versions[:i]:
+        if i in repeated_indexes:
             yield invalid(f"{path}[{i}]", version, "duplicate version", "")
             continue
         for message in rules.dns1035_label_errors(version):

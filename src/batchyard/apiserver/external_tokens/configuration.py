@@ -243,10 +243,11 @@ def _audience_errors(issuer: Mapping[str, Any], path: str) -> Iterator[FieldErro
     if not audiences:
         yield rules.required(f"{path}.audiences", f"at least one {path}.audiences is required", "")
         return
+    repeated_indexes = rules.repeated_indexes(audiences)
     for index, audience in enumerate(audiences):
         if not audience:
             yield rules.required(f"{path}.audiences[{index}]", "", "")
-        if audience in audiences[:index]:
+        if index in repeated_indexes:
             yield rules.duplicate(f"{path}.audiences[{index}]", audience, "")
     if len(audiences) > 1 and policy != "MatchAny":
         message = "audienceMatchPolicy must be MatchAny for multiple audiences"

@@ -63,11 +63,11 @@ def _validating_policy_errors(policy: Mapping[str, Any]) -> Iterator[FieldError]
     if len(annotations) > _AUDIT_ANNOTATIONS_MAX:
         message = f"must not have more than {_AUDIT_ANNOTATIONS_MAX} auditAnnotations"
         yield _invalid("spec.auditAnnotations", annotations, message)
-    keys = [each.get("key", "") for each in annotations]
+    repeated_indexes = rules.repeated_indexes([each.get("key", "") for each in annotations])
     for index, annotation in enumerate(annotations):
         path = f"spec.auditAnnotations[{index}]"
         yield from _annotation_errors(annotation, policy["metadata"].get("name", ""), scope, path)
-        if annotation.get("key", "") in keys[:index]:
+        if index in repeated_indexes:
             yield duplicate(f"{path}.key", annotation.get("key", ""), "")
 
 
@@ -144,10 +144,11 @@ def _match_errors(criteria: Mapping[str, Any] | None, path: str) -> Iterator[Fie
 
 def _rule_errors(rule: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     names = rule.get("resourceNames") or ()
+    repeated_indexes = rules.repeated_indexes(names)
     for index, name in enumerate(names):
         for message in rules.path_segment_errors(name):
             yield _invalid(f"{path}.resourceNames[{index}]", name, message)
-        if name in names[:index]:
+        if index in repeated_indexes:
             yield duplicate(f"{path}.resourceNames[{index}]", name, "")
     yield from admission_rule_errors(rule, path)
 
@@ -239,10 +240,11 @@ def _mutating_operation_errors(criteria: Mapping[str, Any], path: str) -> Iterat
 def _validating_binding_errors(binding: Mapping[str, Any]) -> Iterator[FieldError]:
     yield from _binding_errors(binding["spec"])
     path, actions = "spec.validationActions", binding["spec"].get("validationActions") or ()
+    repeated_indexes = rules.repeated_indexes(actions)
     for index, action in enumerate(actions):
         if action not in _ACTIONS:
             yield unsupported(f"{path}[{index}]", action, _ACTIONS)
-        if action in actions[:index]:
+        if index in repeated_indexes:
             yield duplicate(f"{path}[{index}]", action, "")
     if "Deny" in actions and "Warn" in actions:
         yield _invalid(path, actions, _BOTH_ACTIONS)

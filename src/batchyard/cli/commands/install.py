@@ -7,12 +7,15 @@ from typing import Annotated, Any, Final
 import typer
 import yaml
 
-from batchyard.api.meta import Obj
+from batchyard.api.manifests import read_manifests
+from batchyard.api.meta import Obj, group_kind
+from batchyard.api.scheme import JOB_KIND
 from batchyard.api.validation import rules
 from batchyard.cli import output
 from batchyard.cli.kueue_configuration import read_supported_configuration
 from batchyard.cli.options import ScrapingChoice, parse_operator_controllers
 from batchyard.operator_manifests import InstallSettings, Scraping, manifests, manifests_by_file
+from batchyard.sim.scenario import FileFault, read_sources
 
 _KUSTOMIZATION_NAME: Final = "kustomization"
 
@@ -55,6 +58,17 @@ def read_configuration_text(file: Path) -> str:
     return file.read_text("utf-8")
 
 
+def read_job_kinds(files: Sequence[Path]) -> Sequence[Obj]:
+    """Return the JobKinds in manifest files; exit if a file cannot be read or is invalid."""
+    file_faults: list[FileFault] = []
+    sources = list(read_sources(files, file_faults))
+    found_manifests = read_manifests(sources)
+    problems = [str(fault) for fault in (*file_faults, *found_manifests.faults)]
+    if problems:
+        output.fail("\n".join(f"batchyard: {problem}" for problem in problems))
+    return [each.obj for each in found_manifests.objects if group_kind(each.obj) == JOB_KIND]
+
+
 def kustomization_files(settings: InstallSettings) -> dict[str, str]:
     """Return the texts of the operator's kustomization by file name."""
     objects_by_file = manifests_by_file(settings)
@@ -85,6 +99,10 @@ def install(
     webhooks: Annotated[bool, typer.Option(help="Install the webhooks.")] = True,
     crds: Annotated[bool, typer.Option(help="Install the CRDs.")] = True,
     config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Kueue's Configuration.")] = None,
+    job_kinds: Annotated[
+        list[Path] | None,
+        typer.Option("--job-kinds", metavar="FILE", help="JobKinds whose jobs the operator may manage; repeatable."),
+    ] = None,
     scraping: Annotated[
         ScrapingChoice, typer.Option(help="The object that configures Prometheus' scraping.")
     ] = ScrapingChoice.NONE,
@@ -103,6 +121,7 @@ def install(
         definitions=crds,
         configuration="" if config is None else read_configuration_text(config),
         scraping=Scraping(scraping.value),
+        job_kinds=read_job_kinds(job_kinds or ()),
     )
     for option, problems in option_problems(settings):
         raise typer.BadParameter("; ".join(problems), param_hint=f"--{option}")

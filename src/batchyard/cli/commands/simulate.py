@@ -250,7 +250,10 @@ def input_remarks(simulation_input: SimulationInput, request: SimulateRequest) -
             yield from lint_remarks(lint_manifests(manifests, source_names), paths)
         else:
             yield f"batchyard: {len(manifests.texts):,} documents are not linted before the run: use `batchyard lint`"
-        if not any(kind in simulation_input.scenario.counts for kind in (*_WORK_KINDS, *_CONTROLLED_KINDS)):
+        custom_kinds = [info.kind for info in manifests.job_kinds]
+        if not any(
+            kind in simulation_input.scenario.counts for kind in (*_WORK_KINDS, *_CONTROLLED_KINDS, *custom_kinds)
+        ):
             kinds = ", ".join(_WORK_KINDS)
             yield f"batchyard: {' '.join(paths)}: no jobs to run; add files with objects of these kinds: {kinds}"
     yield from run_time_remarks(unknown_run_times(simulation_input.scenario))

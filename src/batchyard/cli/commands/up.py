@@ -1,11 +1,11 @@
 """The command `batchyard up`: runs a platform on this machine, in the foreground or the background."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 import uvloop
@@ -33,6 +33,7 @@ from batchyard.server.platform.data_dir import (
     KUEUE_VERSION_SETTING,
     LOG_FILE,
     LOOPBACK,
+    REPLICATION_FILE,
     DirectoryError,
     PlatformOptions,
     prepare_data_dir,
@@ -81,7 +82,10 @@ def _prepare_data_directory(folder: Path) -> None:
 
 def _run_in_background(options: UpOptions) -> None:
     _, platform_process = start_in_background(options)
-    _print_ready_message(options.platform_options, platform_process.url)
+    if options.platform_options.follow:
+        output.report_line(f"batchyard: follows {platform_process.url}")
+    else:
+        _print_ready_message(options.platform_options, platform_process.url)
     log = options.platform_options.folder / LOG_FILE
     output.report_line(f"batchyard: running in the background, pid {platform_process.pid}; log: {log}")
 
@@ -105,13 +109,36 @@ def _with_recorded_version(options: PlatformOptions) -> PlatformOptions:
     return replace(options, kueue_version=version)
 
 
+def _select_server(options: PlatformOptions) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Return the function that serves the platform. The command exits if the folder is shared with a standby."""
+    if options.standby:
+        from batchyard.server.replication.standby import serve_replicated  # noqa: PLC0415 - rarely needed
+
+        return serve_replicated
+    if (options.folder / REPLICATION_FILE).exists():
+        from batchyard.server.replication.terms import read_state  # noqa: PLC0415 - rarely needed
+
+        state = read_state(options.folder)
+        if state.is_shared or state.has_claim:
+            problem = f"{options.folder} is shared with a standby or primary, which may serve"
+            remedy = "add --standby or --follow, or run `batchyard promote` if no other platform serves"
+            raise JournalError(f"{problem}; {remedy}")
+    return serve_platform
+
+
+def _follow(options: PlatformOptions) -> PlatformOptions | None:
+    """Follow the primary until this platform must serve; return the options to serve with, and None if it must end."""
+    from batchyard.server.replication.standby import follow_until_takeover  # noqa: PLC0415 - rarely needed
+
+    return uvloop.run(follow_until_takeover(options))
+
+
 def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
     """Run a platform until a termination signal; call `report_ready` with its URL once it listens."""
-    options = _with_recorded_version(options)
-    answers = ForecastAnswers(platform_kueue_settings(options.configuration, options.kueue_version))
-    forecast_functions = ForecastFunctions(answers.forecast_of, answers.sample_forecasts, answers.warnings_for)
     try:
-        uvloop.run(serve_platform(options, cluster, speed, report_ready, forecast_functions))
+        followed = _follow(options) if options.follow else options
+        if followed is not None:
+            _serve(_with_recorded_version(followed), cluster, speed, report_ready)
     except (JournalError, PortError, CredentialsError, ClusterConflictError, SpawnerError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -120,14 +147,18 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     output.report_line("batchyard: the platform has ended; its data is kept")
 
 
+def _serve(options: PlatformOptions, cluster: Obj | None, speed: float, report_ready: Callable[[str], None]) -> None:
+    answers = ForecastAnswers(platform_kueue_settings(options.configuration, options.kueue_version))
+    forecast_functions = ForecastFunctions(answers.forecast_of, answers.sample_forecasts, answers.warnings_for)
+    uvloop.run(_select_server(options)(options, cluster, speed, report_ready, forecast_functions))
+
+
 def with_kueue_configuration(options: UpOptions) -> PlatformOptions:
     """Return the platform options with Kueue's Configuration added; exit if its file is invalid."""
     return (
         options.platform_options
         if options.config is None
-        else replace(
-            options.platform_options, configuration=read_supported_configuration(options.config, with_custom_kinds=True)
-        )
+        else replace(options.platform_options, configuration=read_supported_configuration(options.config))
     )
 
 
@@ -241,6 +272,19 @@ _Speed: TypeAlias = Annotated[
         help="Speed of the platform's clock: 1x, 60x.",
     ),
 ]
+_Standby: TypeAlias = Annotated[
+    cli_options.StandbyChoice | None,
+    typer.Option(help="Serve a standby; acknowledge a write after (sync) or before (async) it has the write."),
+]
+_Follow: TypeAlias = Annotated[
+    str, typer.Option(metavar="URL|DIR", help="Be the standby of this platform: a URL, or its folder on this machine.")
+]
+_Witness: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A folder of both platforms that decides which one serves.")
+]
+_ApiName: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="A DNS name of the API, for its certificate and the kubeconfig.")
+]
 _Controllers: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
@@ -253,6 +297,25 @@ _ServiceCidr: TypeAlias = Annotated[
         help="The IPv4 range of the cluster IPs of Services.",
     ),
 ]
+
+
+def _check_listen(address: str | None, *, is_insecure: bool) -> None:
+    if is_insecure and address is not None:
+        raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
+
+
+def _standby_fields(
+    standby: cli_options.StandbyChoice | None, follow: str, witness: Path | None, *, is_insecure: bool
+) -> dict[str, Any]:
+    """Return the fields of PlatformOptions that concern a standby. Raises BadParameter if they do not fit together."""
+    has_partner = standby is not None or bool(follow)
+    if has_partner and is_insecure:
+        raise typer.BadParameter("a standby needs TLS and credentials: remove --insecure-loopback")
+    if witness is not None and not has_partner:
+        raise typer.BadParameter("--witness requires --standby or --follow")
+    if "://" in follow and not follow.startswith("https://"):
+        raise typer.BadParameter(f"--follow {follow}: use a URL that begins with https://, or a folder")
+    return {"standby": "" if standby is None else standby.value, "follow": follow, "witness": witness}
 
 
 def up(
@@ -282,6 +345,10 @@ def up(
     audit_log: _AuditLog = None,
     authentication_config: _AuthenticationConfig = None,
     authentication_token_webhook_config_file: _TokenWebhook = None,
+    standby: _Standby = None,
+    follow: _Follow = "",
+    witness: _Witness = None,
+    api_name: _ApiName = "",
     controllers: _Controllers = "*",
     service_cidr: _ServiceCidr = DEFAULT_SERVICE_CIDR,
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
@@ -290,9 +357,7 @@ def up(
     runtime: cli_options.Runtime = None,
 ) -> None:
     """Run the platform, which you control with kubectl, on this machine until a termination signal arrives."""
-    if insecure_loopback and listen is not None:
-        raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
-
+    _check_listen(listen, is_insecure=insecure_loopback)
     options = PlatformOptions(
         data_dir,
         port,
@@ -308,6 +373,7 @@ def up(
         authentication_config=authentication_config,
         token_webhook_config=authentication_token_webhook_config_file,
         service_cidr=service_cidr,
+        **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback) | {"api_name": api_name},
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

@@ -324,12 +324,13 @@ class Subject(NamedTuple):
         kind = _kinds_by_name().get(kind_name.lower().partition(".")[0])
         if kind is None or not name or "/" in name:
             return None
-        return Subject(kind, namespace if kind_info(kind).namespaced else "", name)
+        subject = Subject(kind, namespace, name)
+        return subject if subject.served_kind.namespaced else subject._replace(namespace="")
 
     @property
     def served_kind(self) -> ServedKind:
-        """The registered API kind of the object."""
-        return kind_info(self.kind)
+        """The API kind of the object."""
+        return scheme.DESCRIBED_KINDS.get(self.kind) or kind_info(self.kind)
 
 
 class SimulationInputs(NamedTuple):
@@ -348,6 +349,9 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     If the server does not serve `why` or forbids it, compute the explanation on this machine.
     """
     served_kind = subject.served_kind
+    if not scheme.is_built_in(subject.kind):
+        advice = f"`batchyard why workload/NAME` explains it; `kubectl get workloads` lists {served_kind.singular}-*"
+        output.fail(f"batchyard: name the Workload of the job instead: {advice}")
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
     requested_namespaces: list[str] = []
 
@@ -453,9 +457,8 @@ def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Out
 
 def _kinds_by_name() -> dict[str, str]:
     kinds = dict(_SHORT_KIND_NAMES)
-    for kind in EXPLAINED_KINDS:
-        info = kind_info(kind)
-        kinds |= {info.singular: kind, info.plural: kind}
+    for info in (*map(kind_info, EXPLAINED_KINDS), *scheme.DESCRIBED_KINDS.values()):
+        kinds |= {info.singular: info.constant, info.plural: info.constant}
     return kinds
 
 

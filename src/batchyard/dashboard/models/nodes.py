@@ -15,7 +15,7 @@ from batchyard.cloud.catalog.instances import CRASHED, FAILED, STOPPING, phase_o
 from batchyard.dashboard import data_source
 from batchyard.dashboard.data_source import NamespaceAccess, Query, ViewInputs, ViewJson
 from batchyard.scheduling.snapshot import Snapshot
-from batchyard.topology.state import FlavorTopology
+from batchyard.topology.state import FlavorTopology, domains_in
 from batchyard.topology.tree import PODS, PodAmounts
 
 READY, BOOTING, DRAINING, NOT_READY = "ready", "booting", "going", "notReady"
@@ -275,12 +275,13 @@ def _occupants_by_leaf(
             is_visible = access.may_list(scheme.WORKLOAD, holder.key.partition("/")[0])
             pod_counts: dict[PodAmounts, int] = {}
             for usage in holder.topology_usage:
-                leaf = tree.leaf_by_values.get(usage.values)
                 if usage.flavor == flavor:
-                    pod_counts[usage.pod] = pod_counts.get(usage.pod, 0) + usage.pod_count
-                is_shared = usage.is_host and snapshot.topology.rules.shares_hosts
-                if leaf is not None and (tree.has_hosts if is_shared else usage.flavor == flavor):
-                    occupants[leaf].append({"workload": holder.key if is_visible else "", "pods": usage.pod_count})
+                    count = sum(domain.pods for domain in usage.domains)
+                    pod_counts[usage.pod] = pod_counts.get(usage.pod, 0) + count
+            for domain in domains_in(built, holder.topology_usage, snapshot.topology.rules):
+                leaf = tree.leaf_by_values.get(domain.values)
+                if leaf is not None:
+                    occupants[leaf].append({"workload": holder.key if is_visible else "", "pods": domain.pods})
             for request in pod_counts.items():
                 request_counts[request] = request_counts.get(request, 0) + 1
     if not request_counts:

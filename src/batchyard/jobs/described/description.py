@@ -4,29 +4,26 @@ Expressions read the variable `job`, and in pod sets also `item`: the object of 
 queue controller changes (`suspend`, templates) have paths instead: names of fields, separated by dots.
 """
 
-import re
-from collections.abc import Mapping
+import pkgutil
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from batchyard.api.errors import FieldError
+from batchyard.api.scheme import ServedKind, custom_job_kind
+from batchyard.api.yaml_documents import read_documents
 
-_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(\.[A-Za-z][A-Za-z0-9]*)*")
+_FILES: Final = ("kubeflow.yaml", "ray.yaml")
 #: The most pod sets of one Workload. Source: apis/kueue/v1beta2/workload_types.go of Kueue.
 POD_SETS_MAX: Final = 18
-_EXPRESSION_LENGTH_MAX: Final = 4096
+#: The expression that is true for every job.
+ALWAYS: Final = "true"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A part of a description; unknown fields are errors."""
-
-
-class ManagedByField(_Part, frozen=True, kw_only=True):
-    """The field that names the controller of a job, and the name of its usual controller."""
-
-    path: str
-    controller: str
 
 
 class TopologyIndexes(_Part, frozen=True, kw_only=True):
@@ -51,12 +48,24 @@ class DescribedPodSet(_Part, frozen=True, kw_only=True):
     #: CEL: the number of pods.
     count: str = "1"
     #: CEL: whether the job has this pod set.
-    when: str = "true"
+    when: str = ALWAYS
     #: CEL: containers that the Workload counts in addition to those of the template.
     added_containers: str = ""
     #: CEL: the least requests of the first container that the Workload counts, such as `{'cpu': '200m'}`.
     minimum_requests: str = ""
     topology: TopologyIndexes = TopologyIndexes()
+
+    def expressions(self) -> dict[str, str]:
+        """Return the expressions of the pod set by the path of their field; '' for those that are not set."""
+        return {
+            "nameExpression": self.name_expression,
+            "defaultTemplate": self.default_template,
+            "count": self.count,
+            "when": self.when,
+            "addedContainers": self.added_containers,
+            "minimumRequests": self.minimum_requests,
+            "topology.subGroupCount": self.topology.sub_group_count or "",
+        }
 
 
 class Outcome(_Part, frozen=True, kw_only=True):
@@ -66,11 +75,18 @@ class Outcome(_Part, frozen=True, kw_only=True):
     message: str = "''"
 
 
+class SimulatedStatus(_Part, frozen=True, kw_only=True):
+    """CEL: the status of a job in a simulation, in each state of its pods. A suspended job has the status `{}`."""
+
+    ready: str
+    starting: str = "{}"
+    succeeded: str = ""
+    failed: str = ""
+
+
 class JobKindSpec(_Part, frozen=True, kw_only=True):
     """The description of one kind of job. Expressions without a comment tell whether a statement is true."""
 
-    #: The name of the kind in `integrations.frameworks` of Kueue's Configuration.
-    framework: str
     group: str
     version: str
     kind: str
@@ -82,18 +98,36 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     ready: str
     succeeded: Outcome | None = None
     failed: Outcome | None = None
-    managed_by: ManagedByField | None = None
-    #: CEL: a list of names of PriorityClasses; the first that is not empty counts.
+    #: CEL: a list of names of PriorityClasses; the first that is not empty counts. Without it, the templates name it.
     priority_class: str = ""
     #: CEL: a list of objects with `name` and `count`: pods that will not run again.
     reclaimable: str = ""
     #: The job is not queued, although it names a queue.
     ignored: str = ""
+    #: The job keeps no quota and waits, although it has not ended.
+    on_hold: str = ""
+    simulated_status: SimulatedStatus | None = None
 
     @property
     def group_kind(self) -> str:
         """The name of the kind in the store, such as `PyTorchJob.kubeflow.org`."""
         return f"{self.kind}.{self.group}"
+
+    def expressions(self) -> dict[str, str]:
+        """Return the expressions of the description by the path of their field."""
+        fields = {f"spec.{name}": getattr(self, name) for name in ("active", "ready", "reclaimable", "ignored")}
+        fields |= {"spec.onHold": self.on_hold, "spec.priorityClass": self.priority_class}
+        for name in ("succeeded", "failed"):
+            outcome = getattr(self, name)
+            if outcome is not None:
+                fields |= {f"spec.{name}.when": outcome.when, f"spec.{name}.message": outcome.message}
+        for position, pod_set in enumerate(self.pod_sets):
+            fields |= {f"spec.podSets[{position}].{field}": text for field, text in pod_set.expressions().items()}
+        if self.simulated_status is not None:
+            status = self.simulated_status
+            for name in ("starting", "ready", "succeeded", "failed"):
+                fields[f"spec.simulatedStatus.{name}"] = getattr(status, name)
+        return {field: text for field, text in fields.items() if text}
 
 
 class InvalidJobKind(Exception):  # noqa: N818 - named like the reasons of Kubernetes
@@ -101,68 +135,32 @@ class InvalidJobKind(Exception):  # noqa: N818 - named like the reasons of Kuber
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
-        self.error = FieldError(path, message)
+        self.error = FieldError(path, message, "correct the field of the JobKind")
 
 
 def parse_job_kind(manifest: Mapping[str, Any]) -> JobKindSpec:
     """Return the description in a JobKind manifest. Raises InvalidJobKind with the path of the first invalid field."""
     try:
-        spec = msgspec.convert(manifest.get("spec"), JobKindSpec)
+        return msgspec.convert(manifest.get("spec"), JobKindSpec)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         raise InvalidJobKind(f"spec{path.rstrip('`')}", message) from error
-    _check_paths(spec)
-    _check_pod_sets(spec)
-    expected_name = f"{spec.resource}.{spec.group}"
-    if manifest["metadata"]["name"] != expected_name:
-        raise InvalidJobKind("metadata.name", f"must be {expected_name!r}, the resource and the group of the kind")
-    return spec
 
 
-def _check_paths(spec: JobKindSpec) -> None:
-    paths = {"spec.suspend": spec.suspend}
-    if spec.managed_by is not None:
-        paths["spec.managedBy.path"] = spec.managed_by.path
-    for position, pod_set in enumerate(spec.pod_sets):
-        paths[f"spec.podSets[{position}].path"] = pod_set.path
-        paths[f"spec.podSets[{position}].template"] = pod_set.template
-    for field, path in paths.items():
-        if not _PATH.fullmatch(path):
-            raise InvalidJobKind(field, f"{path!r} is not a path of fields such as 'spec.suspend'")
+@cache
+def built_in_descriptions() -> Mapping[str, JobKindSpec]:
+    """Return the descriptions in batchyard's files, by the kind of their jobs."""
+    specs = [parse_job_kind(manifest) for manifest in built_in_manifests()]
+    return {spec.group_kind: spec for spec in specs}
 
 
-def _check_pod_sets(spec: JobKindSpec) -> None:
-    if not 1 <= len(spec.pod_sets) <= POD_SETS_MAX:
-        raise InvalidJobKind("spec.podSets", f"must have 1 to {POD_SETS_MAX} items")
-    for position, pod_set in enumerate(spec.pod_sets):
-        field = f"spec.podSets[{position}]"
-        if bool(pod_set.name) == bool(pod_set.name_expression):
-            raise InvalidJobKind(field, "must have either name or nameExpression")
+def built_in_manifests() -> Iterator[Mapping[str, Any]]:
+    """Yield the JobKind manifests in batchyard's files."""
+    for name in _FILES:
+        text = (pkgutil.get_data(__package__, f"built_in/{name}") or b"").decode()
+        yield from (document.value for document in read_documents(text))
 
 
-def expressions_of(spec: JobKindSpec) -> dict[str, str]:
-    """Return the expressions of a description by the path of their field."""
-    fields = {f"spec.{name}": getattr(spec, name) for name in ("active", "ready", "reclaimable", "ignored")}
-    fields["spec.priorityClass"] = spec.priority_class
-    for name in ("succeeded", "failed"):
-        outcome = getattr(spec, name)
-        if outcome is not None:
-            fields |= {f"spec.{name}.when": outcome.when, f"spec.{name}.message": outcome.message}
-    for position, pod_set in enumerate(spec.pod_sets):
-        prefix = f"spec.podSets[{position}]"
-        fields |= {
-            f"{prefix}.nameExpression": pod_set.name_expression,
-            f"{prefix}.defaultTemplate": pod_set.default_template,
-            f"{prefix}.count": pod_set.count,
-            f"{prefix}.when": pod_set.when,
-            f"{prefix}.addedContainers": pod_set.added_containers,
-            f"{prefix}.minimumRequests": pod_set.minimum_requests,
-            f"{prefix}.topology.subGroupCount": pod_set.topology.sub_group_count or "",
-        }
-    return {field: text for field, text in fields.items() if text}
-
-
-def check_expression_length(field: str, text: str) -> None:
-    """Raise InvalidJobKind if an expression is too long to compile."""
-    if len(text) > _EXPRESSION_LENGTH_MAX:
-        raise InvalidJobKind(field, f"must have at most {_EXPRESSION_LENGTH_MAX} characters")
+def served_kind(spec: JobKindSpec) -> ServedKind:
+    """Return the kind of the described jobs, with the names and the version of the description."""
+    return custom_job_kind(spec.kind, spec.group, spec.version, spec.resource)

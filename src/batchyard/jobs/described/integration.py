@@ -4,20 +4,37 @@ The behaviour is that of Kueue's integrations of such kinds, pkg/controller/jobs
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
+from batchyard.admission_plugins.built_in import JOB_KINDS_MAX
 from batchyard.api.meta import Obj, parse_quantity, with_path
+from batchyard.api.schema import validate
 from batchyard.apiserver.cel_library import evaluate_program, new_environment
+from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework import workloads
 from batchyard.jobs.described import description
 from batchyard.jobs.described.description import DescribedPodSet, InvalidJobKind, JobKindSpec
+from batchyard.scheduling.workload.adjustments import first_priority_class
+
+_COUNT_MAX: Final = 2**31 - 1
+_TYPE_NAMES: Final[Mapping[type, str]] = {bool: "truth value", str: "string", list: "list", dict: "map"}
+_ValueT = TypeVar("_ValueT")
+
+
+class ExpressionFailed(Exception):  # noqa: N818 - named for the event
+    """Raised if an expression of a description fails for a job, or returns a value of another type than expected."""
 
 
 class PodSetPlace(NamedTuple):
     """A pod set of one job: its description, and where the job has its template."""
 
     description: DescribedPodSet
+    #: The path of the description in its JobKind, such as `spec.podSets[0]`.
+    field: str
     #: The object at the description's path, or the item of the list there.
     item: Mapping[str, Any]
     #: The position in the list at the description's path; None if an object is there.
@@ -32,10 +49,10 @@ class DescribedJobIntegration:
         self.spec = spec
         self.kind = spec.group_kind
         self.suspend_path: Sequence[str] = spec.suspend.split(".")
+        self._description_name = f"JobKind {spec.resource}.{spec.group}"
         environment = new_environment("job", "item")
         self._programs = {
-            text: _compile_expression(environment, field, text)
-            for field, text in description.expressions_of(spec).items()
+            field: _compile_expression(environment, field, text) for field, text in spec.expressions().items()
         }
 
     def is_suspended(self, job: Obj) -> bool:
@@ -44,33 +61,56 @@ class DescribedJobIntegration:
 
     def is_active(self, job: Obj) -> bool:
         """Return whether the job has active pods."""
-        return self._evaluate(self.spec.active, job) is True
+        return self._evaluate("spec.active", bool, job)
 
     def pods_ready(self, job: Obj) -> bool:
         """Return whether all pods of the job are ready."""
-        return self._evaluate(self.spec.ready, job) is True
+        return self._evaluate("spec.ready", bool, job)
 
     def completion(self, job: Obj) -> workloads.JobCompletion | None:
         """Return success or failure with its message; None if the job has not ended."""
-        for outcome, succeeded in ((self.spec.succeeded, True), (self.spec.failed, False)):
-            if outcome is not None and self._evaluate(outcome.when, job) is True:
-                return workloads.JobCompletion(succeeded, str(self._evaluate(outcome.message, job)))
+        for outcome in ("succeeded", "failed"):
+            field = f"spec.{outcome}"
+            if f"{field}.when" in self._programs and self._evaluate(f"{field}.when", bool, job):
+                message = self._evaluate(f"{field}.message", str, job)
+                return workloads.JobCompletion(outcome == "succeeded", message)
         return None
 
-    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return the pod templates in the job."""
-        return [self._template_of(job, place) for place in self._places(job)]
+    def pod_class(self, job: Obj) -> str:
+        """Return the PriorityClass that the job names; '' if it names none, or if an expression fails.
+
+        The expression `priorityClass` replaces the templates. Source: getCustomPriorityClassFuncFromJob in
+        pkg/controller/jobframework/reconciler.go of Kueue.
+        """
+        try:
+            if self.spec.priority_class:
+                return next((str(name) for name in self._evaluate("spec.priorityClass", list, job) if name), "")
+            return first_priority_class(self._template_of(job, place) for place in self._places(job))
+        except ExpressionFailed:
+            return ""
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the job's Workload, in the order of the description."""
         return [self._pod_set(job, place) for place in self._places(job)]
 
+    def template_paths(self, job: Obj) -> list[str]:
+        """Return the path of the template of each pod set in the job."""
+        paths: list[str] = []
+        for place in self._places(job):
+            index = "" if place.position is None else f"[{place.position}]"
+            paths.append(f"{place.description.path}{index}.{place.description.template}")
+        return paths
+
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return the numbers of pods that will not run again, by pod set."""
         if not self.spec.reclaimable:
             return []
-        counts = self._evaluate(self.spec.reclaimable, job) or ()
-        return [{"name": each["name"], "count": int(each["count"])} for each in counts if each["count"] > 0]
+        field = "spec.reclaimable"
+        counts = self._evaluate(field, list, job)
+        if not all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in counts):
+            raise self._failure(field, "an item has no name")
+        pod_counts = [{"name": each["name"], "count": self._count(field, each.get("count"))} for each in counts]
+        return [each for each in pod_counts if each["count"]]
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
         """Return the unsuspended job with the fields of `injections` in its templates.
@@ -103,46 +143,71 @@ class DescribedJobIntegration:
                 stopped_job = _with_template(stopped_job, place, template)
         return Update(stopped_job)
 
-    def priority_class(self, job: Obj) -> str:
-        """Return the name of the PriorityClass that the job names outside of its templates; '' if it names none."""
-        names = self._evaluate(self.spec.priority_class, job) if self.spec.priority_class else ()
-        return next((name for name in names if name), "")
+    def simulated_status(self, state: str, job: Obj) -> Mapping[str, Any] | None:
+        """Return the status of a job in a simulation; None if the description has none for the state of its pods.
+
+        `state` is `starting`, `ready`, `succeeded` or `failed`.
+        """
+        field = f"spec.simulatedStatus.{state}"
+        return self._evaluate(field, dict, job) if field in self._programs else None
 
     def is_ignored(self, job: Obj) -> bool:
         """Return whether the description excludes this job from queues."""
-        return bool(self.spec.ignored) and self._evaluate(self.spec.ignored, job) is True
+        return bool(self.spec.ignored) and self._evaluate("spec.ignored", bool, job)
+
+    def is_on_hold(self, job: Obj) -> bool:
+        """Return whether the job must release its quota and wait, although it has not ended."""
+        return bool(self.spec.on_hold) and self._evaluate("spec.onHold", bool, job)
 
     def _places(self, job: Obj) -> list[PodSetPlace]:
         places: list[PodSetPlace] = []
-        for each in self.spec.pod_sets:
-            if each.when != "true" and self._evaluate(each.when, job) is not True:
+        for index, each in enumerate(self.spec.pod_sets):
+            field = f"spec.podSets[{index}]"
+            if each.when != description.ALWAYS and not self._evaluate(f"{field}.when", bool, job):
                 continue
             value = workloads.value_at(job, each.path.split("."))
             if isinstance(value, Mapping):
-                places.append(PodSetPlace(each, value, None))
+                places.append(PodSetPlace(each, field, value, None))
             elif isinstance(value, list):
-                places += [PodSetPlace(each, item, position) for position, item in enumerate(value)]
+                places += [PodSetPlace(each, field, item, position) for position, item in enumerate(value)]
+        for place in places:
+            if not isinstance(place.item, Mapping):
+                path = f"{place.description.path}[{place.position}]"
+                raise ExpressionFailed(f"{place.field}.path of {self._description_name}: {path} is not an object")
+        if len(places) > description.POD_SETS_MAX:
+            count_text = f"{len(places)} pod sets, and a Workload can have {description.POD_SETS_MAX}"
+            raise ExpressionFailed(f"spec.podSets of {self._description_name}: the job has {count_text}")
         return places
 
     def _pod_set(self, job: Obj, place: PodSetPlace) -> dict[str, Any]:
         each, item = place.description, place.item
         template = self._template_of(job, place)
+        if errors := validate("PodTemplateSpec", {**template, "spec": template.get("spec")}):
+            field = f"{place.field}.template of {self._description_name}"
+            raise ExpressionFailed(f"{field}: the pod template of the job is invalid: {errors[0]}")
         if each.minimum_requests:
-            template = _with_minimum_requests(template, self._evaluate(each.minimum_requests, job, item))
+            field = f"{place.field}.minimumRequests"
+            minimum = self._evaluate(field, dict, job, item)
+            try:
+                template = _with_minimum_requests(template, minimum)
+            except ValueError as error:
+                raise self._failure(field, str(error)) from error
         if each.added_containers:
-            containers = [*_containers_of(template), *self._evaluate(each.added_containers, job, item)]
+            added_containers = self._evaluate(f"{place.field}.addedContainers", list, job, item)
+            containers = [*_containers_of(template), *added_containers]
             template = with_path(template, ("spec", "containers"), containers)
+        count_field = f"{place.field}.count"
         return {
-            "name": each.name or str(self._evaluate(each.name_expression, job, item)),
+            "name": each.name or self._evaluate(f"{place.field}.nameExpression", str, job, item),
             "template": workloads.without_duplicate_env(template),
-            "count": int(self._evaluate(each.count, job, item)),
+            "count": self._count(count_field, self._value(count_field, job, item)),
             "topologyRequest": workloads.topology_request(template, **self._topology_indexes(job, place)),
         }
 
     def _template_of(self, job: Obj, place: PodSetPlace) -> Mapping[str, Any]:
         template = workloads.value_at(place.item, place.description.template.split("."))
         if template is None and place.description.default_template:
-            template = self._evaluate(place.description.default_template, job, place.item)
+            template = self._evaluate(f"{place.field}.defaultTemplate", dict, job, place.item)
         return template if isinstance(template, Mapping) else {}
 
     def _topology_indexes(self, job: Obj, place: PodSetPlace) -> dict[str, Any]:
@@ -153,24 +218,68 @@ class DescribedJobIntegration:
         if topology.sub_group_index_label:
             indexes["subGroupIndexLabel"] = topology.sub_group_index_label
         if topology.sub_group_count:
-            indexes["subGroupCount"] = int(self._evaluate(topology.sub_group_count, job, place.item))
+            field = f"{place.field}.topology.subGroupCount"
+            indexes["subGroupCount"] = self._count(field, self._value(field, job, place.item))
         return indexes
 
-    def _evaluate(self, text: str, job: Obj, item: Mapping[str, Any] | None = None) -> Any:
-        """Return the value of an expression. Raises InvalidPodSetInfo if the expression fails for this job."""
-        value, error = evaluate_program(self._programs[text], {"job": job, "item": item or {}})
+    def _value(self, field: str, job: Obj, item: Mapping[str, Any] | None = None) -> Any:
+        """Return the value of the expression of a field. Raises ExpressionFailed if the expression fails."""
+        value, error = evaluate_program(self._programs[field], {"job": job, "item": item or {}})
         if error:
-            kind_name = f"{self.spec.resource}.{self.spec.group}"
-            raise workloads.InvalidPodSetInfo(f"expression {text!r} of JobKind {kind_name!r} failed: {error}")
+            raise self._failure(field, error)
         return value
+
+    def _evaluate(
+        self, field: str, expected: type[_ValueT], job: Obj, item: Mapping[str, Any] | None = None
+    ) -> _ValueT:
+        value = self._value(field, job, item)
+        if not isinstance(value, expected):
+            raise self._failure(field, f"the value must be a {_TYPE_NAMES[expected]}, not {value!r:.100}")
+        return value
+
+    def _count(self, field: str, value: object) -> int:
+        count = int(value) if isinstance(value, float) and value.is_integer() else value
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= _COUNT_MAX:
+            raise self._failure(field, f"the count must be a whole number from 0 to {_COUNT_MAX}, not {value!r:.100}")
+        return count
+
+    def _failure(self, field: str, problem: str) -> ExpressionFailed:
+        text = self.spec.expressions()[field]
+        return ExpressionFailed(f"{field} of {self._description_name} failed: {problem}; the expression is {text}")
+
+
+#: The compiled descriptions of users' JobKinds, by their spec as JSON.
+_COMPILED: Final[LruCache[bytes, DescribedJobIntegration]] = LruCache(JOB_KINDS_MAX)
+
+
+def find_integration(kind: str, job_kinds: Mapping[str, Obj]) -> DescribedJobIntegration | None:
+    """Return the integration of a kind such as `PyTorchJob.kubeflow.org`; None if nothing describes the kind.
+
+    `job_kinds` are the users' JobKinds, by the kind that they describe. Raises InvalidJobKind if one is invalid.
+    """
+    job_kind = job_kinds.get(kind)
+    if job_kind is None:
+        return _find_built_in(kind)
+    cache_key = msgspec.json.encode(job_kind["spec"])
+    integration = _COMPILED.get(cache_key)
+    if integration is None:
+        integration = DescribedJobIntegration(description.parse_job_kind(job_kind))
+        _COMPILED.put(cache_key, integration)
+    return integration
+
+
+@cache
+def _find_built_in(kind: str) -> DescribedJobIntegration | None:
+    spec = description.built_in_descriptions().get(kind)
+    return None if spec is None else DescribedJobIntegration(spec)
 
 
 def _compile_expression(environment: Any, field: str, text: str) -> Any:
-    description.check_expression_length(field, text)
     try:
         return environment.compile(text)
     except RuntimeError as error:  # the only exception of the library
-        raise InvalidJobKind(field, f"invalid CEL expression: {error}") from error
+        problem = str(error).partition("<input>:")[2].partition("\n")[0] or str(error)
+        raise InvalidJobKind(field, f"invalid CEL expression: {problem}") from error
 
 
 def _containers_of(template: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -52,9 +52,10 @@ class JobIntegration:
             return None
         return workloads.JobCompletion(condition["type"] == "Complete", condition.get("message", ""))
 
-    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return the pod template of the Job, as a sequence of one."""
-        return (job["spec"]["template"],)
+    def pod_class(self, job: Obj) -> str:
+        """Return the PriorityClass in the pod template; '' if it names none."""
+        name: str = job["spec"]["template"]["spec"].get("priorityClassName") or ""
+        return name
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the only pod set of the Job's Workload, with `minCount` if the Job allows partial admission."""

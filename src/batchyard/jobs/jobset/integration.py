@@ -8,6 +8,7 @@ from batchyard.api.meta import Obj, with_path
 from batchyard.api.views.node import parallel_pod_count
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework import workloads
+from batchyard.scheduling.workload.adjustments import first_priority_class
 
 
 class JobSetIntegration:
@@ -37,9 +38,9 @@ class JobSetIntegration:
             return None
         return workloads.JobCompletion(condition["type"] == "Completed", condition.get("message", ""))
 
-    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return the pod template of each replicated job."""
-        return [_pod_template_of(each) for each in job["spec"].get("replicatedJobs") or ()]
+    def pod_class(self, job: Obj) -> str:
+        """Return the first PriorityClass in the pod templates of the replicated jobs; '' if none names one."""
+        return first_priority_class(_pod_template_of(each) for each in job["spec"].get("replicatedJobs") or ())
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the JobSet's Workload, in the order of the replicated jobs."""

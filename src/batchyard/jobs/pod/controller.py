@@ -25,8 +25,14 @@ from batchyard.base.instant import Duration, Instant
 from batchyard.interfaces.client import Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
-from batchyard.jobframework.reconciler import JobPass, JobReconciler, delete_unmatched, report_missing_class
-from batchyard.jobframework.workloads import PodSetInfo, delete_workloads, release_workload_finalizer
+from batchyard.jobframework.reconciler import (
+    JobPass,
+    JobReconciler,
+    delete_unmatched,
+    release_quota,
+    report_missing_class,
+)
+from batchyard.jobframework.workloads import PodSetInfo, release_workload_finalizer
 from batchyard.jobs.pod import group
 from batchyard.jobs.pod.group import PodJob
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
@@ -156,40 +162,19 @@ class PodReconciler(JobReconciler):
         pod = reader.get(key)
         owned_workloads = self._relations.workloads_of(key, reader)
         if pod is None:
-            return delete_workloads(owned_workloads)
+            return _finish_orphaned(owned_workloads, now, self._rules)
         if queued_pods.group_name(pod) or not (pods.is_in_queue(pod) or owned_workloads):
             return ReconcileResult()
         job_pass = _new_pass([pod], "", reader, now, self._rules)
         if pods.is_terminating(pod):
-            return self._release_terminating(job_pass, owned_workloads)
-        if not self._is_managed(pod, reader):
+            return _release_terminating(job_pass, owned_workloads, self._rules)
+        if not _is_managed(pod, reader, self._managed_jobs):
             return ReconcileResult()
         return self._manage_workloads(job_pass)
 
-    def _release_terminating(self, job_pass: JobPass, owned_workloads: Sequence[Obj]) -> ReconcileResult:
-        """Release a pod that is being deleted; its Workload finishes now, or since Kueue 0.20 once the pod is gone."""
-        outcome = ReconcileResult()
-        if not self._rules.is_current:
-            for each in owned_workloads:
-                message = "The workload's owner no longer exists"
-                finished = lifecycle.finish(each, lifecycle.OWNER_NOT_FOUND, message, job_pass.now)
-                outcome.writes += [UpdateStatus(finished)] if finished is not each else []
-        deleted = [each for each in owned_workloads if pods.is_terminating(each)]
-        outcome.writes += [write for each in deleted for write in release_workload_finalizer(each).writes]
-        outcome.writes += _finalizer_writes([job_pass.job])
-        return outcome
-
-    def _is_managed(self, pod: Obj, reader: Reader) -> bool:
-        namespace = pod["metadata"].get("namespace", "")
-        return (
-            built_in.is_managed_namespace(namespace, self._managed_jobs.namespaces, reader.get)
-            and self._managed_jobs.names(pod)
-            and built_in.find_managed_ancestor(pod, reader.get, self._managed_jobs).managed_key is None
-        )
-
     def _priority_of(self, job_pass: JobPass) -> adjustments.WorkloadPriority | adjustments.MissingPriorityClass:
-        templates = [pod_set["template"] for pod_set in job_pass.pod_sets]
-        return adjustments.resolve_priority(job_pass.job, templates, job_pass.reader)
+        pod_class = adjustments.first_priority_class(pod_set["template"] for pod_set in job_pass.pod_sets)
+        return adjustments.resolve_priority(job_pass.job, pod_class, job_pass.reader)
 
     # Steps of the job reconciler that differ for pods.
 
@@ -203,6 +188,12 @@ class PodReconciler(JobReconciler):
         outcome = super()._sync_job(job_pass, workload)
         outcome.writes += _finalizer_writes(self._all_members(job_pass))
         return outcome
+
+    def _start_or_stop_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
+        """Start or stop the pods; the Workload of a group that serves keeps its LocalQueue."""
+        outcome = super()._start_or_stop_job(job_pass, workload)
+        is_renamed = any(isinstance(write, Update) and write.obj["kind"] == "Workload" for write in outcome.writes)
+        return ReconcileResult() if is_renamed and _job_of(job_pass).is_serving else outcome
 
     def _all_members(self, job_pass: JobPass) -> Sequence[Obj]:
         job = _job_of(job_pass)
@@ -250,6 +241,15 @@ class PodReconciler(JobReconciler):
             outcome.writes += _finalizer_writes(self._all_members(job_pass))
         return outcome if outcome.writes else None
 
+    def _stop_evicted_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult | None:
+        """Stop the pods of an evicted Workload; a single pod never holds quota, so its Workload loses it at once."""
+        outcome = super()._stop_evicted_job(job_pass, workload)
+        is_stopping = outcome is not None and any(isinstance(write, Delete) for write in outcome.writes)
+        is_single = not _job_of(job_pass).group and lifecycle.has_quota_reservation(workload)
+        if outcome is not None and is_stopping and is_single:
+            outcome.add(release_quota(job_pass, workload, self._rules).writes[0], ())
+        return outcome
+
     # Groups.
 
     def _reconcile_group(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
@@ -259,10 +259,11 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            is_own = workload is not None and lifecycle.is_group_workload(workload)
-            return release_workload_finalizer(workload) if workload is not None and is_own else ReconcileResult()
+            return (
+                ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
+            )
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
-        if not self._is_managed(job_pass.job, reader):
+        if not _is_managed(job_pass.job, reader, self._managed_jobs):
             return ReconcileResult()
         if workloads.prebuilt_key(job_pass.job) is not None:
             return self._manage_prebuilt_group(job_pass, workload)
@@ -372,6 +373,44 @@ class PodReconciler(JobReconciler):
         return self._write_new_workload(job_pass._replace(pod_sets=pod_sets), pod_sets, complete)
 
 
+def _release_terminating(job_pass: JobPass, owned_workloads: Sequence[Obj], rules: DecisionRules) -> ReconcileResult:
+    """Release a pod that is being deleted; its Workload finishes now, or since Kueue 0.20 once the pod is gone."""
+    outcome = ReconcileResult()
+    for each in owned_workloads:
+        if not rules.is_current:
+            outcome.writes += _finish_orphaned([each], job_pass.now, rules).writes
+        elif pods.is_terminating(each):
+            outcome.writes += release_workload_finalizer(each).writes
+        elif lifecycle.is_evicted(each) and lifecycle.has_quota_reservation(each):
+            outcome.writes += release_quota(job_pass, each, rules).writes
+    outcome.writes += _finalizer_writes([job_pass.job])
+    return outcome
+
+
+def _is_managed(pod: Obj, reader: Reader, managed_jobs: ManagedJobs) -> bool:
+    namespace = pod["metadata"].get("namespace", "")
+    if not (built_in.is_managed_namespace(namespace, managed_jobs.namespaces, reader.get) and managed_jobs.names(pod)):
+        return False
+    if meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
+        return True  # its owner is in the queue by means of its pods
+    return built_in.find_managed_ancestor(pod, reader.get, managed_jobs).managed_key is None
+
+
+def _finish_orphaned(orphans: Sequence[Obj], now: Instant, rules: DecisionRules) -> ReconcileResult:
+    """Return the writes that finish the Workloads of a pod that is gone, and release those that are finished.
+
+    Source: FinalizeOrphanedWorkload in pkg/workload/workload.go of Kueue.
+    """
+    outcome = ReconcileResult()
+    for workload in orphans:
+        if not rules.finishes_orphans or lifecycle.is_finished(workload) or pods.is_terminating(workload):
+            outcome.writes += release_workload_finalizer(workload).writes
+        else:
+            message = "The workload's owner no longer exists"
+            outcome.writes.append(UpdateStatus(lifecycle.finish(workload, lifecycle.OWNER_NOT_FOUND, message, now)))
+    return outcome
+
+
 def _new_pass(members: Sequence[Obj], name: str, reader: Reader, now: Instant, rules: DecisionRules) -> JobPass:
     job = PodJob(members, name, now, rules.is_current, rules.releases_pods_fast)
     first_key = meta.key_of(job.first)
@@ -475,6 +514,11 @@ def _with_group_metadata(
         "ownerReferences": [_owner_reference(pod) for pod in job.pods],
     }
     return meta.with_metadata(workload, **fields)
+
+
+def _is_foreign(workload: Obj) -> bool:
+    """Return whether a Workload with the name of a group belongs to another job; a prebuilt one has no controller."""
+    return not lifecycle.is_group_workload(workload) and meta.controller_of(workload) is not None
 
 
 def _report_name_conflict(job_pass: JobPass, name: str) -> ReconcileResult:

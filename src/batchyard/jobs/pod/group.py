@@ -4,6 +4,7 @@ A group has one pod set for each role. More pods than the group has are deleted,
 replace them. Source: pkg/controller/jobs/pod/pod_controller.go of Kueue.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -101,9 +102,10 @@ class PodJob(NamedTuple):
         has_ended = all(map(pods.is_terminal, self.pods)) and any(map(queued_pods.is_unretriable, self.pods))
         return JobCompletion(True, f"Pods succeeded: {succeeded}/{total}.") if succeeded == total or has_ended else None
 
-    def templates(self, job: Obj) -> Sequence[Mapping[str, Any]]:
-        """Return a pod, which is its own template."""
-        return (job,)
+    def pod_class(self, job: Obj) -> str:
+        """Return the PriorityClass of a pod; '' if it names none."""
+        name: str = job["spec"].get("priorityClassName") or ""
+        return name
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the Workload: one for a single pod, and one for each role of a group."""
@@ -292,7 +294,9 @@ def group_error(job: PodJob, active: Sequence[Obj]) -> str:
     """Return why the group gets no Workload, in the words of Kueue; '' if nothing prevents it."""
     total, first = job.total_count, job.first
     if total is None:
-        return f"failed to extract '{well_known.POD_GROUP_COUNT}' annotation"
+        return queued_pods.count_error(first)
+    if index_error := _index_error(first, total):
+        return index_error
     if not queued_pods.has_fast_admission(first) and len(active) < total:
         return f"'{job.group}' group has fewer runnable pods than expected"
     queue, name = meta.label(first, well_known.QUEUE_NAME) or "", first["metadata"]["name"]
@@ -302,11 +306,30 @@ def group_error(job: PodJob, active: Sequence[Obj]) -> str:
         other_queue, other_name = meta.label(pod, well_known.QUEUE_NAME) or "", pod["metadata"]["name"]
         if other_queue != queue:
             return f"pods '{name}' and '{other_name}' has different queue names: {queue}!={other_queue}"
-        count = queued_pods.group_count(pod)
+        count_text = meta.annotation(pod, well_known.POD_GROUP_COUNT) or ""
+        count = meta.parse_integer(count_text)
+        if count is None:
+            problem = queued_pods.parse_group_count(count_text)
+            return f"failed to extract '{well_known.POD_GROUP_COUNT}' annotation from the pod '{other_name}': {problem}"
         if count != total:
             counts_text = f"different '{well_known.POD_GROUP_COUNT}' values: {total}!={count}"
             return f"pods '{name}' and '{other_name}' has {counts_text}"
     return ""
+
+
+def _index_error(pod: Obj, total: int) -> str:
+    """Return the error of a pod's index in its group; '' if it has none, or one below `total`."""
+    text = meta.label(pod, well_known.POD_GROUP_INDEX)
+    if text is None:
+        return ""
+    index = int(text) if text.isascii() and text.isdecimal() else None
+    if index is not None and index < total:
+        return ""
+    if index is None:
+        problem = f"invalid unsigned integer: strconv.ParseUint: parsing {json.dumps(text)}: invalid syntax"
+    else:
+        problem = f"validation error: value should be less than {total}"
+    return f'incorrect label value "{text}" for Pod "{meta.key_of(pod)}": {problem}'
 
 
 def shared_values(members: Sequence[Obj], field: str, keys: Sequence[str]) -> dict[str, str] | None:

@@ -1,19 +1,23 @@
 """The pending Workloads of a ClusterQueue with admission fair sharing, in the order of their LocalQueues' usage.
 
 Workloads of LocalQueues with less usage come first, regardless of priority. Usage changes with each admission and each
-sample. So only the order within each LocalQueue is stored, and LocalQueues are compared when the first Workload is
-read. Source: queueOrderingFunc in pkg/cache/queue/cluster_queue.go of Kueue.
+sample. So only the order within each LocalQueue is stored: equivalence classes are those of one LocalQueue. LocalQueues
+are compared when the first Workload is read. Source: queueOrderingFunc in pkg/cache/queue/cluster_queue.go of Kueue.
 """
 
-import heapq
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 from batchyard.api.views.workload import WorkloadView
-from batchyard.base.instant import Instant
 from batchyard.scheduling.cluster_queue import ClusterQueue
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules, Head
-from batchyard.scheduling.pending_heap import PendingEntry, QueueOrder
+from batchyard.scheduling.pending_heap import (
+    ClassFronts,
+    EquivalenceClass,
+    EquivalenceClassKey,
+    PendingEntry,
+    QueueOrder,
+)
 from batchyard.scheduling.queue_manager import PendingQueue
 from batchyard.scheduling.snapshot import Snapshot
 
@@ -27,13 +31,13 @@ class UsageOrderedQueue(PendingQueue):
         """Create an empty queue; `usage_of` returns the usage of a LocalQueue (`namespace/name`)."""
         super().__init__(name, rules)
         self._usage_of = usage_of
-        #: Heaps of the Workloads in line by LocalQueue; others are dropped when they reach the front.
-        self._lines: dict[str, list[tuple[QueueOrder, PendingEntry]]] = {}
+        #: The first Workloads in line of the classes of each LocalQueue.
+        self._fronts: dict[str, ClassFronts] = {}
 
     def clear(self) -> None:
         """Remove all pending Workloads, so that no reference cycle remains."""
         super().clear()
-        self._lines.clear()
+        self._fronts.clear()
 
     def views(self) -> list[WorkloadView]:
         """Return all pending Workloads in queue order."""
@@ -72,34 +76,23 @@ class UsageOrderedQueue(PendingQueue):
         first = min(entries, key=lambda entry: self._order(entry, usages), default=None)
         return None if first is None else self.head_of(first.view.key)
 
-    def reactivate(self, admits_namespace: Callable[[str], bool], now: Instant) -> bool:
-        """Requeue the inadmissible Workloads and those with an ended backoff; return whether any was requeued."""
-        was_reactivated = super().reactivate(admits_namespace, now)
-        if was_reactivated:
-            self._lines.clear()
-            for entry in self._entries.values():
-                if self._is_in_line(entry):
-                    self._add_to_line(entry)
-        return was_reactivated
+    def _class_key(self, view: WorkloadView) -> EquivalenceClassKey:
+        return view.shape, view.namespace, view.queue
 
-    def _push_in_line(self, entry: PendingEntry) -> None:
-        super()._push_in_line(entry)
-        self._add_to_line(entry)
-
-    def _add_to_line(self, entry: PendingEntry) -> None:
-        heapq.heappush(self._lines.setdefault(entry.view.queue, []), (entry.order, entry))
+    def _update_class_front(self, key: EquivalenceClassKey, equivalence_class: EquivalenceClass) -> None:
+        first_entry = equivalence_class.in_line.first_entry()
+        if first_entry is not None:
+            self._fronts.setdefault(key[2], ClassFronts()).push(first_entry, key)
 
     def _first_pending_entry(self) -> PendingEntry | None:
         preemptor_entry = self._entries.get(self.preemptor)
         first_entry: PendingEntry | None = None
         first_order: UsageOrder | None = None
-        for local_queue, line in list(self._lines.items()):
-            while line and not self._is_in_line(line[0][1]):
-                heapq.heappop(line)
-            if not line:
-                del self._lines[local_queue]
+        for local_queue, fronts in list(self._fronts.items()):
+            entry = fronts.first_entry(self._classes)
+            if entry is None:
+                del self._fronts[local_queue]
                 continue
-            entry = line[0][1]
             if preemptor_entry is not None and preemptor_entry.view.queue == local_queue:
                 entry = preemptor_entry
             order = (self._usage_of(local_queue), entry is not preemptor_entry, entry.order)

@@ -328,24 +328,30 @@ class MissingPriorityClass(NamedTuple):
     key: Key
 
 
-def resolve_priority(
-    job: Obj, templates: Sequence[Mapping[str, Any]], reader: Reader
-) -> WorkloadPriority | MissingPriorityClass:
-    """Return the priority for a job's Workload; MissingPriorityClass if the job's priority class does not exist."""
-    key = priority_class_key(job, templates)
+def resolve_priority(job: Obj, pod_class: str, reader: Reader) -> WorkloadPriority | MissingPriorityClass:
+    """Return the priority for a job's Workload; MissingPriorityClass if the job's priority class does not exist.
+
+    `pod_class` is the PriorityClass that the job names for its pods; '' if it names none.
+    """
+    key = priority_class_key(job, pod_class)
     if key is None:
         return _default_priority(reader)
     priority_class = reader.get(key)
     return MissingPriorityClass(key) if priority_class is None else _priority_from_class(key, priority_class)
 
 
-def priority_class_key(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Key | None:
-    """Return the key of the priority class in a job's label, else in its first template with one; None if neither."""
+def priority_class_key(job: Obj, pod_class: str) -> Key | None:
+    """Return the key of the priority class in a job's label, else of the PriorityClass `pod_class`; None if neither."""
     name = label(job, well_known.PRIORITY_CLASS)
     if name:
         return Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name)
+    return Key(scheme.PRIORITY_CLASS, "", pod_class) if pod_class else None
+
+
+def first_priority_class(templates: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first PriorityClass that a pod template names; '' if none does."""
     names = ((template.get("spec") or {}).get("priorityClassName") for template in templates)
-    return next((Key(scheme.PRIORITY_CLASS, "", name) for name in names if name), None)
+    return next((name for name in names if name), "")
 
 
 def priority_class_name(workload: Obj) -> str:

@@ -11,7 +11,7 @@ from batchyard.base.instant import SECOND, Instant, duration_seconds
 from batchyard.interfaces.client import EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
-from batchyard.scheduling.messages import PENDING_EVALUATION
+from batchyard.scheduling.messages import ADMISSION_GATED, PENDING_EVALUATION
 from batchyard.scheduling.workload import evictions, lifecycle, pending_reason, pods_ready
 from batchyard.scheduling.workload.lifecycle import has_former_owner, transfer_field_ownership
 from batchyard.scheduling.workload.pending_reason import WorkloadQueues, is_inactive, stop_policy
@@ -164,7 +164,7 @@ def _handle_local_queue_restart(context: WorkloadReconcile) -> ReconcileResult |
 def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
     key, workload, now = context.key, context.workload, context.now
     reserved_condition = find_condition(workload, lifecycle.QUOTA_RESERVED)
-    is_gated = reserved_condition is not None and reserved_condition["reason"] == lifecycle.ADMISSION_GATED
+    is_gated = reserved_condition is not None and reserved_condition["reason"] == ADMISSION_GATED
     if lifecycle.has_admission_gate(workload) == is_gated:
         return None
     if is_gated:
@@ -455,6 +455,10 @@ class WorkloadLifecycle:
         workload = reader.get(key)
         if workload is None:
             return ReconcileResult()
+        if self._rules.preemption_gates and not self._is_orphaned(workload):
+            gated_workload = lifecycle.with_preemption_gates(workload, now)
+            if gated_workload is not workload:
+                return _write_outcome(UpdateStatus(gated_workload))
         if lifecycle.is_finished(workload) or self._is_orphaned(workload):
             return _finish_orphaned_workload(workload, now) if self._is_orphaned(workload) else ReconcileResult()
         if has_former_owner(workload):
@@ -465,6 +469,8 @@ class WorkloadLifecycle:
     def _needs_reconcile(self, workload: Obj) -> bool:
         """Return whether a changed Workload may need a reconcile; most changes by the scheduler need none."""
         view, status, queue_index = workload_view(workload), workload.get("status") or _NO_STATUS, self._index
+        if self._rules.preemption_gates and ("preemptionGates" in workload["spec"] or "preemptionGates" in status):
+            return True
         if view.finished:
             return "finalizers" in workload["metadata"] and self._is_orphaned(workload)
         if (

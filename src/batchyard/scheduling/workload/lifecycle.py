@@ -32,6 +32,7 @@ from batchyard.api.views.workload import ClusterQueueView
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
+from batchyard.scheduling.messages import ADMISSION_GATED
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 
 # Admission checks of a Workload: which ones it requires, their initial state, and messages of failed ones.
@@ -174,7 +175,6 @@ DEACTIVATED: Final = "Deactivated"
 # Reasons of QuotaReserved=False, besides those of batchyard.scheduling.messages.
 WAITING_FOR_PODS_READY: Final = "WaitingForPodsReady"
 ON_HOLD: Final = "OnHold"
-ADMISSION_GATED: Final = "AdmissionGated"
 
 # Reasons of Requeued=True.
 REACTIVATED: Final = "Reactivated"
@@ -315,6 +315,40 @@ def set_pending(workload: meta.Obj, reason: str, message: str, now: Instant) -> 
     """Return the Workload without a quota reservation, and with the reason why it is pending."""
     draft = meta.StatusDraft(workload, now)
     unset_quota_reservation(draft, reason, message)
+    return draft.result()
+
+
+def set_waiting(workload: meta.Obj, reason: str, message: str, now: Instant) -> meta.Obj:
+    """Return the Workload as pending for a reason of the scheduler.
+
+    If a preemption gate is the reason, it also gets the condition BlockedOnPreemptionGates. As in Kueue, a Workload
+    that has this condition stays unchanged.
+    """
+    if reason != ADMISSION_GATED:
+        return set_pending(workload, reason, message, now)
+    condition = meta.find_condition(workload, BLOCKED_ON_PREEMPTION_GATES)
+    if condition is not None and (condition["status"], condition["message"]) == ("True", message):
+        return workload
+    draft = meta.StatusDraft(workload, now)
+    unset_quota_reservation(draft, reason, message)
+    draft.set_condition(BLOCKED_ON_PREEMPTION_GATES, True, "PreemptionGated", message)
+    return draft.result()
+
+
+def with_preemption_gates(workload: meta.Obj, now: Instant) -> meta.Obj:
+    """Return the Workload with a state for each of its preemption gates, new ones closed; the same object if it has."""
+    gates, status = workload["spec"].get("preemptionGates") or (), workload.get("status") or _NO_STATUS
+    states = {each["name"]: each for each in status.get("preemptionGates") or ()}
+    names = dict.fromkeys([gate["name"] for gate in gates])
+    if names.keys() == states.keys():
+        return workload
+    draft = meta.StatusDraft(workload, now)
+    draft.drop_fields("preemptionGates")
+    kept_states = [state for name, state in states.items() if name in names]
+    new_names = [name for name in names if name not in states]
+    closed = [{"name": name, "position": "Closed", "lastTransitionTime": draft.timestamp} for name in new_names]
+    if kept_states or closed:
+        draft.set_field("preemptionGates", [*kept_states, *closed])
     return draft.result()
 
 

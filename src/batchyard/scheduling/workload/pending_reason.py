@@ -105,7 +105,7 @@ def queue_pending_reason(workload: Obj, queues: WorkloadQueues) -> PendingReason
 def gate_reason(workload: Obj) -> PendingReason:
     """Return the pending reason of a Workload with an admission gate."""
     gate_names = annotation(workload, well_known.ADMISSION_GATED_BY)
-    return PendingReason(lifecycle.ADMISSION_GATED, f"Admission is gated by: {gate_names}")
+    return PendingReason(messages.ADMISSION_GATED, f"Admission is gated by: {gate_names}")
 
 
 def reservation_blocker(workload: Obj, queues: WorkloadQueues) -> PendingReason | None:

@@ -3,8 +3,8 @@
 All pods of an admitted Workload must be ready within a timeout, and again within a recovery timeout after one was lost.
 An annotation of the job can set other timeouts. Pods without a node may have a shorter timeout, `unscheduledTimeout`:
 then the condition PodsScheduled records whether all pods were scheduled (`pods_scheduled.py`). If a timeout passes, the
-Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload without a Job or
-JobSet has no pods in batchyard, so it has no timeout, unless an annotation plans when simulated pods are ready. The
+Workload is evicted, and requeued after a backoff that doubles each time up to a maximum. A Workload without a job has
+no pods in batchyard, so it has no timeout, unless an annotation plans when simulated pods are ready. The
 setting `without_job` applies the timeout to such Workloads too: their own controllers must then set PodsReady, as with
 Kueue. Sources: Kueue's jobframework (generatePodsReadyCondition) and workload_controller (reconcileNotReadyTimeout),
 the defaults of its configuration, and KEP-13502 and KEP-4803 of Kueue 0.20.
@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from batchyard.admission_plugins.job_annotations import parse_timeout_seconds
-from batchyard.api import well_known
-from batchyard.api.meta import Condition, Obj, StatusDraft, annotation, controller_of, find_condition, key_of
+from batchyard.api import scheme, well_known
+from batchyard.api.meta import Condition, Obj, StatusDraft, annotation, controller_of, find_condition, key_of, owner_key
 from batchyard.api.times import parse_time
 from batchyard.api.views.workload import WorkloadView, workload_view
 from batchyard.base.instant import HOUR, MINUTE, SECOND, Duration, Instant, exponential_backoff
@@ -103,9 +103,11 @@ class PodsReadyDeadline(NamedTuple):
 
 
 def has_pods(workload: Obj) -> bool:
-    """Return whether a Workload has pods: a Job, JobSet or pod controls it, or a group of pods owns it."""
+    """Return whether a Workload has pods: a job or a pod controls it, or a group of pods owns it."""
     owner = controller_of(workload)
-    return is_group_workload(workload) if owner is None else owner["kind"] in _JOB_KINDS
+    if owner is None:
+        return is_group_workload(workload)
+    return owner["kind"] in _JOB_KINDS or not scheme.is_built_in(owner_key(owner, "").kind)
 
 
 def admission_time(workload: Obj) -> Instant:

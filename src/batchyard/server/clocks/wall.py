@@ -18,6 +18,11 @@ def monotonic_seconds() -> float:
     return time.perf_counter()
 
 
+def boot_seconds() -> float:
+    """Return the seconds since the machine started, including suspensions; no change of the wall clock affects them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def thread_cpu_seconds() -> float:
     """Return the CPU time used by the calling thread in seconds, which is only useful to measure differences."""
     return time.thread_time()

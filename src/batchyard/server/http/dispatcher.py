@@ -17,6 +17,7 @@ from batchyard.metrics.registry import Labels
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many_requests
+from batchyard.server.platform.data_dir import REPLICATION_PATH, STANDBY_USER
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.streaming.http_exchange import forward_request
 from batchyard.store.journal_file import JournalError
@@ -84,6 +85,9 @@ _ResponseFinisher: TypeAlias = Callable[[api_request.StartedResponse, _RequestMe
 
 _NOT_STORED: Final = api_request.StatusError(
     500, "InternalError", "Internal error occurred: the change was not stored, because the journal cannot be written"
+)
+_NOT_SERVING: Final = api_request.StatusError(
+    503, "ServiceUnavailable", "the platform has no contact with its standby, which may have taken over; try again"
 )
 _encoder: Final = msgspec.json.Encoder()
 #: Path prefixes of health checks, which are urgent requests.
@@ -155,6 +159,8 @@ class RequestDispatcher:
         If a limit of requests or watches is reached, or the server shuts down, `on_response` gets a 429 at once.
         """
         user = request.user
+        if self._commit.replication is not None and self._answer_at_once(request, on_response):
+            return
         if user is api_request.PENDING_USER:
             self._authenticate_later(request, on_response)
             return
@@ -186,6 +192,25 @@ class RequestDispatcher:
             self._server.finish_authentication(request, submit)
         except api_request.StatusError as rejection:
             on_response(encode_body(rejection.response()))
+
+    def _answer_at_once(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> bool:
+        """Answer a request of the standby, and reject requests while the standby may serve. Return whether it is done.
+
+        The standby's request waits for no journal and no controller, because the platform cannot serve without it. The
+        requests of other users, which authorization denies, count against their limits.
+        """
+        gate = self._commit.replication
+        is_refused = gate is not None and gate.refusal() is not None
+        is_health_check = is_refused and request.path.startswith(_HEALTH_PATHS[:2])
+        is_of_standby = request.path == REPLICATION_PATH and request.user.name == STANDBY_USER
+        if is_health_check or (is_of_standby and not self._is_ending):
+            response = self._handle_request(request)
+            assert not isinstance(response, api_request.DeferredResponse | api_request.ProxyResponse), "only for kinds"
+            on_response(response)
+            return True
+        if is_refused:
+            on_response(encode_body(_NOT_SERVING.response()))
+        return is_refused
 
     def end(self) -> None:
         """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""
@@ -247,7 +272,13 @@ class RequestDispatcher:
         if not isinstance(started_response, api_request.Response):
             self._users_by_stream[started_response] = user
             self._limiter.begin_watch(user)
-        on_response(started_response if journal_error is None else encode_body(_NOT_STORED.response()))
+        if journal_error is None:
+            on_response(started_response)
+        else:
+            if not isinstance(started_response, api_request.Response):
+                self.end_stream(started_response)
+            is_refused = self._commit.replication is not None and self._commit.replication.refusal() is not None
+            on_response(encode_body((_NOT_SERVING if is_refused else _NOT_STORED).response()))
 
     def _send_deferred(
         self, finish: _ResponseFinisher, response: api_request.FinalResponse, measurement: _RequestMeasurement

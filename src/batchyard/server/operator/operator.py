@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from batchyard.api.scheme import NODE, POD, PREEMPTION_CONFIG, TOPOLOGY, ServedKind
+from batchyard.api.scheme import JOB_KIND, NODE, POD, PREEMPTION_CONFIG, TOPOLOGY, ServedKind, kind_info
 from batchyard.apiserver.dashboard import ModelHandler
 from batchyard.apiserver.dashboard_actions import DashboardActions
 from batchyard.base.instant import SECOND
@@ -41,7 +41,7 @@ from batchyard.server.kubeconfig.loading import read_access
 from batchyard.server.logging.logs import CycleLog, DecisionLog, discard_decision
 from batchyard.server.logging.spans import SpanExport
 from batchyard.server.metrics import LEADER, STANDALONE, ObservedPlatform, ServerMetrics
-from batchyard.server.operator import coexistence
+from batchyard.server.operator import coexistence, definitions
 from batchyard.server.operator.aiohttp_transport import HttpTransport
 from batchyard.server.operator.dashboard import (
     BearerActionTokens,
@@ -52,7 +52,6 @@ from batchyard.server.operator.dashboard import (
     StreamHub,
     health_routes,
 )
-from batchyard.server.operator.definitions import WatchErrorLog, find_external_kinds, install_definitions
 from batchyard.server.operator.token_review import TokenReviewer
 from batchyard.server.operator.user_requests import UserRequests
 from batchyard.server.operator.webhooks import WebhookOptions, Webhooks
@@ -97,6 +96,8 @@ class OperatorConfig:
     beside_upstream: bool = False
     #: The kinds of jobs that other controllers manage; `run_operator` finds them.
     external_kinds: Sequence[ServedKind] = ()
+    #: Finds the custom kinds of jobs; `run_operator` creates it. None if the operator queues no jobs.
+    job_kinds: definitions.JobKindDiscovery | None = None
 
 
 class OperatorProcess:
@@ -131,7 +132,10 @@ class OperatorProcess:
         self._awaits_topology = watches_nodes_for_topologies(config.settings.controllers)
         if self._awaits_topology:
             del kinds[NODE]
-        self.client = RestClient(dependencies, list(kinds), config.external_kinds)
+        kinds.pop(JOB_KIND, None)  # `job_kinds` contains it if the server serves it
+        job_kinds = () if config.job_kinds is None else config.job_kinds.found_kinds
+        self.client = RestClient(dependencies, list(kinds), [*config.external_kinds, *job_kinds])
+        self._search: asyncio.Task[None] | None = None
         self.client.on_new_data = self._process_informer_change
         self.client.outbox.on_refused = lambda refusal: report(f"batchyard: write rejected: {refusal}; retrying")
         self.platform: WiredPlatform | None = None
@@ -147,7 +151,7 @@ class OperatorProcess:
         self.are_webhooks_ready: Callable[[], bool] = lambda: True
         #: Yields the metrics of the webhooks.
         self.webhook_texts: TextSource = lambda: iter(())
-        self._watch_errors = WatchErrorLog(_UNSERVED_REMEDY)
+        self._watch_errors = definitions.WatchErrorLog(_UNSERVED_REMEDY)
 
     async def start(self) -> None:
         """Set the clock to the server's time, install CRDs if requested, and start leader election.
@@ -156,8 +160,14 @@ class OperatorProcess:
         """
         await self.clock.synchronize()
         if self._config.installs_definitions:
-            for line in await install_definitions(self.http_transport, kinds_read(self._config.settings.controllers)):
+            for line in await definitions.install_definitions(
+                self.http_transport, kinds_read(self._config.settings.controllers)
+            ):
                 self.report(line)
+        if self._config.job_kinds is not None:
+            search = self._config.job_kinds.search_periodically(self.client.watch_kind, lambda: self.platform is None)
+            self._search = asyncio.create_task(search)
+            self._search.add_done_callback(self._fail_with)
         if self._leadership is None:
             self._start_leading()
         else:
@@ -167,6 +177,9 @@ class OperatorProcess:
     async def close(self) -> None:
         """Stop the controllers, and release the Lease if this replica holds it."""
         self.kernel.stop()
+        if self._search is not None:
+            self._search.cancel()
+            await asyncio.gather(self._search, return_exceptions=True)
         if self._leadership is not None:
             lease_released = asyncio.Event()
             self._leadership.end(lease_released.set)
@@ -179,6 +192,10 @@ class OperatorProcess:
         """End the operator with this error, unless it has ended already."""
         if not self.ended.done():
             self.ended.set_exception(error)
+
+    def _fail_with(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
 
     def _create_leadership(self) -> Leadership | None:
         lease_settings = self._config.terms
@@ -212,7 +229,7 @@ class OperatorProcess:
     def _watch_nodes_of_topologies(self) -> None:
         if self.client.list(TOPOLOGY):
             self._awaits_topology = False
-            self.client.watch_kind(NODE)
+            self.client.watch_kind(kind_info(NODE))
 
     def _start_controllers(self) -> WiredPlatform:
         throttle = DecisionThrottle(self.kernel.clock, self.clock.speed)
@@ -271,14 +288,22 @@ async def run_operator(config: OperatorConfig, report: Callable[[str], None], en
     if config.terms is not None and not config.terms.namespace:
         config = replace(config, terms=replace(config.terms, namespace=access.namespace))
     http_transport = HttpTransport(access, lambda: read_access(config.source))
-    managed_jobs = config.settings.kueue.managed_jobs
-    config = replace(config, external_kinds=await find_external_kinds(http_transport, managed_jobs.external_kinds))
+    settings = replace(config.settings, kueue=config.settings.kueue.with_own_job_kinds())
+    config, managed_jobs = replace(config, settings=settings), settings.kueue.managed_jobs
+    config = replace(
+        config, external_kinds=await definitions.find_external_kinds(http_transport, managed_jobs.external_kinds)
+    )
+    if ADMISSION in config.settings.controllers:
+        discovery = definitions.JobKindDiscovery(http_transport, managed_jobs, report)
+        await discovery.search(reads_job_kinds=True)
+        config = replace(config, job_kinds=discovery)
     operator = OperatorProcess(config, http_transport, report)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: _handle_loop_exception(operator, loop, context))
     webhook_options = config.webhooks._replace(
         managed_jobs=managed_jobs,
         external_kinds=config.external_kinds,
+        job_kinds=() if config.job_kinds is None else config.job_kinds.found_kinds,
         ready_timeout_max=config.settings.kueue.timeout_on_workload_max,
         rules=config.settings.kueue.policy.rules,
     )

@@ -410,6 +410,8 @@ class WebhookOptions(NamedTuple):
     managed_jobs: ManagedJobs = ALL_QUEUED_JOBS
     #: The kinds of jobs that other controllers manage.
     external_kinds: Sequence[ServedKind] = ()
+    #: The custom kinds of jobs that the API server serves; the list grows.
+    job_kinds: Sequence[ServedKind] = ()
     #: The maximum of the timeouts for ready pods in a job's annotation; None if the annotation has no effect.
     ready_timeout_max: Duration | None = None
     #: The decision rules of the version of Kueue.
@@ -438,6 +440,7 @@ class Webhooks:
         self._metrics = WebhookMetrics(monotonic_seconds)
         self._certificate_rotator: CertificateRotator | None = None
         self._runner: web.AppRunner | None = None
+        self._is_listening = False
 
     def reporting_to(self, report: Callable[[str], None]) -> Self:
         """Set the function that gets messages for the user, and return this object."""
@@ -450,8 +453,11 @@ class Webhooks:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the webhook server is disabled, or serves a certificate whose CA is published."""
-        return self._certificate_rotator is None or self._certificate_rotator.is_ready
+        """Whether the webhook server is disabled, or listens with a certificate whose CA is published."""
+        if not self._options.port:
+            return True
+        rotator = self._certificate_rotator
+        return self._is_listening and rotator is not None and rotator.is_ready
 
     async def __aenter__(self) -> Self:
         options = self._options
@@ -476,6 +482,7 @@ class Webhooks:
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._address, options.port, ssl_context=self._certificate_rotator.context)
         await start_site(site, self._address, options.port, "--webhook-port")
+        self._is_listening = True
         self._report(f"batchyard: webhooks at https://{self._address}:{options.port}")
         return self
 
@@ -528,8 +535,12 @@ class Webhooks:
         They are listed, because the operator's role does not permit get requests. Raises LookupFailed on other errors.
         """
         kind = scheme.POD if object_query.owner_uid else object_query.key.kind
-        served_kind = next((each for each in self._options.external_kinds if each.constant == kind), None)
-        served_kind = kind_info(kind) if served_kind is None else served_kind
+        custom_kinds = (*self._options.external_kinds, *self._options.job_kinds)
+        served_kind = next((each for each in custom_kinds if each.constant == kind), None)
+        if served_kind is None and scheme.is_built_in(kind):
+            served_kind = kind_info(kind)
+        if served_kind is None:
+            raise LookupFailed(f"the kind {kind} of {object_query.key.name} is not known yet; try again")
         selector = {"fieldSelector": f"metadata.name={object_query.key.name}"}
         if object_query.owner_uid:
             selector = {"labelSelector": f"{well_known.CONTROLLER_UID}={object_query.owner_uid}"}

@@ -28,6 +28,12 @@ DEFAULT_KUEUE_VERSION: Final = "0.19"
 KUEUE_VERSION_SETTING: Final = "kueue-version"
 #: The state file, written once the platform listens.
 STATE_FILE: Final = "up.json"
+#: The terms that this platform and its standby have begun.
+REPLICATION_FILE: Final = "replication.json"
+#: The URL path at which a standby receives the changes of the journal.
+REPLICATION_PATH: Final = "/batchyard/replication"
+#: The user of the standby's certificate, and the role that may use this path.
+STANDBY_USER: Final = "system:batchyard:standby"
 #: The standard output and error of a platform that runs in the background.
 LOG_FILE: Final = "up.log"
 _OTHER_USERS_MODE_MASK: Final = 0o077
@@ -153,5 +159,13 @@ class PlatformOptions:
     #: The file with the AuthenticationConfiguration, and the kubeconfig of the token webhook; None for none.
     authentication_config: Path | None = None
     token_webhook_config: Path | None = None
+    #: How a standby is served: `sync` or `async`; '' if no standby may connect.
+    standby: str = ""
+    #: The URL or data directory of the primary that this platform follows until it takes over; '' for none.
+    follow: str = ""
+    #: The folder, shared with the standby, that decides which of both serves; None for none.
+    witness: Path | None = None
+    #: A further DNS name or address of the API, in the server certificate and the kubeconfig; '' for none.
+    api_name: str = ""
     #: The range of the cluster IPs of Services, an IPv4 network.
     service_cidr: str = DEFAULT_SERVICE_CIDR

@@ -98,6 +98,16 @@ class DurableWatch(Protocol):
         """End the watch, because no further changes follow."""
 
 
+class ReplicationGate(Protocol):
+    """Decides when changes that the journal holds are published, if the platform has a standby."""
+
+    def process_written(self, changes: Sequence[WatchEvent]) -> None:
+        """Pass the next changes in the journal to `GroupCommit.publish`, once the standby has them."""
+
+    def refusal(self) -> JournalError | None:
+        """Return why the platform must not respond now, because its standby may have taken over; None if it may."""
+
+
 class GroupCommit:
     """Writes store changes to the journal in batches, and then notifies waiting callers and watches."""
 
@@ -129,8 +139,10 @@ class GroupCommit:
         self.on_commit: Callable[[float], None] = _ignore_commit
         #: The error because of which the journal is no longer written; None while it is written.
         self.failure: JournalError | None = None
-        #: The last revision that is durable.
-        self.durable_revision = store.revision
+        #: The last revision that is durable, and the last one in the journal, which a standby may lack.
+        self.durable_revision = self.written_revision = store.revision
+        #: Decides when changes in the journal are durable; None without a standby.
+        self.replication: ReplicationGate | None = None
         store.listen(self._collect_change)
 
     def events_since(self, revision: int) -> Sequence[WatchEvent]:
@@ -156,10 +168,17 @@ class GroupCommit:
 
     def when_durable(self, revision: int, on_durable: DurableCallback) -> None:
         """Call `on_durable` with None once a revision is in the journal, or with the error if it cannot be written."""
-        if revision <= self.durable_revision or self.failure is not None:
+        refusal = None if self.replication is None else self.replication.refusal()
+        if refusal is not None:
+            on_durable(refusal)
+        elif revision <= self.durable_revision or self.failure is not None:
             on_durable(None if revision <= self.durable_revision else self.failure)
         else:
             self._waiting_callers.append((revision, on_durable))
+
+    def is_writing(self) -> bool:
+        """Return whether a transaction of the journal is in progress."""
+        return self._transactions_in_progress > 0
 
     def is_behind(self) -> bool:
         """Return whether more than UNDURABLE_CHANGES_MAX changes wait for the journal, so that work must pause.
@@ -167,6 +186,10 @@ class GroupCommit:
         After a failure of the journal, return False.
         """
         return self._store.revision - self.durable_revision > UNDURABLE_CHANGES_MAX and self.failure is None
+
+    def fail(self, error: JournalError) -> None:
+        """Reject all waiting and later writes with an error, and end the platform."""
+        self._process_journal_failure(error)
 
     def end_watches(self) -> None:
         """End all registered watches and all watches that are registered later, because the platform shuts down."""
@@ -219,10 +242,18 @@ class GroupCommit:
 
     def _process_success(self, changes: Sequence[WatchEvent], object_bytes: int, transaction_seconds: float) -> None:
         self.on_commit(transaction_seconds)
-        self.durable_revision = changes[-1].revision
+        self.written_revision = changes[-1].revision
         self._record_size(object_bytes)
         if self._mark_flush_timer is None:
             self._mark_flush_timer = self._loop.call_later(MARK_FLUSH_SECONDS, self._flush_commit_mark)
+        if self.replication is None:
+            self.publish(changes)
+        else:
+            self.replication.process_written(changes)
+
+    def publish(self, changes: Sequence[WatchEvent]) -> None:
+        """Pass durable changes to the watches, and notify the callers that wait for them."""
+        self.durable_revision = changes[-1].revision
         self._deliver_to_watches(changes)
         while self._waiting_callers and self._waiting_callers[0][0] <= self.durable_revision:
             self._waiting_callers.popleft()[1](None)
@@ -252,14 +283,14 @@ class GroupCommit:
                 stack.callback(watch.process_changes, changes)
 
     def _record_size(self, object_bytes: int) -> None:
-        self._transaction_sizes.append((self.durable_revision, object_bytes))
+        self._transaction_sizes.append((self.written_revision, object_bytes))
         self._history_size += object_bytes
-        while self._transaction_sizes[0][0] <= self.durable_revision - 2 * HISTORY_REVISIONS:
+        while self._transaction_sizes[0][0] <= self.written_revision - 2 * HISTORY_REVISIONS:
             self._history_size -= self._transaction_sizes.popleft()[1]
 
     def _shorten_watch_history(self) -> None:
         revision = 0
-        while self._history_size > HISTORY_BYTES:
+        while self._history_size > HISTORY_BYTES and self._transaction_sizes[0][0] <= self.durable_revision:
             revision, transaction_size = self._transaction_sizes.popleft()
             self._history_size -= transaction_size
         self._store.forget_changes(revision)

@@ -232,6 +232,7 @@ def _ignore_result(_result: WriteResult) -> None:
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
     from batchyard.server.platform.webhooks import PlatformWebhooks
+    from batchyard.server.replication.primary import PrimaryReplication
 
 _NO_CERTIFICATE: Final = "# The API is served without TLS.\n"
 
@@ -299,7 +300,7 @@ class EmbeddedPlatform:
         root_pem = _root_certificate(self._signer, is_mounted=local_settings is not None)
         version = options.kueue_version or DEFAULT_KUEUE_VERSION
         self._journal.record_setting(KUEUE_VERSION_SETTING, version, DEFAULT_KUEUE_VERSION)
-        kueue = platform_kueue_settings(options.configuration, version)
+        kueue = platform_kueue_settings(options.configuration, version).with_own_job_kinds()
         settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
         settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
         self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
@@ -315,21 +316,30 @@ class EmbeddedPlatform:
         event_recorder = EventRecorder(self._client, socket.gethostname())
         self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last_number)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
-        self._local = None
-        if local_settings is not None:
-            self._local = LocalNodeComponents(local_settings, options.folder, self._kernel, self._client, issue_token)
+        node_parts = options.folder, self._kernel, self._client, issue_token
+        self._local = None if local_settings is None else LocalNodeComponents(local_settings, *node_parts)
         self._runtime, self._folder, self._controllers = options.runtime, options.folder, options.controllers
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
         audit = _combine_auditors(self._metrics.requests.count_response, audit)
         self._server, server_security = self._create_server(base_resources, token_issuer, audit)
+        #: The replication to a standby; None if no standby may connect.
+        self.replication = self._connect_replication(options) if options.standby else None
         self._server.add_document(REPORT, lambda: self._status_document(status_report))
         timers = LoopTimers(loop)
         self._serve_dashboard(server_security, timers, speed)
         self._serve_actions(server_security, token_issuer)
         self._start_clock(timers, speed)
         self._replay_stored_objects(cluster)
+
+    def _connect_replication(self, options: PlatformOptions) -> "PrimaryReplication":
+        from batchyard.server.replication.primary import ReplicatedPlatform, connect_replication  # noqa: PLC0415
+
+        parts = ReplicatedPlatform(options, self._store, self._commit, self._journal, self._kernel, self._client)
+        if self._local is not None:
+            raise JournalError("pods that run on this machine cannot move to a standby; remove --standby")
+        return connect_replication(parts, self._server)
 
     def _export_spans(self, collector_url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
         span_export = _create_span_export(collector_url, loop)
@@ -513,17 +523,10 @@ class EmbeddedPlatform:
         required_objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
         required_objects += [*map(provided_role, bootstrap_roles()), default_storage_class()]
         if cluster is not None:
-            self._kernel.post(lambda: self._store_cluster(cluster))
+            self._kernel.post(lambda: _store_cluster(self._client, cluster))
         self._kernel.post(lambda: _create_missing(self._client, required_objects))
         self._provided_objects.begin()
         self._aggregation.begin()
-
-    def _store_cluster(self, cluster: Obj) -> None:
-        stored_cluster = self._client.get(key_of(cluster))
-        if stored_cluster is None:
-            _create_missing(self._client, initial_objects(cluster))
-        elif stored_cluster["spec"] != cluster["spec"]:
-            self._client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
     def pod_network_listeners(self, service_cidr: str) -> PodNetworkListeners | None:
         """Return the bound sockets for serving the API in the pod network; None without a local node."""
@@ -533,6 +536,14 @@ class EmbeddedPlatform:
         """Publish the API's address and cluster IP in the Service `kubernetes`; '' makes the Service headless."""
         service_objects = kubernetes_service_objects(address, port, is_https=is_secure, cluster_ip=cluster_ip)
         self._kernel.post(partial(create_or_replace, self._client, service_objects, _check_success))
+
+
+def _store_cluster(client: LocalClient, cluster: Obj) -> None:
+    stored_cluster = client.get(key_of(cluster))
+    if stored_cluster is None:
+        _create_missing(client, initial_objects(cluster))
+    elif stored_cluster["spec"] != cluster["spec"]:
+        client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
 
 
 def _create_missing(client: LocalClient, objects: Iterable[Obj]) -> None:

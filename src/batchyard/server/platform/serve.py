@@ -33,6 +33,7 @@ from batchyard.server.platform import data_dir
 from batchyard.server.platform.credentials import ADMIN_USER, CA_FILE, CertificateAuthority, kubeconfig_text
 from batchyard.server.platform.platform import EmbeddedPlatform
 from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
+from batchyard.store.journal_file import StandbyLostError
 
 if TYPE_CHECKING:
     from batchyard.server.platform.authentication import ExternalTokenAuthenticator
@@ -261,6 +262,8 @@ async def _serve_requests(
     data_dir.write_state(options.folder, url, watchdog.pid)
     on_ready(url)
     await end_event.wait()
+    if platform.replication is not None:
+        await platform.replication.resign()
     for acceptor in acceptors:
         acceptor.close()
     dispatcher.end()
@@ -306,16 +309,27 @@ def _shut_down_on_signal(end_event: asyncio.Event, platform: EmbeddedPlatform) -
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+    def terminate() -> None:
+        if isinstance(platform.failure, StandbyLostError):
+            platform.failure.is_final = True
+        end()
+
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, end)
+        loop.add_signal_handler(signal_number, terminate)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup the signal stays ignored
-        loop.add_signal_handler(signal.SIGHUP, end)
+        loop.add_signal_handler(signal.SIGHUP, terminate)
     platform.on_failure = end
 
 
 def _api_url(options: data_dir.PlatformOptions, port: int) -> str:
     host = data_dir.LOOPBACK if options.address in _ALL_ADDRESSES else options.address
     return f"{'http' if options.is_insecure else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _named_url(options: data_dir.PlatformOptions, url: str) -> str:
+    """Return the URL with the name of the API, if it has one, and the same port."""
+    host = f"[{options.api_name}]" if ":" in options.api_name else options.api_name
+    return f"https://{host}:{url.rpartition(':')[2]}" if host else url
 
 
 def _create_tls_context(
@@ -325,11 +339,11 @@ def _create_tls_context(
     certificate_authority = CertificateAuthority(options.folder, wall_clock())
     names = dict.fromkeys((options.address, data_dir.LOOPBACK, "::1", "localhost", socket.gethostname()))
     names |= dict.fromkeys((*pod_network_addresses, *_API_HOSTS) if pod_network_addresses else ())
+    names |= dict.fromkeys([options.api_name] if options.api_name else ())
     certificate = certificate_authority.issue_server_certificate([name for name in names if name not in _ALL_ADDRESSES])
     data_dir.write_private(options.folder / _SERVER_CERTIFICATE, certificate.certificate + certificate.key)
     ca_certificate = certificate_authority.certificate_file.read_bytes()
-    admin_kubeconfig = kubeconfig_text(
-        url, ca_certificate, ADMIN_USER, certificate_authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
-    )
+    admin_certificate = certificate_authority.issue_client_certificate(ADMIN_USER, [MASTERS_GROUP])
+    admin_kubeconfig = kubeconfig_text(_named_url(options, url), ca_certificate, ADMIN_USER, admin_certificate)
     data_dir.write_private(options.folder / data_dir.KUBECONFIG_FILE, admin_kubeconfig.encode())
     return server_tls_context(str(options.folder / _SERVER_CERTIFICATE), str(options.folder / CA_FILE))

@@ -8,7 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from batchyard.apiserver.request import ApiRequest, ExecResponse, UpgradeResponse
+from batchyard.apiserver.request import (
+    ApiRequest,
+    ExecResponse,
+    PortForwardResponse,
+    ReplicationResponse,
+    UpgradeResponse,
+)
 from batchyard.apiserver.subresources.pod_streams import WEBSOCKET
 from batchyard.interfaces.containers import ProcessSession, SessionEnd
 from batchyard.server.streaming import framing
@@ -262,11 +268,14 @@ def serve_upgraded(
 
     `on_lost` is called when the connection is lost or closed.
     """
+    if isinstance(response, ReplicationResponse):
+        connection.start_handler(_NotifyingHandler(response.create_handler(connection), on_lost), received_data)
+        return
     create_handler = _websocket_handler if response.upgrade.transport == WEBSOCKET else _spdy_handler
     connection.start_handler(_NotifyingHandler(create_handler(response, connection), on_lost), received_data)
 
 
-def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+def _websocket_handler(response: ExecResponse | PortForwardResponse, connection: UpgradedConnection) -> UpgradeHandler:
     web_socket = WebSocket(connection)
     if isinstance(response, ExecResponse):
         ExecWebSocket(web_socket, response)
@@ -277,7 +286,7 @@ def _websocket_handler(response: UpgradeResponse, connection: UpgradedConnection
     return web_socket
 
 
-def _spdy_handler(response: UpgradeResponse, connection: UpgradedConnection) -> UpgradeHandler:
+def _spdy_handler(response: ExecResponse | PortForwardResponse, connection: UpgradedConnection) -> UpgradeHandler:
     if isinstance(response, ExecResponse):
         return ExecSpdy(connection, response)
     return PortForwardSpdy(connection, response, connection)

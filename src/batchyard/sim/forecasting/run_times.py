@@ -25,7 +25,7 @@ from math import exp, log
 from typing import Final, NamedTuple, TypeAlias
 
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, annotation, controller_of, find_condition, key_of, owner_key, with_metadata
 from batchyard.api.times import parse_time
 from batchyard.api.views.pods import is_terminal
 from batchyard.api.views.workload import workload_view
@@ -326,7 +326,10 @@ def explicit_runtime(workload: Obj, objects: Mapping[Key, Obj], cluster: Obj | N
     pod_runtime, default_time = durations.annotated_runtime(owner), _run_time_by_cluster(owner, cluster)
     if owner["kind"] == "Job":
         return _run_time_of_job(owner["spec"], pod_runtime, default_time)
-    job_templates = [row["template"] for row in owner["spec"].get("replicatedJobs") or ()]
+    if owner["kind"] == "JobSet":
+        job_templates = [row["template"] for row in owner["spec"].get("replicatedJobs") or ()]
+    else:
+        job_templates = [{"spec": {"template": each["template"]}} for each in workload["spec"]["podSets"]]
     job_times = [
         _run_time_of_job(job["spec"], _runtime_or_default(durations.template_runtime(job), pod_runtime), default_time)
         for job in job_templates
@@ -381,12 +384,13 @@ def _run_time_max(workload: Obj, objects: Mapping[Key, Obj]) -> Duration | None:
 
 
 def owner_of(workload: Obj, objects: Mapping[Key, Obj]) -> Obj | None:
-    """Return the Job or JobSet in `objects` that owns a Workload; None if there is none."""
+    """Return the Job, JobSet or job of a custom kind in `objects` that owns a Workload; None if there is none."""
     owner = controller_of(workload)
-    kind = None if owner is None else _KIND_BY_OWNER.get(owner["kind"])
-    if owner is None or kind is None:
+    if owner is None:
         return None
-    return objects.get(Key(kind, workload["metadata"].get("namespace") or "", owner["name"]))
+    key = owner_key(owner, workload["metadata"].get("namespace") or "")
+    is_job = owner["kind"] in _KIND_BY_OWNER or not scheme.is_built_in(key.kind)
+    return objects.get(key._replace(kind=_KIND_BY_OWNER.get(owner["kind"], key.kind))) if is_job else None
 
 
 def _group_keys(workload: Obj) -> Sequence[_GroupKey]:

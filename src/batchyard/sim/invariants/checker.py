@@ -35,7 +35,7 @@ from batchyard.sim.invariants.cluster import (
 from batchyard.sim.invariants.invariant import Invariant, InvariantViolation, WorldView
 from batchyard.sim.invariants.liveness import NothingHangs, NothingIsOrphaned, NothingIsStuck
 from batchyard.sim.invariants.object_states import is_new_preemption
-from batchyard.sim.invariants.queued_pods import PodFinalizersEnd, PodGroupsStartWhole
+from batchyard.sim.invariants.queued_pods import GatesAreKeptUntilAdmission, PodFinalizersEnd, PodGroupsStartWhole
 from batchyard.sim.invariants.quota import (
     AdmittedHasAssignment,
     AssumedEqualsConfirmed,
@@ -381,6 +381,7 @@ INVARIANTS: Final[tuple[type[Invariant], ...]] = (
     NothingMutated,
     AssumedEqualsConfirmed,
     ElasticPodsAreGranted,
+    GatesAreKeptUntilAdmission,
     PodGroupsStartWhole,
     PodFinalizersEnd,
     # In worlds with nodes:

@@ -52,6 +52,44 @@ class PodGroupsStartWhole(Invariant):
         return [pod for pod in owners if pod is not None and not pods.is_terminating(pod) and not pods.is_terminal(pod)]
 
 
+class GatesAreKeptUntilAdmission(Invariant):
+    """Invariant: a pod in a queue loses the gate of its admission only when its Workload is admitted."""
+
+    name = "gates_are_kept_until_admission"
+
+    def __init__(self, world_view: WorldView) -> None:
+        super().__init__(world_view)
+        #: The pods that lost the gate at this instant.
+        self._released: dict[Key, None] = {}
+
+    def check_event(self, event: WatchEvent) -> None:
+        """Record a pod that lost the gate."""
+        if event.key.kind != scheme.POD or event.type is _DELETED or event.old is None:
+            return
+        if queued_pods.has_admission_gate(event.old) and not queued_pods.has_admission_gate(event.obj):
+            self._released[event.key] = None
+
+    def end_instant(self) -> None:
+        """Check that the Workloads of these pods are admitted, unless the pods are being deleted."""
+        client = self.world_view.world.client
+        for key in self._released:
+            pod = client.get(key)
+            if pod is None or pods.is_terminating(pod) or pods.is_terminal(pod):
+                continue
+            if not any(workload_view(each).admitted for each in _workloads_of(pod, self.world_view)):
+                self.violate(f"pod {key} lost its gate, but its Workload is not admitted", key)
+        self._released.clear()
+
+
+def _workloads_of(pod: Obj, world_view: WorldView) -> list[Obj]:
+    """Return the Workload of a pod's group and those that the pod owns."""
+    client, metadata = world_view.world.client, pod["metadata"]
+    name = queued_pods.group_name(pod)
+    workload = client.get(Key(scheme.WORKLOAD, metadata["namespace"], name)) if name else None
+    owned = client.owned_by(metadata["uid"], metadata["namespace"])
+    return [each for each in (workload, *owned) if each is not None and each["kind"] == "Workload"]
+
+
 class PodFinalizersEnd(Invariant):
     """Invariant: at the end, no ended or deleted pod has the finalizer of pods in queues without a Workload for it."""
 
@@ -65,9 +103,4 @@ class PodFinalizersEnd(Invariant):
                 self.violate(f"pod {key_of(pod)} has ended without a Workload, but keeps its finalizer", key_of(pod))
 
     def _has_workload(self, pod: Obj) -> bool:
-        client, metadata = self.world_view.world.client, pod["metadata"]
-        name = queued_pods.group_name(pod)
-        workload = client.get(Key(scheme.WORKLOAD, metadata["namespace"], name)) if name else None
-        owned = client.owned_by(metadata["uid"], metadata["namespace"])
-        workloads = [each for each in (workload, *owned) if each is not None and each["kind"] == "Workload"]
-        return any(not workload_view(each).finished for each in workloads)
+        return any(not workload_view(each).finished for each in _workloads_of(pod, self.world_view))

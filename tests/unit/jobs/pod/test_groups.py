@@ -6,13 +6,14 @@ import pytest
 
 import make
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, with_metadata
+from batchyard.api.meta import Obj, annotation, controller_reference, with_metadata
 from batchyard.scheduling.workload import lifecycle
 from stage import condition_state
 from unit.jobs.pod.pods import POD, PodStage, in_phase, member, queued
 
 FAST = {well_known.POD_GROUP_FAST_ADMISSION: "true"}
 UNRETRIABLE = {well_known.RETRIABLE_IN_GROUP: "false"}
+IN_USE = "kueue.x-k8s.io/resource-in-use"
 SERVING = {well_known.POD_GROUP_SERVING: "true"}
 
 
@@ -288,3 +289,67 @@ def test_pod_that_changes_group_is_counted_in_new_group() -> None:
 def test_single_pod_beside_group_has_own_workload() -> None:
     stage = PodStage(member("a"), member("b"), queued("alone"))
     assert len(stage.workloads()) == 2
+
+
+def test_prebuilt_workload_is_released_when_all_pods_are_gone() -> None:
+    labels = {well_known.PREBUILT_WORKLOAD: "group"}
+    pods = [member(name, labels=labels) for name in ("a", "b")]
+    role = annotation(pods[0], well_known.ROLE_HASH) or ""
+    prebuilt = with_metadata(make.workload("group", pod_sets=[make.pod_set(role, count=2)]), finalizers=[IN_USE])
+    stage = PodStage(prebuilt, *pods)
+    for name in ("a", "b"):
+        stage.put(with_metadata(stage.get(POD, name), finalizers=None))
+        stage.delete(POD, name)
+    assert all("finalizers" not in each["metadata"] for each in stage.workloads())
+
+
+def test_workload_of_another_job_is_not_released_when_group_has_no_pods() -> None:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "u", "controller": True}
+    foreign = with_metadata(make.workload("group"), finalizers=[IN_USE], ownerReferences=[owner])
+    stage = PodStage(foreign, member("a"))
+    stage.delete(POD, "a")
+    assert stage.pods() == {}
+    assert stage.only_workload()["metadata"]["finalizers"] == [IN_USE]
+
+
+@pytest.mark.parametrize(
+    ("index", "problem"),
+    [
+        ("2", "validation error: value should be less than 2"),
+        ("-1", 'invalid unsigned integer: strconv.ParseUint: parsing "-1": invalid syntax'),
+    ],
+)
+def test_index_of_pod_is_below_total_count(index: str, problem: str) -> None:
+    stage = PodStage(member("a", labels={well_known.POD_GROUP_INDEX: index}), member("b"))
+    assert stage.workloads() == []
+    assert stage.events[-1].message == f'incorrect label value "{index}" for Pod "team/a": {problem}'
+
+
+def test_total_count_of_other_member_must_be_a_number() -> None:
+    stage = PodStage(member("a"), member("b", annotations={well_known.POD_GROUP_COUNT: "x"}))
+    message = f"failed to extract '{well_known.POD_GROUP_COUNT}' annotation from the pod 'b'"
+    assert stage.events[-1].message == f'{message}: strconv.Atoi: parsing "x": invalid syntax'
+
+
+def with_queue(obj: Obj, queue: str) -> Obj:
+    return with_metadata(obj, labels={**obj["metadata"]["labels"], well_known.QUEUE_NAME: queue})
+
+
+@pytest.mark.parametrize(("annotations", "queue"), [({}, "other"), (SERVING, "lq")])
+def test_serving_group_keeps_queue_name(annotations: dict[str, str], queue: str) -> None:
+    stage = PodStage(member("a", annotations=annotations), member("b", annotations=annotations))
+    for name in ("a", "b"):
+        stage.put(with_queue(stage.get(POD, name), "other"))
+    assert stage.only_workload()["spec"]["queueName"] == queue
+
+
+def test_group_with_suspending_parent_is_queued_beside_its_owner() -> None:
+    deployment = with_metadata(make.job(), uid="uid-job")
+    annotations = {well_known.SUSPENDING_PARENT: "deployment"}
+    owners = [controller_reference(deployment)]
+    labels = {well_known.MANAGED: "true"}
+    pods = [member(name, annotations=annotations, labels=labels) for name in ("a", "b")]
+    stage = PodStage(deployment, *(with_metadata(each, ownerReferences=owners) for each in pods))
+    assert stage.only_workload()["metadata"]["name"] == "group"
+    stage.admit()
+    assert stage.gated() == []

@@ -11,6 +11,7 @@ from batchyard.api.errors import Forbidden
 from batchyard.api.meta import Obj, annotation, controller_reference, key_of, label, parse_selector, with_metadata
 from batchyard.api.views import queued_pods
 from batchyard.jobs.pod.admission import queue_pod
+from batchyard.scheduling.decisions import KueueVersion, decision_rules
 from batchyard.scheduling.workload import evictions, lifecycle
 from stage import condition_state
 from unit.jobs.pod.pods import POD, PodStage, in_phase, pod, queued
@@ -81,9 +82,21 @@ def test_pod_of_missing_job_is_denied() -> None:
         webhook(obj)
 
 
-def test_pod_of_pod_in_queue_is_queued_itself() -> None:
-    obj = with_metadata(pod("executor"), ownerReferences=[controller_reference(queued("driver"))])
-    assert gates(webhook(obj, queued("driver")))
+def test_pod_of_pod_in_queue_is_left_alone() -> None:
+    driver = with_metadata(queued("driver"), uid="uid-driver")
+    obj = with_metadata(pod("executor"), ownerReferences=[controller_reference(driver)])
+    assert webhook(obj, driver) is obj
+
+
+def test_pod_of_pod_in_queue_is_queued_with_suspending_parent() -> None:
+    driver = with_metadata(queued("driver"), uid="uid-driver")
+    labels, annotations = {well_known.MANAGED: "true"}, {well_known.SUSPENDING_PARENT: "spark-driver"}
+    executor = pod("executor", labels=labels, annotations=annotations)
+    executor = webhook(with_metadata(executor, ownerReferences=[controller_reference(driver)]), driver)
+    assert gates(executor)
+    stage = PodStage(executor)
+    stage.admit()
+    assert stage.gated() == []
 
 
 def test_pod_with_suspending_parent_gets_no_finalizer() -> None:
@@ -158,6 +171,27 @@ def test_evicted_pod_is_deleted_and_not_requeued() -> None:
     assert condition_state_reason(stage.get(POD, "pod")) == "WorkloadEvictedDueToPreempted"
     assert "deletionTimestamp" in stage.get(POD, "pod")["metadata"]
     assert stage.finalized() == ["pod"]
+
+
+@pytest.mark.parametrize("version", list(KueueVersion))
+def test_quota_of_evicted_pod_is_released_while_it_terminates(version: KueueVersion) -> None:
+    stage = PodStage(queued(), rules=decision_rules(version, {}))
+    stage.admit()
+    stage.set_phase("pod", "Running")
+    stage.evict()
+    workload = stage.only_workload()
+    assert "deletionTimestamp" in stage.get(POD, "pod")["metadata"]
+    assert not lifecycle.has_quota_reservation(workload)
+    assert condition_state(workload, "Requeued")[:2] == ("False", "Preempted")
+
+
+def test_workload_of_pod_that_is_gone_is_finished() -> None:
+    stage = PodStage(queued())
+    stage.admit()
+    stage.set_phase("pod", "Running")
+    stage.delete(POD, "pod")
+    message = "The workload's owner no longer exists"
+    assert condition_state(stage.only_workload(), "Finished") == ("True", "OwnerNotFound", message)
 
 
 def test_single_pod_workload_is_not_requeued() -> None:

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from batchyard.api.meta import Obj
+from batchyard.scheduling.cluster_queue import AdmittedWorkload
 from batchyard.scheduling.cycle import SchedulingPolicy
-from batchyard.scheduling.preemption.fair import FairSharingStrategy
-from yard import SchedulerBench, cohort, preemption, queue, workload
+from batchyard.scheduling.preemption import fair as fair_preemption
+from batchyard.scheduling.preemption.fair import BOTH_STRATEGIES, FairSharingStrategy
+from batchyard.scheduling.quota import Share
+from yard import SchedulerBench, cohort, group, preemption, queue, workload
 
 ANY = preemption("LowerPriority", "Any")
 
@@ -289,3 +292,46 @@ def test_own_branch_is_searched_even_without_borrowing() -> None:
     hold_each(bench, "b", 1, 1)
     hold_each(bench, "c", 4, priority=9)
     assert bench.victims(pending(1, priority=5)) == ["b0"]
+
+
+# Infinite shares: those of borrowers with weight zero.
+
+
+@pytest.mark.parametrize("strategies", [BOTH_STRATEGIES, (FairSharingStrategy.FINAL_SHARE,)], ids=["both", "final"])
+def test_infinite_share_of_the_preemptor_is_compared_with_no_candidate(
+    strategies: tuple[FairSharingStrategy, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No candidate of a queue with a finite share can make the preemption fair, so none is simulated."""
+    simulated: list[str] = []
+    share_without = fair_preemption._share_without_candidate
+
+    def count_simulation(context: Any, order: Any, branch: Any, candidate: AdmittedWorkload) -> Share:
+        simulated.append(candidate.key)
+        return share_without(context, order, branch, candidate)
+
+    monkeypatch.setattr(fair_preemption, "_share_without_candidate", count_simulation)
+    for weight, count in ((0, 0), (1, 6)):
+        bench = three(a=weight)
+        bench.policy = SchedulingPolicy(fair_sharing=True, preemption_strategies=strategies)
+        hold_each(bench, "a", 3)
+        hold_each(bench, "b", *[1] * 6)
+        simulated.clear()
+        assert bench.victims(pending(3)) == []
+        assert (weight, len(simulated)) == (weight, count)
+
+
+def test_candidates_that_an_infinite_share_excludes_remain_for_the_second_strategy() -> None:
+    """The first victim ends the borrowing of the Cohort with weight zero, whose share is then finite."""
+    bench = fair(
+        cohort("light", parent="root", groups=[group(spot={"cpu": 1})], weight="0"),
+        cohort("root"),
+        queue("p", 2, cohort="light", preemption=ANY),
+        queue("y", 2, cohort="light"),
+        queue("x", 1, cohort="root"),
+    )
+    bench.hold("p1", 2, "p")
+    bench.hold("y1", 2, "y", since=2)
+    bench.hold("y2", 2, "y", since=1)
+    bench.hold("x1", 1, "x", since=2)
+    bench.hold("x2", 1, "x", since=1)
+    assert sorted(bench.victims(workload("new", 1, queue="p"))) == ["x1", "y1"]

@@ -8,13 +8,14 @@ import pytest
 import make
 from batchyard.api import well_known
 from batchyard.api.meta import Obj, with_metadata
+from batchyard.api.views.topology import TopologyDomain
 from batchyard.api.views.workload import workload_view
 from batchyard.scheduling.cycle import SchedulingPolicy, holder_from_admission
 from batchyard.scheduling.decisions import DEFAULT_RULES, Preempt
 from batchyard.scheduling.preemption.preemptor import Preemptor
 from batchyard.scheduling.preemption.shrinking import pod_counts_after, releasable_part
 from batchyard.scheduling.workload import evictions
-from batchyard.topology.state import DomainUsage
+from batchyard.topology.state import FlavorUsage
 from yard import SchedulerBench, group, line, preemption, queue, workload
 
 LOWER = preemption("LowerPriority", "LowerPriority")
@@ -155,7 +156,7 @@ def test_workload_with_topology_domains_is_evicted() -> None:
     holder = made.snapshot.holder("team/e")
     assert holder is not None
     assert releasable_part(holder, made.snapshot) is not None
-    holder.topology_usage = (DomainUsage("spot", True, ("h1",), (), 10),)
+    holder.topology_usage = (FlavorUsage("spot", True, (), (TopologyDomain(("h1",), 10),)),)
     assert releasable_part(holder, made.snapshot) is None
 
 

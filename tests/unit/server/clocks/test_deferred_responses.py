@@ -19,6 +19,8 @@ from unit.apiserver.api import OWNER, Api
 class SlowCommit:
     """A journal whose commit the test controls."""
 
+    replication = None
+
     def __init__(self) -> None:
         self.waiting: list[Callable[[JournalError | None], None]] = []
 

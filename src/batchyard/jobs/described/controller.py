@@ -1,0 +1,183 @@
+"""Controllers of the Workloads of described kinds of jobs, and the admission of such jobs and of JobKinds."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from batchyard.admission_plugins.built_in import FindObject, ManagedJobs, queue_job, validating_webhook
+from batchyard.api import scheme, well_known
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, label
+from batchyard.api.validation import job as queued_jobs
+from batchyard.api.validation import rules
+from batchyard.base.instant import Instant
+from batchyard.interfaces.client import EventType, ObjectReader, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
+from batchyard.jobframework.reconciler import JobPass, JobReconciler
+from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.scheduling.workload import lifecycle
+
+
+class DescribedJobReconciler(JobReconciler):
+    """Controller that manages the Workloads of a described kind; it leaves jobs alone that the description excludes."""
+
+    def __init__(self, integration: DescribedJobIntegration, options: Mapping[str, Any]) -> None:
+        """Create the controller of the jobs of a kind, with the options of JobReconciler."""
+        super().__init__(integration, **options)
+        self._described = integration
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Return the writes that a job or its Workloads need now; none for an excluded job.
+
+        If an expression of the description fails for the job, the only result is an Event on the job.
+        """
+        job = reader.get(key)
+        try:
+            if job is not None and self._described.is_ignored(job):
+                return ReconcileResult()
+            return super().reconcile(key, reader, now)
+        except ExpressionFailed as error:
+            return ReconcileResult([], [EventRecord(key, "Warning", "ErrWorkloadCompose", str(error))])
+
+    def _sync_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
+        if lifecycle.is_finished(workload) or not self._described.is_on_hold(job_pass.job):
+            return super()._sync_job(job_pass, workload)
+        if not lifecycle.has_quota_reservation(workload):
+            return ReconcileResult()
+        held_workload = lifecycle.set_pending(workload, lifecycle.ON_HOLD, "Job is on hold", job_pass.now)
+        return ReconcileResult([UpdateStatus(held_workload)])
+
+
+def create_reconciler(kind: str, options: Mapping[str, Any], objects: ObjectReader) -> DescribedJobReconciler:
+    """Return the controller of one of batchyard's described kinds, for Workloads that are older than its first job."""
+    integration = find_integration(kind, {})
+    assert integration is not None, f"no file describes {kind}"
+    return _with_older_workloads(DescribedJobReconciler(integration, options), objects)
+
+
+def _with_older_workloads(reconciler: DescribedJobReconciler, objects: ObjectReader) -> DescribedJobReconciler:
+    for workload in objects.list(scheme.WORKLOAD):
+        reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
+    return reconciler
+
+
+class CustomJobs:
+    """Controller that manages the Workloads of the kinds that the JobKinds of users describe."""
+
+    name = "job-kinds"
+    rank = 0
+
+    def __init__(self, options: Mapping[str, Any], objects: ObjectReader) -> None:
+        """Create the controller without kinds, with the options of JobReconciler; `objects` reads older objects."""
+        self._options = options
+        self._objects = objects
+        self._managed_jobs: ManagedJobs = options["managed_jobs"]
+        self._reconcilers: dict[str, DescribedJobReconciler] = {}
+        self.kinds: Sequence[str] = (scheme.JOB_KIND,)
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the keys of the jobs and of the JobKind that an event affects."""
+        if event.key.kind == scheme.JOB_KIND:
+            return self._observe_job_kind(event, now)
+        return [
+            key
+            for each in self._reconcilers.values()
+            if event.key.kind in each.kinds
+            for key in each.keys_for(event, now)
+        ]
+
+    def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
+        """Return the writes that a job or its Workloads need now, or the Event about an invalid JobKind."""
+        if key.kind == scheme.JOB_KIND:
+            return self._report_invalid(key, reader)
+        reconciler = self._reconcilers.get(key.kind)
+        return ReconcileResult() if reconciler is None else reconciler.reconcile(key, reader, now)
+
+    def _observe_job_kind(self, event: WatchEvent, now: Instant) -> list[Key]:
+        self._managed_jobs.observe_job_kind(event)
+        spec = event.obj["spec"]
+        kind = f"{spec['kind']}.{spec['group']}"
+        self._reconcilers.pop(kind, None)
+        if self._managed_jobs.job_kinds.get(kind) is None:
+            self._watch_kinds()
+            return []
+        try:
+            integration = find_integration(kind, self._managed_jobs.job_kinds)
+        except InvalidJobKind:
+            return [event.key]
+        assert integration is not None
+        reconciler = _with_older_workloads(DescribedJobReconciler(integration, self._options), self._objects)
+        self._reconcilers[kind] = reconciler
+        self._watch_kinds()
+        jobs = [WatchEvent(EventType.ADDED, key_of(job), job, None, 0) for job in self._objects.list(kind)]
+        return [key for each in jobs for key in reconciler.keys_for(each, now)]
+
+    def _watch_kinds(self) -> None:
+        watched = dict.fromkeys(kind for each in self._reconcilers.values() for kind in each.kinds)
+        self.kinds = (scheme.JOB_KIND, *watched)
+
+    def _report_invalid(self, key: Key, reader: Reader) -> ReconcileResult:
+        job_kind = reader.get(key)
+        if job_kind is None:
+            return ReconcileResult()
+        spec = job_kind["spec"]
+        try:
+            find_integration(f"{spec['kind']}.{spec['group']}", self._managed_jobs.job_kinds)
+        except InvalidJobKind as error:
+            return ReconcileResult([], [EventRecord(key, "Warning", "InvalidJobKind", str(error))])
+        return ReconcileResult()
+
+
+# Admission of jobs of described kinds, and of the JobKinds that describe them, by the rules of Kueue's base webhook.
+# Source: pkg/controller/jobframework/{base_webhook,validation}.go of Kueue.
+
+
+#: The kind whose jobs cannot have a prebuilt Workload.
+_WITHOUT_PREBUILT: Final = "JAXJob.kubeflow.org"
+
+
+def expression_errors(job_kind: Obj) -> Iterator[FieldError]:
+    """Compile the expressions of a JobKind; yield the error of the first invalid one."""
+    try:
+        DescribedJobIntegration(parse_job_kind(job_kind))
+    except InvalidJobKind as error:
+        yield error.error
+
+
+def queue_described_job(job: Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> Obj:
+    """Return a new job with the default queue and priority class, suspended if it is managed.
+
+    A job that the description excludes is not changed. A job for which this expression fails is suspended, and the
+    controller reports the failure. Raises Forbidden as `queue_job` does.
+    """
+    integration = find_integration(group_kind(job), managed_jobs.job_kinds)
+    if integration is None or _is_ignored(job, integration):
+        return job
+    return queue_job(job, find_object, managed_jobs, integration.suspend_path)
+
+
+def described_job_errors(new: Obj, old: Obj | None, managed_jobs: ManagedJobs) -> Iterator[FieldError]:
+    """Validate Kueue's labels and annotations on a job of a described kind; `old` is None for a new job."""
+    integration = find_integration(group_kind(new), managed_jobs.job_kinds)
+    if integration is None:
+        return
+    if old is None:
+        errors = queued_jobs.queue_settings_errors(new)
+    else:
+        errors = queued_jobs.queue_settings_update_errors(new, old, integration.suspend_path)
+    yield from rules.attribute_to_webhook(validating_webhook(new), errors)
+    yield from rules.attribute_to_webhook(validating_webhook(new), _prebuilt_errors(new))
+
+
+def _prebuilt_errors(job: Obj) -> Iterator[FieldError]:
+    name = well_known.PREBUILT_WORKLOAD
+    if group_kind(job) == _WITHOUT_PREBUILT and (annotation(job, name) or label(job, name)):
+        message = f'Is not supported for "{job["apiVersion"]}, Kind={job["kind"]}"'
+        yield rules.forbidden(f"metadata.labels[{name}]", message, "remove the name of the Workload")
+
+
+def _is_ignored(job: Obj, integration: DescribedJobIntegration) -> bool:
+    try:
+        return integration.is_ignored(job)
+    except ExpressionFailed:
+        return False

@@ -1,0 +1,1 @@
+"""A warm standby of an embedded platform: replication of the journal, fencing by terms and leases, and takeover."""

@@ -1,0 +1,1 @@
+"""Tests of the replication to a standby."""
