@@ -12,6 +12,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
+from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -43,6 +44,7 @@ from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementControll
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pods import FailureRecovery, PodGarbageCollector
+from batchyard.placement.cluster_snapshot import ClusterSnapshot, VolumeFilter, VolumeFilterFactory
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import Hotswap
@@ -165,7 +167,9 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
         keep_usage_ledger(index, settings.kueue.admission_fair_sharing)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
-    placement = PlacementController(settings.profile, hotswap=settings.hotswap)
+    volume_filter = _volume_filter(ports.client, settings)
+    scaling_index.nodes.volume_filter = volume_filter
+    placement = PlacementController(settings.profile, hotswap=settings.hotswap, volume_filter=volume_filter)
     node_controllers = (
         _node_controllers(settings, placement, (autoscaler, ProvisioningRequests(scaling_index)))
         if settings.with_nodes
@@ -295,6 +299,19 @@ def _volume_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Seq
     first_kinds = (scheme.PERSISTENT_VOLUME_CLAIM, scheme.PERSISTENT_VOLUME)
     create = partial(_create_volume_controller, ports, with_nodes=settings.with_nodes)
     return (OnDemandController("persistentvolume-controller", first_kinds, create),)
+
+
+def _volume_filter(reader: ObjectReader, settings: PlatformSettings) -> VolumeFilterFactory | None:
+    """Return how the scheduler checks the claims of pods; None if no controller binds claims."""
+    if not settings.with_api or controller_groups.VOLUMES not in settings.controllers:
+        return None
+
+    def create_filter(pod: PodView, nodes: ClusterSnapshot) -> VolumeFilter:
+        from batchyard.volumes.scheduling import ClaimFilter  # noqa: PLC0415 - as above
+
+        return ClaimFilter(pod, nodes, reader)
+
+    return create_filter
 
 
 def _create_volume_controller(ports: PlatformPorts, *, with_nodes: bool) -> Controller:

@@ -63,7 +63,7 @@ def test_files_of_a_claim_outlive_pods_but_not_the_claim(platform: UpProcess, fo
 def test_pod_waits_for_its_claim(platform: UpProcess) -> None:
     volumes: Mapping[str, Any] = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "late"}}]}
     platform.kubectl("create", "-f", "-", sent=script("early", "true", **volumes))
-    events = ("get", "events", "--field-selector=reason=FailedMount", "-o", "jsonpath={.items[*].message}")
+    events = ("get", "events", "--field-selector=reason=FailedScheduling", "-o", "jsonpath={.items[*].message}")
     until(lambda: 'persistentvolumeclaim "late" not found' in platform.kubectl(*events))
     create_claim(platform, "late")
     wait_for(platform, "early", "Succeeded")
@@ -74,3 +74,18 @@ def test_claim_cannot_grow(platform: UpProcess) -> None:
     patch = json.dumps({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})
     refused = platform.kubectl("patch", "pvc", "fixed", "-p", patch, fails=True)
     assert "Only bound persistent volume claims can be expanded" in refused
+
+
+def test_claim_for_one_pod_delays_the_second_pod(platform: UpProcess) -> None:
+    spec = {**CLAIM, "accessModes": ["ReadWriteOncePod"]}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "single"}, "spec": spec}
+    platform.kubectl("create", "-f", "-", sent=json.dumps(claim))
+    volumes: Mapping[str, Any] = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "single"}}]}
+    for name in ("holder", "follower"):
+        platform.kubectl("create", "-f", "-", sent=script(name, "sleep 1000", **volumes))
+    events = ("get", "events", "--field-selector=reason=FailedScheduling", "-o", "jsonpath={.items[*].message}")
+    until(lambda: "same name and ReadWriteOncePod access mode" in platform.kubectl(*events))
+    wait_for(platform, "holder", "Running")
+    platform.kubectl("delete", "pod", "holder", "--grace-period=1")
+    wait_for(platform, "follower", "Running")
+    platform.kubectl("delete", "pod", "follower", "--grace-period=1", "--wait=false")

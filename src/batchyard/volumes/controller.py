@@ -1,15 +1,17 @@
 """The controller of PersistentVolumeClaims and PersistentVolumes: binding, provisioning, reclaiming, protection.
 
-A class that waits for its first consumer gets a volume when a pod with the claim is assigned to a node: the scheduler
-does not choose volumes. Sources: pkg/controller/volume/{persistentvolume,pvcprotection,pvprotection} of Kubernetes.
+A claim that waits for its first consumer gets a volume when a pod with the claim is assigned to a node, for which the
+scheduler has checked that a volume exists or can be provisioned. Sources:
+pkg/controller/volume/{persistentvolume,pvcprotection,pvprotection} of Kubernetes.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from batchyard.api import meta, scheme
-from batchyard.api.views.pods import bound_node, is_terminal
-from batchyard.api.views.volumes import claim_names, storage_class_name
+from batchyard.api.views.node import NodeView, node_view
+from batchyard.api.views.pods import bound_node, claim_names, is_terminal
+from batchyard.api.views.volumes import storage_class_name
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
@@ -63,7 +65,7 @@ class VolumeController:
 
     def observe_pod(self, event: WatchEvent) -> Iterable[meta.Key]:
         """Update the users of claims by a change of a pod; return the claims that the pod uses."""
-        keys = [meta.Key(_CLAIM, event.key.namespace, name) for name in claim_names(event.obj)]
+        keys = [meta.Key(_CLAIM, event.key.namespace, name) for name in claim_names(event.obj["spec"])]
         if not keys:
             return ()
         for key in keys:
@@ -112,14 +114,14 @@ class VolumeController:
         name = claim["spec"].get("volumeName")
         if name:
             return _bind_named_volume(claim, reader.get(meta.Key(_VOLUME, "", name)))
-        class_name = storage_class_name(claim)
-        storage_class = reader.get(meta.Key(scheme.STORAGE_CLASS, "", class_name)) if class_name else None
         pods = [pod for pod in self._pods_of(claim, reader) if not is_terminal(pod)]
         scheduled = [pod for pod in pods if self._is_assigned(pod)]
-        waits = storage_class is not None and storage_class.get("volumeBindingMode") == _WAIT_FOR_CONSUMER
+        waits = binding.waits_for_consumer(claim, reader)
         if waits and not scheduled:
             return _waiting_result(claim, pods)
-        volume = binding.find_volume(claim, reader.list(_VOLUME))
+        node = reader.get(meta.Key(scheme.NODE, "", bound_node(scheduled[0]))) if waits else None
+        selected_node = None if node is None else node_view(node)
+        volume = binding.find_volume(claim, reader.list(_VOLUME), selected_node)
         if volume is not None:
             return _bind(volume, claim)
         if needs_default_class(claim):
@@ -127,13 +129,7 @@ class VolumeController:
             if default is not None:
                 named = meta.with_path(claim, ("spec", "storageClassName"), default["metadata"]["name"])
                 return ReconcileResult([Update(named)])
-        if not class_name:
-            message = "no persistent volumes available for this claim and no storage class is set"
-            return _event_result(claim, "Normal", "FailedBinding", message)
-        if storage_class is None:
-            message = f'storageclass.storage.k8s.io "{class_name}" not found'
-            return _event_result(claim, "Warning", "ProvisioningFailed", message)
-        return _provision(claim, storage_class)
+        return _provision_if_possible(claim, reader, selected_node)
 
     # Volumes.
 
@@ -243,9 +239,21 @@ def _lost_result(claim: meta.Obj, reason: str, message: str) -> ReconcileResult:
     return ReconcileResult([status], [EventRecord(meta.key_of(claim), "Warning", reason, message)])
 
 
-def _provision(claim: meta.Obj, storage_class: meta.Obj) -> ReconcileResult:
+def _provision_if_possible(claim: meta.Obj, reader: Reader, node: NodeView | None) -> ReconcileResult:
+    """Provision a volume for a claim that no volume suits, or report why this is impossible."""
+    class_name, storage_class = storage_class_name(claim), binding.storage_class_of(claim, reader)
+    if not class_name:
+        message = "no persistent volumes available for this claim and no storage class is set"
+        return _event_result(claim, "Normal", "FailedBinding", message)
+    if storage_class is None:
+        message = f'storageclass.storage.k8s.io "{class_name}" not found'
+        return _event_result(claim, "Warning", "ProvisioningFailed", message)
+    return _provision(claim, storage_class, node)
+
+
+def _provision(claim: meta.Obj, storage_class: meta.Obj, node: NodeView | None) -> ReconcileResult:
     provisioner: str = storage_class["provisioner"]
-    named = binding.with_provisioner(claim, provisioner)
+    named = binding.with_provisioner(claim, provisioner, node)
     if named is not claim:
         return ReconcileResult([Update(named)])
     if provisioner != PROVISIONER:
@@ -258,7 +266,7 @@ def _provision(claim: meta.Obj, storage_class: meta.Obj) -> ReconcileResult:
     problem = _provisioning_problem(claim, storage_class)
     if problem:
         return _event_result(claim, "Warning", "ProvisioningFailed", problem)
-    volume = binding.provisioned_volume(claim, storage_class)
+    volume = binding.provisioned_volume(claim, storage_class, node)
     message = f"Successfully provisioned volume {volume['metadata']['name']}"
     succeeded = EventRecord(meta.key_of(claim), "Normal", "ProvisioningSucceeded", message)
     return ReconcileResult([Create(volume)], [succeeded])

@@ -186,9 +186,9 @@ def _node_rules(
         affinity = node_affinity.get(well_known.REQUIRED)
         node_rules = _node_rules_by_content[rules_content] = NodeRules(
             node_selector=node_selector,
-            affinity=tuple(map(_parse_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
+            affinity=tuple(map(parse_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
-                NodePreference(p["weight"], _parse_node_term(p.get("preference") or _EMPTY_OBJECT))
+                NodePreference(p["weight"], parse_node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,
@@ -196,7 +196,8 @@ def _node_rules(
     return node_rules
 
 
-def _parse_node_term(obj: Mapping[str, Any]) -> NodeTerm:
+def parse_node_term(obj: Mapping[str, Any]) -> NodeTerm:
+    """Parse a node selector term: its label expressions and its field expressions."""
     return NodeTerm(_requirements(obj.get("matchExpressions") or ()), _requirements(obj.get("matchFields") or ()))
 
 

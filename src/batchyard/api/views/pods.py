@@ -49,6 +49,8 @@ class PodView:
     may_preempt: bool
     #: Whether the pod has scheduling gates, which keep kube-scheduler from scheduling the pod.
     gated: bool
+    #: The names of the PersistentVolumeClaims that the pod's volumes use.
+    volume_claims: tuple[str, ...]
     #: The id of the pod's gang, whose pods are scheduled together; '' if the pod is in none.
     gang: str
     deleting: bool
@@ -117,12 +119,23 @@ class PodView:
         self.priority = spec.get("priority") or 0
         self.may_preempt = spec.get("preemptionPolicy") != "Never"
         self.scheduler = spec.get("schedulerName") or "default-scheduler"
+        self.volume_claims = claim_names(spec)
         self.shape = _pod_shape_of(spec, self.namespace, self.labels)
 
     def _copy_spec(self, old_view: "PodView") -> None:
         self.namespace, self.name, self.key, self.uid = old_view.namespace, old_view.name, old_view.key, old_view.uid
         self.created, self.priority, self.may_preempt = old_view.created, old_view.priority, old_view.may_preempt
         self.scheduler, self.shape = old_view.scheduler, old_view.shape
+        self.volume_claims = old_view.volume_claims
+
+
+def claim_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the PersistentVolumeClaims that the volumes of a pod spec use."""
+    volumes = spec.get("volumes")
+    if not volumes:
+        return ()
+    sources = (volume.get("persistentVolumeClaim") for volume in volumes)
+    return tuple(dict.fromkeys([source["claimName"] for source in sources if source]))
 
 
 _shape_by_content: dict[bytes, PodShape] = {}

@@ -1,4 +1,4 @@
-"""Views of PersistentVolumes, of PersistentVolumeClaims, and of the pods that use them."""
+"""Views of PersistentVolumes and PersistentVolumeClaims."""
 
 from typing import Final
 
@@ -21,9 +21,3 @@ def requested_storage(claim: Obj) -> int:
     """Return the storage that a PersistentVolumeClaim requests in bytes; 0 if it requests none."""
     requests = ((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}
     return amount("storage", requests.get("storage", 0))
-
-
-def claim_names(pod: Obj) -> list[str]:
-    """Return the names of the PersistentVolumeClaims that the volumes of a pod use."""
-    sources = (volume.get("persistentVolumeClaim") for volume in pod["spec"].get("volumes") or ())
-    return [source["claimName"] for source in sources if source]

@@ -255,8 +255,7 @@ class LocalNodeComponents:
         engine_names = [engine["name"] for engine in self.container_runtime.features.get("engines") or ()]
         settings = parse_node_settings(local_settings, engine_names, self._seccomp_profile_error)
         self.containers = LocalContainers(self.container_runtime, self.container_runtime.folders, loop, node_times)
-        self._claims_folder = self._folder / CLAIMS_FOLDER
-        settings = replace(settings, claims_folder=str(self._claims_folder))
+        settings = replace(settings, claims_folder=str((self._folder / CLAIMS_FOLDER).resolve()))
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
         self._forwarder: ServiceForwarder | None = None
         self.controllers: Sequence[Controller] = (

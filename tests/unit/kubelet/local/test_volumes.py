@@ -262,7 +262,9 @@ CLAIM_UID = "00000000-0000-0000-0000-000000000001"
 CLAIM_VOLUME = f"pvc-{CLAIM_UID}"
 
 
-def claim_objects(volume_name: str = CLAIM_VOLUME, phase: str = "Bound", uid: str = CLAIM_UID, **spec: Any) -> FixedObjects:
+def claim_objects(
+    volume_name: str = CLAIM_VOLUME, phase: str = "Bound", uid: str = CLAIM_UID, **spec: Any
+) -> FixedObjects:
     """A claim and its volume; keywords replace the source of the volume."""
     claim_spec = {"volumeName": volume_name}
     claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "team", "uid": CLAIM_UID}}
