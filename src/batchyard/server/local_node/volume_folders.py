@@ -29,7 +29,7 @@ def prepare_claims_folder(node_folder: Path) -> Path:
 
 
 class VolumeFolderController:
-    """Controller that deletes the folder of a volume that is being deleted, and then removes the finalizer of the volume."""
+    """Controller that deletes the folders of volumes that are being deleted, and then removes their finalizers."""
 
     name = "volume-folders"
     rank = 0
