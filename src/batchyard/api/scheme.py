@@ -77,6 +77,8 @@ MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
 MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"
 VALIDATING_POLICY: Final = "ValidatingAdmissionPolicy.admissionregistration.k8s.io"
 VALIDATING_POLICY_BINDING: Final = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io"
+FLOW_SCHEMA: Final = "FlowSchema.flowcontrol.apiserver.k8s.io"
+PRIORITY_LEVEL: Final = "PriorityLevelConfiguration.flowcontrol.apiserver.k8s.io"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
 JOB_KIND: Final = "JobKind.jobs.batchyard.dev"
@@ -301,6 +303,8 @@ KINDS: Final[tuple[ServedKind, ...]] = (
     _kubernetes_kind(MUTATING_POLICY_BINDING, "mutatingadmissionpolicybindings", namespaced=False),
     _kubernetes_kind(VALIDATING_POLICY, "validatingadmissionpolicies", namespaced=False, has_status=True),
     _kubernetes_kind(VALIDATING_POLICY_BINDING, "validatingadmissionpolicybindings", namespaced=False),
+    _kubernetes_kind(FLOW_SCHEMA, "flowschemas", namespaced=False, has_status=True),
+    _kubernetes_kind(PRIORITY_LEVEL, "prioritylevelconfigurations", namespaced=False, has_status=True),
     _kubernetes_kind(POD, "pods", "po", has_status=True),
     _kubernetes_kind(EVENT, "events", "ev"),
 )
@@ -358,6 +362,7 @@ _NATIVE_GROUPS: Final = frozenset(
             "batch",
             "coordination",
             "discovery",
+            "flowcontrol",
             "networking",
             "node",
             "policy",

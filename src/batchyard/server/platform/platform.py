@@ -23,6 +23,7 @@ from batchyard.apiserver.crd.definitions import CustomResources, definition_reso
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
+from batchyard.apiserver.flow_schemas import FlowSchemaController
 from batchyard.apiserver.policies.type_checking import PolicyStatusController
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
@@ -52,6 +53,7 @@ from batchyard.server.clocks.server import MachineClock
 from batchyard.server.clocks.wall import LoopTimers, wall_clock
 from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctions
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
+from batchyard.server.http.flow_control import PriorityAndFairness
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import CombinedContainers
 from batchyard.server.local_node.network import PodNetworkListeners
@@ -288,7 +290,11 @@ class EmbeddedPlatform:
         """
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
+        flows = PriorityAndFairness(self._server, self._client)
+        self._store.listen(flows.observe)
+        self._metrics.server_metrics.additional_sources.append(flows.texts)
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
+        dispatcher.set_flows(flows)
         metrics.watch_count = lambda: dispatcher.watch_count
         return dispatcher
 
@@ -353,6 +359,7 @@ class EmbeddedPlatform:
             pod_usage=lambda pod: self._containers.usage(pod),  # noqa: PLW0108 - created later
             api_controllers=(
                 PolicyStatusController(lambda: self._resources),
+                FlowSchemaController(),
                 *(() if self._signer is None else (CertificateController(self._signer),)),
             ),
         )

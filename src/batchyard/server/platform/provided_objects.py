@@ -11,6 +11,7 @@ from batchyard.api.custom_kinds import DEFINITION, FINALIZER
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_status
 from batchyard.api.scheme import FILE_KINDS, KINDS, ServedKind
 from batchyard.api.validation.cluster import cluster_update_errors
+from batchyard.api.validation.flow_control import provided_flow_objects
 from batchyard.apiserver.api_services import API_SERVICE, provided_api_services, with_available_condition
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.openapi_definitions import platform_definition
@@ -162,7 +163,7 @@ def required_objects() -> list[Obj]:
     """Return the objects that the platform creates at its start if they do not exist."""
     # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
     objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-    return [*objects, *map(provided_role, bootstrap_roles()), default_storage_class()]
+    return [*objects, *map(provided_role, bootstrap_roles()), default_storage_class(), *provided_flow_objects()]
 
 
 # The Cluster of `batchyard up --cluster`, for a data directory that may already have a Cluster.
