@@ -66,14 +66,16 @@ class FlowSchemaMatcher:
         self._catch_all = _parse_schema(by_name[CATCH_ALL])
         self._candidates: dict[tuple[str, tuple[str, ...]], Sequence[_Candidate]] = {}
 
-    def find_schema(self, user: UserInfo, read_attributes: Callable[[], RequestAttributes]) -> FlowSchema:
+    def find_schema(self, user: UserInfo, path: str, read_attributes: Callable[[], RequestAttributes]) -> FlowSchema:
         """Return the first FlowSchema that matches a request; `read_attributes` is called only if they decide."""
-        candidates = self._candidates_of(user)
-        if candidates and candidates[0].matches_all:
-            return candidates[0].schema
-        attributes = read_attributes()
-        for candidate in candidates:
-            if candidate.matches_all or _matches_rule(candidate.rule, attributes):
+        attributes = None
+        for candidate in self._candidates_of(user):
+            if candidate.matches_all:
+                return candidate.schema
+            if not candidate.rule.get("resourceRules") and not _has_url(candidate.rule, path):
+                continue
+            attributes = attributes or read_attributes()
+            if _matches_rule(candidate.rule, attributes):
                 return candidate.schema
         return self._catch_all
 
@@ -133,6 +135,10 @@ def _matches_rule(rule: Mapping[str, Any], attributes: RequestAttributes) -> boo
         _contains(each["verbs"], attributes.verb) and _matches_urls(each["nonResourceURLs"], attributes.path)
         for each in rule.get("nonResourceRules") or ()
     )
+
+
+def _has_url(rule: Mapping[str, Any], path: str) -> bool:
+    return any(_matches_urls(each["nonResourceURLs"], path) for each in rule.get("nonResourceRules") or ())
 
 
 def _matches_resource_rule(rule: Mapping[str, Any], attributes: RequestAttributes) -> bool:

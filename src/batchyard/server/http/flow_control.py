@@ -10,8 +10,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import FLOW_SCHEMA
@@ -208,7 +209,9 @@ SEATS: Final = 600
 #: Maximum time that a request waits for a seat: a quarter of the timeout of requests.
 _WAIT_SECONDS_MAX: Final = 15.0
 #: The subresources of requests that run for long, which need no seat.
-_LONG_RUNNING: Final = frozenset({"attach", "exec", "log", "portforward", "proxy"})
+_LONG_RUNNING: Final = ("attach", "exec", "log", "portforward", "proxy")
+_LONG_RUNNING_ENDS: Final = tuple(f"/{name}" for name in _LONG_RUNNING)
+_RECENT_FLOWS_MAX: Final = 1024
 _FlowLabels: TypeAlias = tuple[str, str]
 
 
@@ -333,24 +336,19 @@ class PriorityLevel:
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
 
 
-class RequestFlow(NamedTuple):
+class RequestFlow:
     """The flow of a request: its FlowSchema, its priority level, and what distinguishes it from other flows."""
 
-    schema: FlowSchema
-    level: PriorityLevel
-    distinguisher: str
+    __slots__ = ("distinguisher", "headers", "labels", "level", "schema")
 
-    @property
-    def labels(self) -> _FlowLabels:
-        """The labels of metrics: the names of the priority level and of the FlowSchema."""
-        return self.level.name, self.schema.name
-
-    @property
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """The response headers that identify the FlowSchema and the priority level."""
-        return (
-            ("x-kubernetes-pf-flowschema-uid", self.schema.uid),
-            ("x-kubernetes-pf-prioritylevel-uid", self.level.uid),
+    def __init__(self, schema: FlowSchema, level: PriorityLevel, distinguisher: str) -> None:
+        self.schema, self.level, self.distinguisher = schema, level, distinguisher
+        #: The labels of metrics.
+        self.labels: _FlowLabels = (level.name, schema.name)
+        #: The response headers that identify the FlowSchema and the priority level.
+        self.headers = (
+            ("x-kubernetes-pf-flowschema-uid", schema.uid),
+            ("x-kubernetes-pf-prioritylevel-uid", level.uid),
         )
 
 
@@ -384,6 +382,8 @@ class PriorityAndFairness:
         self._counts = FlowCounts()
         self._is_outdated = True
         self._matcher = FlowSchemaMatcher((), ())
+        #: Recent flows by the name of their FlowSchema and what distinguishes them.
+        self._flows: dict[tuple[str, str], RequestFlow] = {}
 
     def observe(self, event: WatchEvent) -> None:
         """Note a change of a FlowSchema or priority level; must receive all object changes."""
@@ -396,20 +396,25 @@ class PriorityAndFairness:
         """Return the flow of a request; None for a request that runs for long without being a watch."""
         if self._is_outdated:
             self._refresh()
-        read = self._server.flow_attributes
-        user, attributes = request.user, None
-        if request.path.rpartition("/")[2] in _LONG_RUNNING or "impersonate-user" in request.headers:
-            attributes = read(request)
+        user, read = request.user, partial(self._server.flow_attributes, request)
+        if request.path.endswith(_LONG_RUNNING_ENDS) or "impersonate-user" in request.headers:
+            attributes = read()
             user = attributes.user
             if attributes.subresource in _LONG_RUNNING:
                 return None
-        schema = self._matcher.find_schema(user, lambda: attributes or read(request))
-        level, distinguisher = self._levels[schema.level], ""
+        schema, distinguisher = self._matcher.find_schema(user, request.path, read), ""
         if schema.method == "ByUser":
             distinguisher = user.name
         elif schema.method:
-            distinguisher = (attributes or read(request)).namespace
-        return RequestFlow(schema, level, distinguisher)
+            distinguisher = read().namespace
+        return self._flows.get((schema.name, distinguisher)) or self._add_flow(schema, distinguisher)
+
+    def _add_flow(self, schema: FlowSchema, distinguisher: str) -> RequestFlow:
+        if len(self._flows) >= _RECENT_FLOWS_MAX:
+            self._flows.clear()
+        flow = RequestFlow(schema, self._levels[schema.level], distinguisher)
+        self._flows[schema.name, distinguisher] = flow
+        return flow
 
     def reject_waiting(self) -> None:
         """Reject all waiting requests, because the server shuts down."""
@@ -418,6 +423,7 @@ class PriorityAndFairness:
 
     def _refresh(self) -> None:
         self._is_outdated = False
+        self._flows.clear()
         objects = level_objects(self._objects)
         shares = [(obj["spec"].get("limited") or {}).get("nominalConcurrencyShares", 0) for obj in objects.values()]
         self._levels = {name: self._levels.get(name) or PriorityLevel(name, self._counts) for name in objects}
