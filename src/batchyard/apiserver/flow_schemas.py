@@ -51,6 +51,8 @@ class _Candidate(NamedTuple):
     schema: FlowSchema
     rule: Mapping[str, Any]
     matches_all: bool
+    #: A matching request has a path that starts with one of these texts.
+    path_starts: tuple[str, ...]
 
 
 class FlowSchemaMatcher:
@@ -72,7 +74,7 @@ class FlowSchemaMatcher:
         for candidate in self._candidates_of(user):
             if candidate.matches_all:
                 return candidate.schema
-            if not candidate.rule.get("resourceRules") and not _has_url(candidate.rule, path):
+            if not path.startswith(candidate.path_starts):
                 continue
             attributes = attributes or read_attributes()
             if _matches_rule(candidate.rule, attributes):
@@ -93,7 +95,7 @@ class FlowSchemaMatcher:
             for rule in schema.rules:
                 if any(_is_subject(user, subject) for subject in rule.get("subjects") or ()):
                     matches_all = _matches_all(rule)
-                    yield _Candidate(schema, rule, matches_all)
+                    yield _Candidate(schema, rule, matches_all, _path_starts(rule))
                     if matches_all:
                         return
 
@@ -137,8 +139,12 @@ def _matches_rule(rule: Mapping[str, Any], attributes: RequestAttributes) -> boo
     )
 
 
-def _has_url(rule: Mapping[str, Any], path: str) -> bool:
-    return any(_matches_urls(each["nonResourceURLs"], path) for each in rule.get("nonResourceRules") or ())
+def _path_starts(rule: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how the paths of matching requests start; an empty text stands for all paths."""
+    if rule.get("resourceRules"):
+        return ("",)
+    urls = [url for each in rule.get("nonResourceRules") or () for url in each["nonResourceURLs"]]
+    return tuple(url.removesuffix("*").removesuffix("/") for url in urls)
 
 
 def _matches_resource_rule(rule: Mapping[str, Any], attributes: RequestAttributes) -> bool:
