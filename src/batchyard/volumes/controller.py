@@ -10,7 +10,8 @@ from typing import Final
 
 from batchyard.api import meta, scheme
 from batchyard.api.views.node import NodeView, node_view
-from batchyard.api.views.pods import bound_node, claim_names, is_terminal
+from batchyard.api.views.pod_shape import claim_names
+from batchyard.api.views.pods import bound_node, is_terminal
 from batchyard.api.views.volumes import storage_class_name
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, Update, UpdateStatus, WatchEvent, Write

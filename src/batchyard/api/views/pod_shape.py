@@ -157,6 +157,15 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     )
 
 
+def claim_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the PersistentVolumeClaims that the volumes of a pod spec use."""
+    volumes = spec.get("volumes")
+    if not volumes:
+        return ()
+    sources = (volume.get("persistentVolumeClaim") for volume in volumes)
+    return tuple(dict.fromkeys([source["claimName"] for source in sources if source]))
+
+
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the pod spec; containers without cpu or memory requests get the amounts that node scoring assumes."""
     container_lists = {

@@ -15,7 +15,7 @@ from batchyard.api import meta, times, well_known
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views import node
 from batchyard.api.views.node import Requests, Toleration, parse_taint, parse_toleration
-from batchyard.api.views.pod_shape import NodeTerm, PodShape, read_shape
+from batchyard.api.views.pod_shape import NodeTerm, PodShape, claim_names, read_shape
 from batchyard.base.instant import SECOND, Duration, Instant, format_duration, parse_duration
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
@@ -125,17 +125,7 @@ class PodView:
     def _copy_spec(self, old_view: "PodView") -> None:
         self.namespace, self.name, self.key, self.uid = old_view.namespace, old_view.name, old_view.key, old_view.uid
         self.created, self.priority, self.may_preempt = old_view.created, old_view.priority, old_view.may_preempt
-        self.scheduler, self.shape = old_view.scheduler, old_view.shape
-        self.volume_claims = old_view.volume_claims
-
-
-def claim_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the PersistentVolumeClaims that the volumes of a pod spec use."""
-    volumes = spec.get("volumes")
-    if not volumes:
-        return ()
-    sources = (volume.get("persistentVolumeClaim") for volume in volumes)
-    return tuple(dict.fromkeys([source["claimName"] for source in sources if source]))
+        self.scheduler, self.shape, self.volume_claims = old_view.scheduler, old_view.shape, old_view.volume_claims
 
 
 _shape_by_content: dict[bytes, PodShape] = {}

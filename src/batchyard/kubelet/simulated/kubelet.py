@@ -13,6 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views import pods
+from batchyard.api.views.pod_shape import claim_names
 from batchyard.api.views.pods import (
     FAILED,
     PENDING,
@@ -20,7 +21,6 @@ from batchyard.api.views.pods import (
     SUCCEEDED,
     awaits_deletion,
     bound_node,
-    claim_names,
     is_terminal,
     resumed_work,
     running_since,

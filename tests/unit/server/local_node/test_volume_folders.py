@@ -1,7 +1,6 @@
 """Folders of provisioned volumes are deleted after their volume, unless it is retained."""
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
 from batchyard.server.local_node.volume_folders import VolumeFolderController, prepare_claims_folder
+from integration_shim.machine import until
 from stage import Stage
 
 NAME = "pvc-00000000-0000-0000-0000-000000000001"
@@ -45,17 +45,13 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def wait_until_gone(path: Path) -> bool:
-    for _ in range(100):
-        if not os.path.lexists(path):
-            return True
-        time.sleep(0.05)
-    return False
+def wait_until_gone(path: Path) -> None:
+    until(lambda: not os.path.lexists(path))
 
 
 def test_folder_is_deleted_without_following_links(folder: Path) -> None:
     assert delete_volume(folder, volume()) == []
-    assert wait_until_gone(folder / f".deleted-{NAME}")
+    wait_until_gone(folder / f".deleted-{NAME}")
     assert not (folder / NAME).exists()
     assert (folder.parent / "outside" / "kept").exists()
 
@@ -70,5 +66,5 @@ def test_leftovers_are_deleted_at_the_start(tmp_path: Path) -> None:
     leftover = prepare_claims_folder(tmp_path) / f".deleted-{NAME}"
     leftover.mkdir()
     prepare_claims_folder(tmp_path)
-    assert wait_until_gone(leftover)
+    wait_until_gone(leftover)
     assert prepare_claims_folder(tmp_path).stat().st_mode & 0o777 == 0o700
