@@ -5,6 +5,7 @@ Sources: k8s.io/apiserver, pkg/util/flowcontrol (rule.go, apf_controller.go); Ku
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import meta, scheme
@@ -16,8 +17,10 @@ from batchyard.api.validation.flow_control import (
     MANDATORY_NAMES,
     provided_flow_objects,
 )
-from batchyard.apiserver.auth.authorization import RequestAttributes
-from batchyard.apiserver.request import UserInfo, service_account_of
+from batchyard.apiserver.aggregation.aggregated_apis import aggregated_attributes
+from batchyard.apiserver.auth.authorization import RequestAttributes, attributes_of
+from batchyard.apiserver.request import ApiRequest, StatusError, UserInfo, service_account_of
+from batchyard.apiserver.resources import Resources, parse_resource_path
 from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, EventType, ObjectReader, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
@@ -166,6 +169,18 @@ def _contains(values: Sequence[str], value: str) -> bool:
 
 def _matches_urls(urls: Sequence[str], path: str) -> bool:
     return any(url in {"*", path} or path.startswith(f"{url.removesuffix('*').removesuffix('/')}/") for url in urls)
+
+
+def flow_attributes(
+    resources: Resources, impersonate: Callable[[ApiRequest], ApiRequest], request: ApiRequest
+) -> RequestAttributes:
+    """Return the attributes of a request with the impersonated user, if the impersonation is allowed."""
+    path = parse_resource_path(resources, request.path)
+    with suppress(StatusError):
+        request = impersonate(request)
+    if path is None and request.path.startswith("/apis/"):
+        return aggregated_attributes(request)
+    return attributes_of(request, path)
 
 
 def deal_hand(hash_value: int, deck_size: int, hand_size: int) -> list[int]:

@@ -1,7 +1,6 @@
 """The API server: routes a request to its response, stream or watch, independent of sockets."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlencode
@@ -10,7 +9,7 @@ from batchyard.api import scheme
 from batchyard.api.times import format_micro_time
 from batchyard.apiserver.admission.attributes import POLICY_KINDS, WEBHOOK_KINDS
 from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, aggregated_attributes
-from batchyard.apiserver.auth.authorization import RequestAttributes, attributes_of
+from batchyard.apiserver.auth.authorization import attributes_of
 from batchyard.apiserver.auth.security import HEALTH_ENDPOINTS, AuthFilters
 from batchyard.apiserver.auth.tokens import ExternalTokens
 from batchyard.apiserver.conversions import ConversionNeeded
@@ -252,14 +251,9 @@ class ApiServer:
         path = parse_resource_path(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
-    def flow_attributes(self, request: ApiRequest) -> RequestAttributes:
-        """Return the attributes of a request with the impersonated user, if the impersonation is allowed."""
-        path = parse_resource_path(self._resources, request.path)
-        with suppress(StatusError):
-            request = self._auth_filters.impersonate(request)
-        if path is None and request.path.startswith("/apis/"):
-            return aggregated_attributes(request)
-        return attributes_of(request, path)
+    def impersonate(self, request: ApiRequest) -> ApiRequest:
+        """Return the request with the impersonated user, if any. Raises StatusError if this is not allowed."""
+        return self._auth_filters.impersonate(request)
 
     def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request; a StatusError becomes a response. Other exceptions are audited and raised to the caller."""

@@ -112,6 +112,11 @@ _SUBJECT_FIELDS: Final = {"Group": "group", "ServiceAccount": "serviceAccount", 
 _CHOOSE_VALUE: Final = "choose an allowed value"
 
 
+def flow_object_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a FlowSchema or a PriorityLevelConfiguration; no field of them is immutable."""
+    return flow_schema_errors(obj) if obj["kind"] == "FlowSchema" else priority_level_errors(obj)
+
+
 def flow_schema_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate a FlowSchema: its precedence, its priority level, and its rules."""
     yield from rules.metadata_errors(obj)
@@ -131,11 +136,6 @@ def flow_schema_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     for index, policy_rule in enumerate(spec.get("rules") or ()):
         yield from _policy_rule_errors(policy_rule, f"spec.rules[{index}]")
     yield from _mandatory_errors("FlowSchema", name, spec)
-
-
-def flow_schema_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:  # noqa: ARG001
-    """Validate an update of a FlowSchema, which has no immutable fields."""
-    yield from flow_schema_errors(new)
 
 
 def _level_reference_errors(level: str) -> Iterator[FieldError]:
@@ -271,11 +271,6 @@ def priority_level_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
     else:
         yield rules.unsupported("spec.type", level_type or "", ("Exempt", "Limited"))
     yield from _mandatory_errors("PriorityLevelConfiguration", name, spec)
-
-
-def priority_level_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:  # noqa: ARG001
-    """Validate an update of a PriorityLevelConfiguration, which has no immutable fields."""
-    yield from priority_level_errors(new)
 
 
 def _share_errors(limits: Mapping[str, Any], path: str) -> Iterator[FieldError]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from batchyard.api.meta import Obj
 from batchyard.api.scheme import FLOW_SCHEMA
@@ -365,18 +365,12 @@ class FlowCounts:
         self.rejected[key] = self.rejected.get(key, 0) + 1
 
 
-class FlowServer(Protocol):
-    """The API server, as the classification of requests uses it."""
-
-    def flow_attributes(self, request: ApiRequest) -> RequestAttributes:
-        """Return the attributes of a request with the impersonated user, if the impersonation is allowed."""
-
-
 class PriorityAndFairness:
     """The priority levels, and the FlowSchemas that assign requests to them."""
 
-    def __init__(self, server: FlowServer, objects: ObjectReader) -> None:
-        self._server = server
+    def __init__(self, attributes_of: Callable[[ApiRequest], RequestAttributes], objects: ObjectReader) -> None:
+        """Create the levels; `attributes_of` returns the attributes of a request, with the impersonated user."""
+        self._attributes_of = attributes_of
         self._objects = objects
         self._levels: dict[str, PriorityLevel] = {}
         self._counts = FlowCounts()
@@ -396,7 +390,7 @@ class PriorityAndFairness:
         """Return the flow of a request; None for a request that runs for long without being a watch."""
         if self._is_outdated:
             self._refresh()
-        user, read = request.user, partial(self._server.flow_attributes, request)
+        user, read = request.user, partial(self._attributes_of, request)
         if request.path.endswith(_LONG_RUNNING_ENDS) or "impersonate-user" in request.headers:
             attributes = read()
             user = attributes.user

@@ -23,7 +23,7 @@ from batchyard.apiserver.crd.definitions import CustomResources, definition_reso
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
-from batchyard.apiserver.flow_schemas import FlowSchemaController
+from batchyard.apiserver.flow_schemas import FlowSchemaController, flow_attributes
 from batchyard.apiserver.policies.type_checking import PolicyStatusController
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
@@ -290,7 +290,7 @@ class EmbeddedPlatform:
         """
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
-        flows = PriorityAndFairness(self._server, self._client)
+        flows = PriorityAndFairness(partial(flow_attributes, self._resources, self._server.impersonate), self._client)
         self._store.listen(flows.observe)
         self._metrics.server_metrics.additional_sources.append(flows.texts)
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
@@ -334,12 +334,9 @@ class EmbeddedPlatform:
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         has_nodes, local_node = settings.with_nodes, self._local
         name = "" if local_node is None else local_node.name
+        delays, with_volumes = container_delays_of(cluster, 0), VOLUMES in settings.controllers
         kubelets = SimulatedKubelets(
-            container_delays_of(cluster, 0),
-            with_nodes=has_nodes,
-            local_node=name,
-            runtime=self._runtime,
-            awaits_volumes=VOLUMES in settings.controllers,
+            delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime, awaits_volumes=with_volumes
         )
         runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)

@@ -92,9 +92,11 @@ def test_requests_wait_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def talk() -> None:
         world = LevelWorld(queue_response(), seats=0)
-        world.request("a")
-        await asyncio.sleep(0.05)
-        assert (world.started, world.rejected) == ([], ["a"])
+        is_rejected = asyncio.Event()
+        flow = RequestFlow(FlowSchema("s", "", 1, "mine", "ByUser", ()), world.level, "anna")
+        world.level.admit(flow, is_rejected.clear, is_rejected.set)
+        await asyncio.wait_for(is_rejected.wait(), 5)
+        assert world.level.waiting_counts == {}
         world.configure(queue_response(), 1)
         world.request("b")
         assert world.started == ["b"]
