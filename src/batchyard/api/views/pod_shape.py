@@ -159,10 +159,7 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
 
 def claim_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the PersistentVolumeClaims that the volumes of a pod spec use."""
-    volumes = spec.get("volumes")
-    if not volumes:
-        return ()
-    sources = (volume.get("persistentVolumeClaim") for volume in volumes)
+    sources = (volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ())
     return tuple(dict.fromkeys([source["claimName"] for source in sources if source]))
 
 

@@ -119,7 +119,7 @@ class PodView:
         self.priority = spec.get("priority") or 0
         self.may_preempt = spec.get("preemptionPolicy") != "Never"
         self.scheduler = spec.get("schedulerName") or "default-scheduler"
-        self.volume_claims = claim_names(spec)
+        self.volume_claims = claim_names(spec) if spec.get("volumes") else ()
         self.shape = _pod_shape_of(spec, self.namespace, self.labels)
 
     def _copy_spec(self, old_view: "PodView") -> None:
