@@ -212,6 +212,7 @@ _WAIT_SECONDS_MAX: Final = 15.0
 _LONG_RUNNING: Final = ("attach", "exec", "log", "portforward", "proxy")
 _LONG_RUNNING_ENDS: Final = tuple(f"/{name}" for name in _LONG_RUNNING)
 _RECENT_FLOWS_MAX: Final = 1024
+_COUNTS_MAX: Final = 10_000
 _FlowLabels: TypeAlias = tuple[str, str]
 
 
@@ -359,6 +360,12 @@ class FlowCounts:
         self.dispatched: dict[_FlowLabels, int] = {}
         self.rejected: dict[tuple[str, str, str], int] = {}
 
+    def limit_size(self) -> None:
+        """Start from 0 again if there are counts of very many FlowSchemas, most of which were deleted."""
+        for counts in (self.dispatched, self.rejected):
+            if len(counts) > _COUNTS_MAX:
+                counts.clear()
+
     def count_rejection(self, labels: _FlowLabels, reason: str) -> None:
         """Count a request that was rejected for a reason, such as `queue-full`."""
         key = (*labels, reason)
@@ -418,6 +425,7 @@ class PriorityAndFairness:
     def _refresh(self) -> None:
         self._is_outdated = False
         self._flows.clear()
+        self._counts.limit_size()
         objects = level_objects(self._objects)
         shares = [(obj["spec"].get("limited") or {}).get("nominalConcurrencyShares", 0) for obj in objects.values()]
         self._levels = {name: self._levels.get(name) or PriorityLevel(name, self._counts) for name in objects}
