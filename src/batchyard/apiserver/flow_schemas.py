@@ -247,7 +247,7 @@ def _dangling_status(obj: meta.Obj, level: str, now: Instant, *, is_dangling: bo
     reason, text = ("NotFound", "but there is no such object") if is_dangling else ("Found", "and it exists")
     values = {"status": str(is_dangling), "reason": reason, "message": f"{object_text} {text}"}
     conditions = [each for each in status.get("conditions") or () if each["type"] != "Dangling"]
-    old = next((each for each in status.get("conditions") or () if each["type"] == "Dangling"), {})
+    old: Mapping[str, Any] = next((each for each in status.get("conditions") or () if each["type"] == "Dangling"), {})
     if values.items() <= old.items():
         return None
     is_changed = old.get("status") != values["status"]

@@ -8,7 +8,7 @@ items are served before all others. Source: k8s.io/apiserver, pkg/util/flowcontr
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -357,8 +357,8 @@ class FlowCounts:
     """The numbers of dispatched and rejected requests, by priority level and FlowSchema."""
 
     def __init__(self) -> None:
-        self.dispatched: dict[_FlowLabels, int] = {}
-        self.rejected: dict[tuple[str, str, str], int] = {}
+        self.dispatched: dict[Labels, int] = {}
+        self.rejected: dict[Labels, int] = {}
 
     def limit_size(self) -> None:
         """Start from 0 again if there are counts of very many FlowSchemas, most of which were deleted."""
@@ -436,14 +436,14 @@ class PriorityAndFairness:
     def texts(self) -> Iterator[str]:
         """Yield the exposition text of the metrics of API Priority and Fairness."""
         levels = [level for level in self._levels.values() if level.seats is not None]
-        counters: Sequence[tuple[str, Mapping[Labels, int]]] = (
-            ("dispatched_requests_total", self._counts.dispatched),
-            ("rejected_requests_total", self._counts.rejected),
-            ("nominal_limit_seats", {(level.name,): level.seats or 0 for level in levels}),
-            ("current_executing_seats", {(level.name,): level.executing_count for level in levels}),
-            ("current_inqueue_seats", {(level.name,): sum(level.waiting_counts.values()) for level in levels}),
-        )
-        for name, values in counters:
+        values_by_name: dict[str, dict[Labels, int]] = {
+            "dispatched_requests_total": self._counts.dispatched,
+            "rejected_requests_total": self._counts.rejected,
+            "nominal_limit_seats": {(level.name,): level.seats or 0 for level in levels},
+            "current_executing_seats": {(level.name,): level.executing_count for level in levels},
+            "current_inqueue_seats": {(level.name,): sum(level.waiting_counts.values()) for level in levels},
+        }
+        for name, values in values_by_name.items():
             yield gauge_text(metric(f"apiserver_flowcontrol_{name}"), list(values.items()))
 
 
