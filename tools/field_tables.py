@@ -57,6 +57,7 @@ NATIVE_ROOTS: Final = (
     *("rbac_v1.Role", "rbac_v1.RoleBinding", "rbac_v1.ClusterRole", "rbac_v1.ClusterRoleBinding"),
     *("core_v1.PersistentVolume", "core_v1.PersistentVolumeClaim", "networking_v1.Ingress"),
     *("core_v1.ReplicationController", "autoscaling_v2.HorizontalPodAutoscaler", "storage_v1.StorageClass"),
+    *("flowcontrol_v1.FlowSchema", "flowcontrol_v1.PriorityLevelConfiguration"),
     "admissionregistration_v1.MutatingWebhookConfiguration",
     "admissionregistration_v1.ValidatingWebhookConfiguration",
     *(f"admissionregistration_v1.{kind}AdmissionPolicy{role}" for kind in POLICIES for role in ("", "Binding")),
@@ -99,7 +100,16 @@ CHECKED_IN_CODE: Final = (
     *("AuditAnnotation.key", "AuditAnnotation.valueExpression", "Mutation.patchType", "Validation.expression"),
     *("ValidatingAdmissionPolicyBinding.spec", "ValidatingAdmissionPolicyBindingSpec.policyName"),
     *("ValidatingAdmissionPolicyBindingSpec.validationActions", "Variable.expression", "Variable.name"),
+    *("FlowDistinguisherMethod.type", "FlowSchema.spec", "FlowSchemaCondition.type", "FlowSubject.kind"),
+    *("FlowSchemaSpec.priorityLevelConfiguration", "GroupSubject.name", "LimitResponse.type", "UserSubject.name"),
+    *("LimitedPriorityLevelConfiguration.limitResponse", "NonResourcePolicyRule.nonResourceURLs"),
+    *("NonResourcePolicyRule.verbs", "PolicyRulesWithSubjects.subjects", "PriorityLevelConfiguration.spec"),
+    *("PriorityLevelConfigurationCondition.type", "PriorityLevelConfigurationReference.name"),
+    *("PriorityLevelConfigurationSpec.type", "ResourcePolicyRule.apiGroups", "ResourcePolicyRule.resources"),
+    *("ResourcePolicyRule.verbs", "ServiceAccountSubject.name", "ServiceAccountSubject.namespace"),
 )
+#: The names of types in the tables, if another type has their own name.
+RENAMED: Final = {"flowcontrol_v1.Subject": "FlowSubject"}
 #: Fields that CRDs require, but their webhooks set before the validation.
 FILLED_IN: Final = ("JobSet.spec.failurePolicy.rules.name",)
 #: Bounds of CRDs that a later version of Kueue changed (0.20: a podSet may have the minCount 0).
@@ -489,7 +499,7 @@ def native_table(core: Table, merging: MergeStrategies) -> Table:
     seen = dict.fromkeys(queue)
     while queue:
         qualified = queue.pop()
-        name, fields = qualified.partition(".")[2], classes.fields(qualified)
+        name, fields = RENAMED.get(qualified, qualified.partition(".")[2]), classes.fields(qualified)
         embedded = core.get(name, {})
         specs = {
             field: native_spec(f"{name}.{field}", each, embedded.get(field), merging.facts(qualified, field))
@@ -507,6 +517,8 @@ def native_table(core: Table, merging: MergeStrategies) -> Table:
 def native_spec(path: str, field: ClassField, embedded: Spec | None, merging: Mapping[str, Any]) -> Spec:
     """Return a field of a Kubernetes kind: as embedded in CRDs, or as in its class if no CRD embeds it."""
     expression, facts = split_spec(embedded) if embedded else (field.type, {})
+    if field.class_name in RENAMED:
+        expression = expression.replace(field.class_name.partition(".")[2], RENAMED[field.class_name])
     if embedded is None and field.type == "{string}":
         expression = MAPS.get(path) or MAPS.get(path.partition(".")[2]) or expression
     type_name = "ObjectMeta" if field.class_name == "meta_v1.ObjectMeta" else expression.removesuffix("!")

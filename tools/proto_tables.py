@@ -29,6 +29,7 @@ ROOTS: Final = (
     *("apps.v1.ReplicaSet", "apps.v1.StatefulSet", "apps.v1.DaemonSet", "apps.v1.ControllerRevision"),
     *("autoscaling.v1.Scale", "autoscaling.v1.HorizontalPodAutoscaler", "coordination.v1.Lease", "events.v1.Event"),
     *("autoscaling.v2.HorizontalPodAutoscaler", "storage.v1.StorageClass"),
+    *("flowcontrol.v1.FlowSchema", "flowcontrol.v1.PriorityLevelConfiguration"),
     *("policy.v1.PodDisruptionBudget", "policy.v1.Eviction", "rbac.v1.Role", "rbac.v1.ClusterRole"),
     *(
         "rbac.v1.RoleBinding",

@@ -31,7 +31,10 @@ from batchyard.kubelet.simulated.durations import with_work_finalizer
 from batchyard.quotas.resource_quotas import QuotaAdmission
 from batchyard.scheduling.kueue_configuration import SIMULATION_SETTINGS, KueueSettings
 from batchyard.services.addresses import ServiceAddresses
+from batchyard.volumes import admission as volume_admission
 
+#: The plugins for new objects of namespaced kinds that only the API has.
+_API_MUTATIONS: Final[Mapping[str, PrepareHook]] = {scheme.PERSISTENT_VOLUME_CLAIM: volume_admission.prepare_claim}
 _NAMESPACED_KINDS: Final = tuple(info.constant for info in scheme.KINDS if info.namespaced)
 
 
@@ -73,6 +76,7 @@ class AdmissionChain:
             scheme.POD: self._prepare_pod,
             scheme.JOB: self._prepare_job,
             scheme.JOB_SET: self._prepare_job_set,
+            **(_API_MUTATIONS if self._with_api else {}),
             **({scheme.SERVICE: self._addresses.complete_new} if self._with_api else {}),
         }
         prepare_by_kind: dict[str, PrepareHook] = {
@@ -85,11 +89,11 @@ class AdmissionChain:
         return prepare_by_kind
 
     def _check_hooks(self) -> Mapping[str, UpdateCheck]:
-        quota_kinds = (scheme.SERVICE, scheme.PERSISTENT_VOLUME_CLAIM)
         checks: dict[str, UpdateCheck] = dict.fromkeys(INTEGRATIONS, self._check_queue)
         checks |= {DEFAULT_HOOK: self._check_custom_object, scheme.JOB_KIND: _check_job_kind}
-        checks |= dict.fromkeys(quota_kinds, self._quotas.check_update)
+        checks[scheme.SERVICE] = self._quotas.check_update
         checks[scheme.POD] = self._check_pod
+        checks[scheme.PERSISTENT_VOLUME_CLAIM] = self._check_claim
         if self._rules.rejects_unknown_on_flavors:
             checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
@@ -101,6 +105,11 @@ class AdmissionChain:
         built_in.check_pod_change(new, old, reader.get)
         if new["metadata"].get("labels") != old["metadata"].get("labels"):
             built_in.check_queue_removal(new, old, reader.get, self._managed_jobs)
+        self._quotas.check_update(new, old, reader)
+
+    def _check_claim(self, new: Obj, old: Obj, reader: Reader) -> None:
+        if self._with_api:
+            volume_admission.check_claim_size(new, old)
         self._quotas.check_update(new, old, reader)
 
     def _check_queue(self, new: Obj, old: Obj, reader: Reader) -> None:

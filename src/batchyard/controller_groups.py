@@ -13,6 +13,7 @@ HOTSWAP: Final = "hotswap"
 JOBS: Final = "jobs"
 APPS: Final = "apps"
 SERVICES: Final = "services"
+VOLUMES: Final = "volumes"
 PLACEMENT: Final = "placement"
 NODES: Final = "nodes"
 AUTOSCALER: Final = "autoscaler"
@@ -26,16 +27,15 @@ COSTS: Final = "costs"
 
 #: All groups; docs/how-to/operator.md describes them.
 GROUPS: Final = (
-    *(ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP, JOBS, APPS, SERVICES, PLACEMENT, NODES, AUTOSCALER),
-    *(NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
+    *(ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP, JOBS, APPS, SERVICES, VOLUMES, PLACEMENT, NODES),
+    *(AUTOSCALER, NAMESPACES, RESOURCE_QUOTA, DISRUPTION, API, RUNTIME, CLOUD, COSTS),
 )
 #: The groups that an operator runs by default: Kubernetes has no such controllers.
 KUBERNETES_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET, HOTSWAP)
-#: Groups that can run outside the platform's process: not those that read all kinds, run pods or create machines, nor
-#: those of which a Kubernetes cluster always has its own.
-REMOTE_GROUPS: Final = tuple(
-    group for group in GROUPS if group not in {API, APPS, SERVICES, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD}
-)
+#: The groups that read all kinds, run pods or create machines, and those of which a Kubernetes cluster has its own.
+_LOCAL_GROUPS: Final = frozenset({API, APPS, SERVICES, VOLUMES, RESOURCE_QUOTA, DISRUPTION, RUNTIME, CLOUD})
+#: Groups that can run outside the platform's process.
+REMOTE_GROUPS: Final = tuple(group for group in GROUPS if group not in _LOCAL_GROUPS)
 
 _QUEUE_KINDS: Final = (
     scheme.JOB_KIND,  # before the jobs that JobKinds describe

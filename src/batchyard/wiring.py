@@ -12,6 +12,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
+from batchyard.api.views.pods import PodView
 from batchyard.api.views.workload import workload_view
 from batchyard.autoscaler.controller import Autoscaler
 from batchyard.autoscaler.index import ScalingIndex
@@ -43,6 +44,7 @@ from batchyard.jobs.jobset.exclusive_placement import ExclusivePlacementControll
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.nodes.health import NodeHealth, TaintEviction
 from batchyard.nodes.pods import FailureRecovery, PodGarbageCollector
+from batchyard.placement.cluster_snapshot import ClusterSnapshot, VolumeFilter, VolumeFilterFactory
 from batchyard.placement.controller import PlacementController
 from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import Hotswap
@@ -106,6 +108,8 @@ class PlatformPorts:
     api_controllers: Sequence[Controller] = ()
     #: Returns the current usage of a pod, None if it is not known.
     pod_usage: Callable[[Obj], MeasuredUsage | None] = unknown_usage
+    #: Whether a node keeps the folders of volumes, and deletes those of deleted volumes.
+    has_volume_folders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,9 @@ def build_platform(ports: PlatformPorts, settings: PlatformSettings) -> WiredPla
         keep_usage_ledger(index, settings.kueue.admission_fair_sharing)
     scaling_index = ScalingIndex()
     autoscaler = Autoscaler(scaling_index)
-    placement = PlacementController(settings.profile, hotswap=settings.hotswap)
+    volume_filter = _volume_filter(ports.client, settings)
+    scaling_index.nodes.volume_filter = volume_filter
+    placement = PlacementController(settings.profile, hotswap=settings.hotswap, volume_filter=volume_filter)
     node_controllers = (
         _node_controllers(settings, placement, (autoscaler, ProvisioningRequests(scaling_index)))
         if settings.with_nodes
@@ -193,6 +199,7 @@ def _group_controllers(
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, (*_app_controllers(), *_pod_autoscalers(ports, settings))),
         (controller_groups.SERVICES, _service_controllers() if settings.with_api else ()),
+        (controller_groups.VOLUMES, _volume_controllers(ports, settings) if settings.with_api else ()),
         (
             controller_groups.JOBS if controller_groups.JOBS in settings.controllers else controller_groups.JOBSET,
             _ttl_controllers(settings),
@@ -285,6 +292,33 @@ def _service_controllers() -> Sequence[Controller]:
             "endpointslice-mirroring-controller", (scheme.ENDPOINTS,), _create_mirror_controller, _is_custom_endpoints
         ),
     )
+
+
+def _volume_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controller of volumes and their claims, whose modules are imported on first use."""
+    first_kinds = (scheme.PERSISTENT_VOLUME_CLAIM, scheme.PERSISTENT_VOLUME)
+    create = partial(_create_volume_controller, ports, with_nodes=settings.with_nodes)
+    return (OnDemandController("persistentvolume-controller", first_kinds, create),)
+
+
+def _volume_filter(reader: ObjectReader, settings: PlatformSettings) -> VolumeFilterFactory | None:
+    """Return how the scheduler checks the claims of pods; None if no controller binds claims."""
+    if not settings.with_api or controller_groups.VOLUMES not in settings.controllers:
+        return None
+
+    def create_filter(pod: PodView, nodes: ClusterSnapshot) -> VolumeFilter:
+        from batchyard.volumes.scheduling import ClaimFilter  # noqa: PLC0415 - as above
+
+        return ClaimFilter(pod, nodes, reader)
+
+    return create_filter
+
+
+def _create_volume_controller(ports: PlatformPorts, *, with_nodes: bool) -> Controller:
+    from batchyard.volumes import controller  # noqa: PLC0415 - as above
+
+    volumes = controller.VolumeController(with_nodes=with_nodes, has_folders=ports.has_volume_folders)
+    return controller.with_existing_pods(volumes, ports.client.list(scheme.POD))
 
 
 def _has_service_selector(event: WatchEvent) -> bool:

@@ -252,6 +252,28 @@ def storage_class_defaults(obj: Obj) -> dict[str, Any]:
     return {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", **obj}
 
 
+def flow_schema_defaults(obj: Obj) -> dict[str, Any]:
+    """Return the FlowSchema with the precedence 1000."""
+    spec = obj.get("spec") or {}
+    return {**obj, "spec": {**spec, "matchingPrecedence": spec.get("matchingPrecedence") or 1000}}
+
+
+def priority_level_defaults(obj: Obj) -> dict[str, Any]:
+    """Return the PriorityLevelConfiguration with default shares and queues."""
+    spec = dict(obj.get("spec") or {})
+    if spec.get("exempt") is not None:
+        spec["exempt"] = {"nominalConcurrencyShares": 0, "lendablePercent": 0, **spec["exempt"]}
+    if spec.get("limited") is not None:
+        limited = {"nominalConcurrencyShares": 30, "lendablePercent": 0, **spec["limited"]}
+        response = limited.get("limitResponse") or {}
+        if response.get("queuing") is not None:
+            set_values = {field: value for field, value in response["queuing"].items() if value}
+            queuing = {"handSize": 8, "queues": 64, "queueLengthLimit": 50, **set_values}
+            limited["limitResponse"] = {**response, "queuing": queuing}
+        spec["limited"] = limited
+    return {**obj, "spec": spec}
+
+
 _ROLLING_UPDATE_DEFAULTS: Final = {"maxSurge": "25%", "maxUnavailable": "25%"}
 _CLAIM_TYPE: Final = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
 _ROLLING_UPDATE_TYPE: Final = "RollingUpdate"
@@ -459,6 +481,8 @@ _DEFAULTER_BY_KIND: Final[Mapping[str, Defaulter]] = {
     scheme.JOB_SET: jobset_defaults,
     scheme.HORIZONTAL_POD_AUTOSCALER: autoscaler_defaults,
     scheme.STORAGE_CLASS: storage_class_defaults,
+    scheme.FLOW_SCHEMA: flow_schema_defaults,
+    scheme.PRIORITY_LEVEL: priority_level_defaults,
     scheme.PERSISTENT_VOLUME: volume_defaults,
     scheme.PERSISTENT_VOLUME_CLAIM: claim_defaults,
 }
@@ -475,6 +499,8 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
     scheme.HORIZONTAL_POD_AUTOSCALER: {"desiredReplicas": 0},
     scheme.INGRESS: {"loadBalancer": {}},
     scheme.SERVICE: {"loadBalancer": {}},
+    scheme.FLOW_SCHEMA: {},
+    scheme.PRIORITY_LEVEL: {},
 }
 
 

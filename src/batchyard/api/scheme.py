@@ -77,6 +77,8 @@ MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
 MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"
 VALIDATING_POLICY: Final = "ValidatingAdmissionPolicy.admissionregistration.k8s.io"
 VALIDATING_POLICY_BINDING: Final = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io"
+FLOW_SCHEMA: Final = "FlowSchema.flowcontrol.apiserver.k8s.io"
+PRIORITY_LEVEL: Final = "PriorityLevelConfiguration.flowcontrol.apiserver.k8s.io"
 COST_RECORD: Final = "CostRecord.cost.batchyard.dev"
 BUDGET: Final = "Budget.cost.batchyard.dev"
 JOB_KIND: Final = "JobKind.jobs.batchyard.dev"
@@ -292,15 +294,17 @@ KINDS: Final[tuple[ServedKind, ...]] = (
         storage_version="v2",
     ),
     _kind_without_controller(INGRESS, "ingresses", "ing"),
-    replace(_kind_without_controller(STORAGE_CLASS, "storageclasses", "sc", has_status=False), namespaced=False),
-    replace(_kind_without_controller(PERSISTENT_VOLUME, "persistentvolumes", "pv"), namespaced=False),
-    _kind_without_controller(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc"),
+    _kubernetes_kind(STORAGE_CLASS, "storageclasses", "sc", namespaced=False),
+    _kubernetes_kind(PERSISTENT_VOLUME, "persistentvolumes", "pv", namespaced=False, has_status=True),
+    _kubernetes_kind(PERSISTENT_VOLUME_CLAIM, "persistentvolumeclaims", "pvc", has_status=True),
     _kubernetes_kind(MUTATING_WEBHOOKS, "mutatingwebhookconfigurations", namespaced=False),
     _kubernetes_kind(VALIDATING_WEBHOOKS, "validatingwebhookconfigurations", namespaced=False),
     _kubernetes_kind(MUTATING_POLICY, "mutatingadmissionpolicies", namespaced=False),
     _kubernetes_kind(MUTATING_POLICY_BINDING, "mutatingadmissionpolicybindings", namespaced=False),
     _kubernetes_kind(VALIDATING_POLICY, "validatingadmissionpolicies", namespaced=False, has_status=True),
     _kubernetes_kind(VALIDATING_POLICY_BINDING, "validatingadmissionpolicybindings", namespaced=False),
+    _kubernetes_kind(FLOW_SCHEMA, "flowschemas", namespaced=False, has_status=True),
+    _kubernetes_kind(PRIORITY_LEVEL, "prioritylevelconfigurations", namespaced=False, has_status=True),
     _kubernetes_kind(POD, "pods", "po", has_status=True),
     _kubernetes_kind(EVENT, "events", "ev"),
 )
@@ -358,6 +362,7 @@ _NATIVE_GROUPS: Final = frozenset(
             "batch",
             "coordination",
             "discovery",
+            "flowcontrol",
             "networking",
             "node",
             "policy",

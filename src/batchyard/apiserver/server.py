@@ -251,6 +251,10 @@ class ApiServer:
         path = parse_resource_path(self._resources, request.path)
         return request.method == "GET" and path is not None and not path.name
 
+    def impersonate(self, request: ApiRequest) -> ApiRequest:
+        """Return the request with the impersonated user, if any. Raises StatusError if this is not allowed."""
+        return self._auth_filters.impersonate(request)
+
     def handle(self, request: ApiRequest) -> AnyResponse:
         """Answer a request; a StatusError becomes a response. Other exceptions are audited and raised to the caller."""
         sender_request = effective_request = request

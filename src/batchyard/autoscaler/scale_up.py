@@ -56,8 +56,8 @@ def units_of(pods: Iterable[PodView]) -> list[PendingUnit]:
 
 
 def pod_kind_of(pod: PodView, nodes: ClusterSnapshot) -> PodKind:
-    """Return a key that equivalent pods share; a pod whose placement depends on other pods has a key of its own."""
-    if pod.shape.depends_on_pods or _is_repelled_by_anti_affinity(pod, nodes):
+    """Return a key that equivalent pods share; a pod with claims, or that depends on other pods, has its own key."""
+    if pod.shape.depends_on_pods or pod.volume_claims or _is_repelled_by_anti_affinity(pod, nodes):
         return pod.uid
     return pod.shape
 

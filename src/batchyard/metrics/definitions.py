@@ -44,6 +44,7 @@ _CQ_QUOTA_LABELS: Final = ("cohort", "cluster_queue", "flavor", "resource", _ROL
 _LQ_LABELS: Final = ("name", "namespace", _ROLE_LABEL)
 _LQ_CLASS_LABELS: Final = ("name", "namespace", "priority_class", _ROLE_LABEL)
 _LQ_USAGE_LABELS: Final = ("name", "namespace", "flavor", "resource", _ROLE_LABEL)
+_FLOW_LABELS: Final = ("priority_level", "flow_schema")
 _REASON_LABELS: Final = ("reason", "underlying_cause")
 _COHORT_USAGE_LABELS: Final = ("cohort", "flavor", "resource", _ROLE_LABEL)
 
@@ -393,6 +394,11 @@ _PROGRAM_METRICS: Final = (
     Metric("batchyard_events_dropped_total", COUNTER, "Events that were not written because too many waited"),
     # metrics of the API server
     Metric("apiserver_request_total", COUNTER, "Answered requests", (*_REQUEST_LABELS, "code")),
+    Metric("apiserver_flowcontrol_dispatched_requests_total", COUNTER, "Executed requests", _FLOW_LABELS),
+    Metric("apiserver_flowcontrol_rejected_requests_total", COUNTER, "Rejected requests", (*_FLOW_LABELS, "reason")),
+    Metric("apiserver_flowcontrol_nominal_limit_seats", GAUGE, "Seats of a priority level", _FLOW_LABELS[:1]),
+    Metric("apiserver_flowcontrol_current_executing_seats", GAUGE, "Seats in use", _FLOW_LABELS[:1]),
+    Metric("apiserver_flowcontrol_current_inqueue_seats", GAUGE, "Requests that wait for a seat", _FLOW_LABELS[:1]),
     Metric(
         "apiserver_request_duration_seconds",
         HISTOGRAM,

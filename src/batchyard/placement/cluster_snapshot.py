@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from batchyard.api.meta import Key, Obj, Selector, key_of, parse_selector
 from batchyard.api.views.node import NodeView
@@ -298,6 +298,19 @@ class RemainingDisruptions:
 _NO_PODS: Mapping[str, PodView] = {}
 
 
+class VolumeFilter(Protocol):
+    """Node filter for the PersistentVolumeClaims of one pod."""
+
+    #: Why no node accepts the pod; None if this depends on the node.
+    pod_failure: node_filters.FilterFailure | None
+
+    def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
+        """Return why a node does not suit the volumes of the pod; None if it does."""
+
+
+VolumeFilterFactory: TypeAlias = Callable[[PodView, "ClusterSnapshot"], VolumeFilter]
+
+
 class ClusterSnapshot:
     """The nodes with their pods, the nominated nodes of pending pods, the PodDisruptionBudgets, and namespace labels.
 
@@ -320,6 +333,10 @@ class ClusterSnapshot:
         #: Labels by namespace.
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.budgets = PodDisruptionBudgets()
+        #: Creates the node filter for a pod's claims; None if claims do not affect the placement.
+        self.volume_filter: VolumeFilterFactory | None = None
+        #: The pods on nodes by namespace and name of a claim that they use.
+        self.claim_users: dict[tuple[str, str], dict[str, PodView]] = {}
         self._is_trial = False
         #: All changes of nodes or their pods; `permanent_changes` omits changes inside `what_if`.
         self.changes = NodeGenerations()
@@ -402,6 +419,8 @@ class ClusterSnapshot:
         self._pod_counts_by_priority[pod.priority] = self._pod_counts_by_priority.get(pod.priority, 0) + 1
         if pod.deleting:
             self.terminating_uids[pod.uid] = None
+        for name in pod.volume_claims:
+            self.claim_users.setdefault((pod.namespace, name), {})[pod.uid] = pod
         self._record_undo(partial(self.remove_pod, pod.uid))
         self._record_node_change(node_name)
 
@@ -421,6 +440,11 @@ class ClusterSnapshot:
             previous_gpus = node.release(uid)
         self.placed_pods.remove(pod, node_name)
         self.terminating_uids.pop(uid, None)
+        for name in pod.volume_claims:
+            users = self.claim_users[pod.namespace, name]
+            del users[uid]
+            if not users:
+                del self.claim_users[pod.namespace, name]
         self._pod_counts_by_priority[pod.priority] -= 1
         if not self._pod_counts_by_priority[pod.priority]:
             del self._pod_counts_by_priority[pod.priority]

@@ -16,10 +16,11 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Delete, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.placement import gang
+from batchyard.placement.cluster_snapshot import VolumeFilterFactory
 from batchyard.placement.filtering import NO_NODES, ChosenNode, Unschedulable, find_node
 from batchyard.placement.gpu_policies import NodeScoring
 from batchyard.placement.hotswap import EvictionUnit, FollowerReservations, HotswapPass, find_hotswap
-from batchyard.placement.index import KINDS, PlacementIndex, pod_key
+from batchyard.placement.index import KINDS, VOLUME_KINDS, PlacementIndex, pod_key
 from batchyard.placement.node_filters import AutoscalingProfile
 from batchyard.placement.preemption import (
     PodPreemption,
@@ -51,10 +52,20 @@ class PlacementController:
 
     name = "placement"
     rank = 12
-    kinds = KINDS
+    kinds: Sequence[str] = KINDS
 
-    def __init__(self, profile: NodeScoring = AutoscalingProfile.BALANCED, *, hotswap: bool = False) -> None:
+    def __init__(
+        self,
+        profile: NodeScoring = AutoscalingProfile.BALANCED,
+        *,
+        hotswap: bool = False,
+        volume_filter: VolumeFilterFactory | None = None,
+    ) -> None:
+        """Create the controller; without `volume_filter`, the claims of pods do not affect their placement."""
         self._index = PlacementIndex(profile)
+        self._index.nodes.volume_filter = volume_filter
+        if volume_filter is not None:
+            self.kinds = (*KINDS, *VOLUME_KINDS)
         #: The node capacity that Hotswap reserves for pods that do not exist yet.
         self._reservations = FollowerReservations(self._index.nodes) if hotswap else None
 

@@ -14,7 +14,7 @@ from batchyard.api import well_known
 from batchyard.api.views.pod_shape import SpreadRule
 from batchyard.api.views.pods import PodView
 from batchyard.placement import node_filters
-from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot
+from batchyard.placement.cluster_snapshot import CandidateNodes, ClusterSnapshot, VolumeFilter
 from batchyard.placement.gpu_policies import GpuPolicy, NodeScoring
 from batchyard.placement.node_info import NodeInfo
 from batchyard.placement.pod_affinity import CountByNode, Domain, PodAffinityFilter, PodAffinityIndex, affinity_scores
@@ -188,7 +188,12 @@ class Unschedulable(NamedTuple):
 
     def message(self) -> str:
         """Return kube-scheduler's message, such as `0/3 nodes are available: 3 Insufficient cpu.`."""
-        return format_fit_error(len(self.obstacles), self.count_by_reason) if self.obstacles else NO_NODES
+        first_obstacle = next(iter(self.obstacles.values()), None)
+        if first_obstacle is None:
+            return NO_NODES
+        if first_obstacle.concerns_pod:
+            return f"0/{len(self.obstacles)} nodes are available: {', '.join(first_obstacle.reasons)}."
+        return format_fit_error(len(self.obstacles), self.count_by_reason)
 
 
 Placement: TypeAlias = ChosenNode | Unschedulable
@@ -196,8 +201,7 @@ Placement: TypeAlias = ChosenNode | Unschedulable
 
 def format_fit_error(node_count: int, counts: Mapping[str, int]) -> str:
     """Return kube-scheduler's FitError message from the number of nodes by reason; the reasons are sorted as texts."""
-    is_conflict = list(counts) == list(node_filters.AFFINITY_CONFLICT.reasons)
-    reasons = ", ".join(counts if is_conflict else sorted(f"{count} {reason}" for reason, count in counts.items()))
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{node_count} nodes are available: {reasons}."
 
 
@@ -230,7 +234,8 @@ def find_obstacle(pod: PodView, node: NodeInfo, nodes: ClusterSnapshot) -> node_
 
 def needs_only_resources(pods: Iterable[PodView], nodes: ClusterSnapshot) -> bool:
     """Return whether resource sums alone decide if pods fit nodes with suitable labels and taints; False if unsure."""
-    if nodes.placed_pods.anti_affinity_terms:
+    pods = list(pods)
+    if nodes.placed_pods.anti_affinity_terms or any(pod.volume_claims for pod in pods):
         return False
     shapes = [pod.shape for pod in pods]
     return not any(shape.depends_on_pods or shape.host_ports or shape.gpu_milli for shape in shapes)
@@ -282,6 +287,9 @@ class PodFilters:
         self._shortages = nodes.candidate_cache.shortages_for(shape)
         self._spread: TopologySpreadFilter | None = None
         self._affinity: PodAffinityFilter | None = None
+        self._claims: VolumeFilter | None = None
+        if pod.volume_claims and nodes.volume_filter is not None:
+            self._claims = nodes.volume_filter(pod, nodes)
         if any(rule.is_hard for rule in shape.spread_rules):
             self._spread = TopologySpreadFilter(pod, nodes, nodes.placed_pods)
         if shape.affinity or shape.anti_affinity or nodes.placed_pods.anti_affinity_terms:
@@ -290,6 +298,8 @@ class PodFilters:
 
     def find_obstacle(self, node: NodeInfo) -> node_filters.FilterFailure | None:
         """Return why a node rejects the pod, ignoring pods nominated to the node; None if the node accepts it."""
+        if self._claims is not None and self._claims.pod_failure is not None:
+            return self._claims.pod_failure
         return self._static_results.obstacles[node.name] or self._shortages.find(node) or self._find_conflict(node)
 
     def find_obstacle_with_nominations(self, node: NodeInfo) -> node_filters.FilterFailure | None:
@@ -305,6 +315,8 @@ class PodFilters:
         return not self._nodes.pods_nominated_to(name) or find_obstacle(self._pod, node, self._nodes) is None
 
     def _find_conflict(self, node: NodeInfo) -> node_filters.FilterFailure | None:
+        if self._claims is not None and (claim_failure := self._claims.find_obstacle(node)):
+            return claim_failure
         if self._spread is not None and (spread_failure := self._spread.find_obstacle(node)):
             return spread_failure
         return None if self._affinity is None else self._affinity.find_obstacle(node)

@@ -20,6 +20,8 @@ from batchyard.placement.units import GATED
 from batchyard.scheduling.workload.lifecycle import is_evicted
 
 KINDS: Final = (scheme.POD, scheme.NODE, scheme.NAMESPACE, scheme.POD_DISRUPTION_BUDGET)
+#: The kinds whose changes may help pods with claims.
+VOLUME_KINDS: Final = (scheme.PERSISTENT_VOLUME_CLAIM, scheme.PERSISTENT_VOLUME, scheme.STORAGE_CLASS)
 #: The scheduler names that this controller serves, each with its scoring profile; None for the cluster's profile.
 _PROFILE_BY_SCHEDULER: Final[Mapping[str, AutoscalingProfile | None]] = {
     "default-scheduler": None,
@@ -48,11 +50,14 @@ class PlacementIndex:
         #: Pods with a write that no watch event has confirmed yet.
         self._unconfirmed: dict[str, Key] = {}
         self._unconfirmed_victims: list[RecordedVictim] = []
+        #: The uids of the pending pods by namespace and name of a claim that they use.
+        self._claimants: dict[tuple[str, str], dict[str, None]] = {}
         self._handlers: dict[str, Callable[[WatchEvent], None]] = {
             scheme.POD: self._on_pod,
             scheme.NODE: self._on_node,
             scheme.NAMESPACE: self._on_namespace,
             scheme.POD_DISRUPTION_BUDGET: self._on_disruption_budget,
+            **dict.fromkeys(VOLUME_KINDS, self._on_volume_change),
         }
 
     def observe(self, event: WatchEvent) -> bool:
@@ -69,6 +74,7 @@ class PlacementIndex:
     def assume(self, pod: PodView, node_name: str) -> None:
         """Count a pod on its node before a watch event confirms its binding, like kube-scheduler's assume."""
         self.pending_units.drop(pod.uid)
+        self._forget_claimant(pod)
         self._place_on_node(pod, node_name, self._choose_gpus(pod, node_name))
         self._unconfirmed[pod.uid] = pod_key(pod)
 
@@ -135,9 +141,30 @@ class PlacementIndex:
         if namespaces.get(name) != old_labels:
             self.pending_units.record_namespace_change()
 
+    def _on_volume_change(self, event: WatchEvent) -> None:
+        """Retry the pods of a changed claim, of the claim that a changed volume is for, or all pods with claims."""
+        claim = event.key
+        if claim.kind == scheme.PERSISTENT_VOLUME:
+            reference = event.obj["spec"].get("claimRef") or {}
+            claim = claim._replace(namespace=reference.get("namespace", ""), name=reference.get("name", ""))
+        if claim.kind == scheme.STORAGE_CLASS or not claim.name:
+            uids = dict.fromkeys(uid for users in self._claimants.values() for uid in users)
+        else:
+            uids = self._claimants.get((claim.namespace, claim.name), {})
+        for uid in uids:
+            self.pending_units.activate(uid)
+
+    def _forget_claimant(self, pod: PodView) -> None:
+        for name in pod.volume_claims:
+            users = self._claimants.get((pod.namespace, name), {})
+            users.pop(pod.uid, None)
+            if not users:
+                self._claimants.pop((pod.namespace, name), None)
+
     def _on_pod(self, event: WatchEvent) -> None:
         view = pod_view(event.obj)
         self._unconfirmed.pop(view.uid, None)
+        self._forget_claimant(view)
         if event.type is _DELETED:
             self._forget_pod(view.uid)
         else:
@@ -176,6 +203,8 @@ class PlacementIndex:
             self.pending_units.refresh(pod)
         else:
             self.pending_units.add(pod)
+        for name in pod.volume_claims:
+            self._claimants.setdefault((pod.namespace, name), {})[pod.uid] = None
 
     def _forget_pod(self, uid: str) -> None:
         self._remove_from_node(uid)
@@ -203,6 +232,9 @@ class PlacementIndex:
         previous_revision = self.nodes.pod(uid)
         if previous_revision is not None:
             self.nodes.remove_pod(uid)
+            for name in previous_revision.volume_claims:
+                for waiting_uid in self._claimants.get((previous_revision.namespace, name), ()):
+                    self.pending_units.activate(waiting_uid)
             self.pending_units.record_moved_pod(previous_revision, False)
 
 

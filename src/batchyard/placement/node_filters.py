@@ -24,14 +24,16 @@ class FilterFailure(NamedTuple):
     reasons: tuple[str, ...]
     #: Whether preemption of pods of lower priority may resolve the failure.
     is_resolvable: bool
+    #: Whether the pod has the same problem on all nodes: messages contain the reason once, without a count.
+    concerns_pod: bool = False
 
 
 _NODE_UNSCHEDULABLE: Final = FilterFailure(("node(s) were unschedulable",), is_resolvable=False)
 _NODE_AFFINITY_MISMATCH: Final = FilterFailure(
     ("node(s) didn't match Pod's node affinity/selector",), is_resolvable=False
 )
-AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), is_resolvable=False)
-"""The required node names contradict each other. The message contains this reason once, without a count."""
+#: The required node names contradict each other.
+_AFFINITY_CONFLICT: Final = FilterFailure(("pod affinity terms conflict",), is_resolvable=False, concerns_pod=True)
 _NODE_NAME_MISMATCH: Final = FilterFailure(("node(s) didn't satisfy plugin(s) [NodeAffinity]",), is_resolvable=False)
 
 
@@ -39,7 +41,7 @@ def find_obstacle(rules: NodeRules, node: NodeView) -> FilterFailure | None:
     """Return why a node's name, taints, labels or spec.unschedulable exclude pods with `rules`; None if none does."""
     allowed_names = _allowed_node_names(rules)
     if allowed_names is not None and node.name not in allowed_names:
-        return _NODE_NAME_MISMATCH if allowed_names else AFFINITY_CONFLICT
+        return _NODE_NAME_MISMATCH if allowed_names else _AFFINITY_CONFLICT
     if node.unschedulable and not tolerates(rules.tolerations, _UNSCHEDULABLE):
         return _NODE_UNSCHEDULABLE
     for taint in node.taints:
@@ -56,7 +58,7 @@ def selects(rules: NodeRules, node: NodeView) -> bool:
     for key, value in rules.node_selector:
         if labels.get(key) != value:
             return False
-    return rules.affinity is None or any(_matches_term(term, node) for term in rules.affinity)
+    return rules.affinity is None or any(matches_term(term, node) for term in rules.affinity)
 
 
 def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
@@ -71,7 +73,7 @@ def tolerates_all_taints(rules: NodeRules, node: NodeView) -> bool:
 
 def preference_weight(rules: NodeRules, node: NodeView) -> int:
     """Return the total weight of a pod's preferred node affinity terms that match a node; empty terms never match."""
-    return sum(weight for weight, term in rules.preferences if _matches_term(term, node))
+    return sum(weight for weight, term in rules.preferences if matches_term(term, node))
 
 
 def untolerated_taint_count(rules: NodeRules, node: NodeView) -> int:
@@ -89,7 +91,8 @@ def _allowed_node_names(rules: NodeRules) -> Sequence[str] | None:
     return allowed_names if rules.affinity else None
 
 
-def _matches_term(term: NodeTerm, node: NodeView) -> bool:
+def matches_term(term: NodeTerm, node: NodeView) -> bool:
+    """Return whether a node matches a node selector term; an empty term matches no node."""
     if not term.labels and not term.fields:
         return False
     name_field: Mapping[str, str] = {_NODE_NAME_FIELD: node.name}

@@ -202,7 +202,7 @@ class UnschedulablePods:
         return any(is_affected_by(pod, moved_pod, self._nodes) for pod in pods)
 
     def _needs_own_class(self, pod: PodView) -> bool:
-        if self._nodes.nominated_node_of(pod.uid):
+        if self._nodes.nominated_node_of(pod.uid) or pod.volume_claims:
             return True
         terms, namespaces = self._nodes.placed_pods.anti_affinity_terms, self._nodes.namespaces
         return bool(terms) and any(term.selects(pod.namespace, pod.labels, namespaces) for term in terms)

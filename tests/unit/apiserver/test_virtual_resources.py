@@ -12,7 +12,7 @@ from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.handlers.read import WatchStream
 from batchyard.housekeeping.controllers import CustomResourceDefinitions
 from batchyard.interfaces.client import Create
-from batchyard.server.platform.platform import ProvidedObjects, provided_role
+from batchyard.server.platform.provided_objects import ProvidedObjects, provided_role
 from unit.apiserver.api import Api
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

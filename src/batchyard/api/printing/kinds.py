@@ -380,6 +380,8 @@ TABLES: Final[Mapping[str, Sequence[tuple[Column, Cell]]]] = {
     ),
     scheme.HORIZONTAL_POD_AUTOSCALER: kubernetes.AUTOSCALERS,
     scheme.STORAGE_CLASS: kubernetes.STORAGE_CLASSES,
+    scheme.FLOW_SCHEMA: kubernetes.FLOW_SCHEMAS,
+    scheme.PRIORITY_LEVEL: kubernetes.PRIORITY_LEVELS,
     scheme.PERSISTENT_VOLUME: kubernetes.VOLUMES,
     scheme.PERSISTENT_VOLUME_CLAIM: kubernetes.CLAIMS,
     scheme.CLUSTER_QUEUE: (

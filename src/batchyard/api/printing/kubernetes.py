@@ -372,6 +372,32 @@ STORAGE_CLASSES: Final = (
 )
 
 
+def _missing_level_text(obj: Obj, _now: Instant) -> str:
+    """Return the status of the condition Dangling: whether the priority level is missing; `?` without condition."""
+    conditions = value_at(obj, "status", "conditions") or ()
+    return next((each["status"] for each in conditions if each["type"] == "Dangling"), "?")
+
+
+FLOW_SCHEMAS: Final = (
+    (Column("Name"), value_cell("metadata", "name")),
+    (Column("PriorityLevel"), value_cell("spec", "priorityLevelConfiguration", "name")),
+    (Column("MatchingPrecedence", type="integer"), value_cell("spec", "matchingPrecedence")),
+    (Column("DistinguisherMethod"), value_cell("spec", "distinguisherMethod", "type", default=NONE)),
+    AGE,
+    (Column("MissingPL"), _missing_level_text),
+)
+_QUEUING: Final = ("spec", "limited", "limitResponse", "queuing")
+PRIORITY_LEVELS: Final = (
+    (Column("Name"), value_cell("metadata", "name")),
+    (Column("Type"), value_cell("spec", "type")),
+    (Column("NominalConcurrencyShares"), value_cell("spec", "limited", "nominalConcurrencyShares", default=NONE)),
+    (Column("Queues"), value_cell(*_QUEUING, "queues", default=NONE)),
+    (Column("HandSize"), value_cell(*_QUEUING, "handSize", default=NONE)),
+    (Column("QueueLengthLimit"), value_cell(*_QUEUING, "queueLengthLimit", default=NONE)),
+    AGE,
+)
+
+
 # Cells of admission policies and their bindings. Source: Kubernetes's pkg/printers/internalversion/printers.go.
 
 

@@ -31,6 +31,14 @@ from batchyard.api.validation import (
 ValidationRule: TypeAlias = Callable[[Mapping[str, Any]], Iterator[FieldError]]
 UpdateValidationRule: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[FieldError]]
 
+
+def _flow_object_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a FlowSchema or PriorityLevelConfiguration; simulations have no such objects."""
+    from batchyard.api.validation import flow_control  # noqa: PLC0415 - loaded on first use
+
+    return flow_control.flow_object_errors(obj)
+
+
 _RULE_BY_KIND: Final[Mapping[str, ValidationRule]] = {
     scheme.CONFIGURATION: queues.configuration_errors,
     scheme.CLUSTER: cluster.cluster_errors,
@@ -46,6 +54,10 @@ _RULE_BY_KIND: Final[Mapping[str, ValidationRule]] = {
     scheme.LIMIT_RANGE: policies.limit_range_errors,
     scheme.POD_DISRUPTION_BUDGET: policies.disruption_budget_errors,
     scheme.POD_TEMPLATE: pods.pod_template_kind_errors,
+    scheme.STORAGE_CLASS: core.storage_class_errors,
+    scheme.FLOW_SCHEMA: _flow_object_errors,
+    scheme.PRIORITY_LEVEL: _flow_object_errors,
+    scheme.PERSISTENT_VOLUME_CLAIM: core.claim_errors,
     scheme.NODE: core.node_errors,
     scheme.PROVISIONING_REQUEST: queues.provisioning_request_errors,
     scheme.PRIORITY_CLASS: core.priority_class_errors,
@@ -83,6 +95,10 @@ _UPDATE_RULE_BY_KIND: Final[Mapping[str, UpdateValidationRule]] = {
     scheme.NODE_POOL: cluster.node_pool_update_errors,
     scheme.INSTANCE: cluster.instance_update_errors,
     scheme.RESIZE_REQUEST: cluster.resize_request_update_errors,
+    scheme.STORAGE_CLASS: core.storage_class_update_errors,
+    scheme.FLOW_SCHEMA: lambda new, _old: _flow_object_errors(new),
+    scheme.PRIORITY_LEVEL: lambda new, _old: _flow_object_errors(new),
+    scheme.PERSISTENT_VOLUME_CLAIM: core.claim_update_errors,
     scheme.NODE: core.node_update_errors,
     scheme.PROVISIONING_REQUEST: queues.provisioning_request_update_errors,
     scheme.CONFIG_MAP: core.config_map_update_errors,

@@ -1,4 +1,4 @@
-"""Validation of ConfigMaps, Secrets, Events, Nodes, Namespaces and PriorityClasses.
+"""Validation of ConfigMaps, Secrets, Events, Nodes, Namespaces, PriorityClasses, volume claims and StorageClasses.
 
 Source: Kubernetes's pkg/apis/core/validation.
 """
@@ -260,3 +260,74 @@ def priority_class_update_errors(new: Mapping[str, Any], old: Mapping[str, Any])
     new_policy, old_policy = (obj.get("preemptionPolicy") or "PreemptLowerPriority" for obj in (new, old))
     if new_policy != old_policy:
         yield rules.immutable("preemptionPolicy", new_policy)
+
+
+# Validation of PersistentVolumeClaims and StorageClasses. Sources: pkg/apis/{core,storage}/validation of Kubernetes.
+
+
+_ACCESS_MODES: Final = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+_CLAIM_STORAGE_PATH: Final = "spec.resources[storage]"
+#: The fields of a claim's spec that may change: the binding sets the first two.
+_MUTABLE_CLAIM_FIELDS: Final = frozenset({"volumeName", "storageClassName", "resources", "volumeAttributesClassName"})
+
+
+def claim_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a PersistentVolumeClaim: its access modes, its size and its volume mode."""
+    yield from rules.metadata_errors(obj)
+    spec = obj.get("spec") or {}
+    modes = spec.get("accessModes") or ()
+    if not modes:
+        yield rules.required("spec.accessModes", "at least 1 access mode is required", "add ReadWriteOnce")
+    for mode in modes:
+        if mode not in _ACCESS_MODES:
+            yield rules.unsupported("spec.accessModes", mode, _ACCESS_MODES)
+    if "ReadWriteOncePod" in modes and len(modes) > 1:
+        message = "may not use ReadWriteOncePod with other access modes"
+        yield rules.forbidden("spec.accessModes", message, "remove the other access modes")
+    storage = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    if storage is None:
+        yield rules.required(_CLAIM_STORAGE_PATH, "", "set spec.resources.requests.storage")
+    elif (rules.parse_nano_amount(storage) or 0) <= 0:
+        text = rules.canonical_quantity_or_text(storage)
+        yield rules.invalid(_CLAIM_STORAGE_PATH, text, "must be greater than zero", "request more storage")
+    if spec.get("volumeMode", "Filesystem") not in {"Block", "Filesystem"}:
+        yield rules.unsupported("spec.volumeMode", spec["volumeMode"], ("Block", "Filesystem"))
+
+
+def claim_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate an update of a PersistentVolumeClaim: only requests change, and the volume name once."""
+    yield from claim_errors(new)
+    spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    fields = [field for field in dict.fromkeys((*spec, *old_spec)) if spec.get(field) != old_spec.get(field)]
+    is_forbidden = any(field not in _MUTABLE_CLAIM_FIELDS for field in fields)
+    is_forbidden |= bool(old_spec.get("volumeName")) and "volumeName" in fields
+    is_forbidden |= old_spec.get("storageClassName") is not None and "storageClassName" in fields
+    if is_forbidden:
+        message = (
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+        )
+        yield rules.forbidden("spec", message, "create another claim")
+
+
+def storage_class_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate a StorageClass: its provisioner, reclaim policy and binding mode."""
+    yield from rules.metadata_errors(obj)
+    if not obj.get("provisioner"):
+        yield rules.required("provisioner", "", "use batchyard.dev/folder, or the name of another provisioner")
+    if obj.get("reclaimPolicy", "Delete") not in {"Delete", "Retain"}:
+        yield rules.unsupported("reclaimPolicy", obj["reclaimPolicy"], ("Delete", "Retain"))
+    if obj.get("volumeBindingMode", "Immediate") not in {"Immediate", "WaitForFirstConsumer"}:
+        yield rules.unsupported("volumeBindingMode", obj["volumeBindingMode"], ("Immediate", "WaitForFirstConsumer"))
+
+
+def storage_class_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Validate an update of a StorageClass: its parameters, provisioner, policy and binding mode are immutable."""
+    yield from storage_class_errors(new)
+    if (new.get("parameters") or {}) != (old.get("parameters") or {}):
+        yield rules.forbidden("parameters", "updates to parameters are forbidden.", "create another StorageClass")
+    if new.get("provisioner") != old.get("provisioner"):
+        yield rules.forbidden("provisioner", "updates to provisioner are forbidden.", "create another StorageClass")
+    if new.get("reclaimPolicy") != old.get("reclaimPolicy"):
+        yield rules.forbidden("reclaimPolicy", "updates to reclaimPolicy are forbidden.", "create another StorageClass")
+    if new.get("volumeBindingMode") != old.get("volumeBindingMode"):
+        yield rules.immutable("volumeBindingMode", new.get("volumeBindingMode"), "create another StorageClass")

@@ -157,6 +157,12 @@ def read_shape(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str
     )
 
 
+def claim_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the PersistentVolumeClaims that the volumes of a pod spec use."""
+    sources = (volume.get("persistentVolumeClaim") for volume in spec.get("volumes") or ())
+    return tuple(dict.fromkeys([source["claimName"] for source in sources if source]))
+
+
 def _with_assumed_requests(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the pod spec; containers without cpu or memory requests get the amounts that node scoring assumes."""
     container_lists = {
@@ -186,9 +192,9 @@ def _node_rules(
         affinity = node_affinity.get(well_known.REQUIRED)
         node_rules = _node_rules_by_content[rules_content] = NodeRules(
             node_selector=node_selector,
-            affinity=tuple(map(_parse_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
+            affinity=tuple(map(parse_node_term, affinity.get("nodeSelectorTerms") or ())) if affinity else None,
             preferences=tuple(
-                NodePreference(p["weight"], _parse_node_term(p.get("preference") or _EMPTY_OBJECT))
+                NodePreference(p["weight"], parse_node_term(p.get("preference") or _EMPTY_OBJECT))
                 for p in node_affinity.get(well_known.PREFERRED) or ()
             ),
             tolerations=tolerations,
@@ -196,7 +202,8 @@ def _node_rules(
     return node_rules
 
 
-def _parse_node_term(obj: Mapping[str, Any]) -> NodeTerm:
+def parse_node_term(obj: Mapping[str, Any]) -> NodeTerm:
+    """Parse a node selector term: its label expressions and its field expressions."""
     return NodeTerm(_requirements(obj.get("matchExpressions") or ()), _requirements(obj.get("matchFields") or ()))
 
 

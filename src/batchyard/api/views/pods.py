@@ -15,7 +15,7 @@ from batchyard.api import meta, times, well_known
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views import node
 from batchyard.api.views.node import Requests, Toleration, parse_taint, parse_toleration
-from batchyard.api.views.pod_shape import NodeTerm, PodShape, read_shape
+from batchyard.api.views.pod_shape import NodeTerm, PodShape, claim_names, read_shape
 from batchyard.base.instant import SECOND, Duration, Instant, format_duration, parse_duration
 
 _EMPTY_OBJECT: Final[Mapping[str, Any]] = {}
@@ -49,6 +49,8 @@ class PodView:
     may_preempt: bool
     #: Whether the pod has scheduling gates, which keep kube-scheduler from scheduling the pod.
     gated: bool
+    #: The names of the PersistentVolumeClaims that the pod's volumes use.
+    volume_claims: tuple[str, ...]
     #: The id of the pod's gang, whose pods are scheduled together; '' if the pod is in none.
     gang: str
     deleting: bool
@@ -117,12 +119,13 @@ class PodView:
         self.priority = spec.get("priority") or 0
         self.may_preempt = spec.get("preemptionPolicy") != "Never"
         self.scheduler = spec.get("schedulerName") or "default-scheduler"
+        self.volume_claims = claim_names(spec) if spec.get("volumes") else ()
         self.shape = _pod_shape_of(spec, self.namespace, self.labels)
 
     def _copy_spec(self, old_view: "PodView") -> None:
         self.namespace, self.name, self.key, self.uid = old_view.namespace, old_view.name, old_view.key, old_view.uid
         self.created, self.priority, self.may_preempt = old_view.created, old_view.priority, old_view.may_preempt
-        self.scheduler, self.shape = old_view.scheduler, old_view.shape
+        self.scheduler, self.shape, self.volume_claims = old_view.scheduler, old_view.shape, old_view.volume_claims
 
 
 _shape_by_content: dict[bytes, PodShape] = {}

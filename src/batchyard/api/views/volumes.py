@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from batchyard.api.meta import Obj
+from batchyard.api.meta import Obj, amount
 
 _STORAGE_CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 
@@ -15,3 +15,9 @@ def storage_class_name(obj: Obj) -> str:
     annotation_text = (obj["metadata"].get("annotations") or {}).get(_STORAGE_CLASS_ANNOTATION)
     name = (obj.get("spec") or {}).get("storageClassName") if annotation_text is None else annotation_text
     return str(name or "")
+
+
+def requested_storage(claim: Obj) -> int:
+    """Return the storage that a PersistentVolumeClaim requests in bytes; 0 if it requests none."""
+    requests = ((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}
+    return amount("storage", requests.get("storage", 0))

@@ -24,7 +24,6 @@ from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.local_node.spawner_client import SpawnerError
 from batchyard.server.logging import logs
 from batchyard.server.logging.logs import LogSettings
-from batchyard.server.platform.cluster_option import ClusterConflictError
 from batchyard.server.platform.credentials import CredentialsError
 from batchyard.server.platform.data_dir import (
     DEFAULT_KUEUE_VERSION,
@@ -39,6 +38,7 @@ from batchyard.server.platform.data_dir import (
     prepare_data_dir,
     running_process_in,
 )
+from batchyard.server.platform.provided_objects import ClusterConflictError
 from batchyard.server.platform.serve import PortError, serve_platform
 from batchyard.sim.forecast import ForecastAnswers
 from batchyard.store.journal import SyncMode as JournalSyncMode

@@ -195,7 +195,7 @@ class LocalKubelet:
 
     name = "local-kubelet"
     rank = 0
-    kinds: Sequence[str] = (scheme.POD, RUN, scheme.CONFIG_MAP, scheme.SECRET)
+    kinds: Sequence[str] = (scheme.POD, RUN, scheme.CONFIG_MAP, scheme.SECRET, scheme.PERSISTENT_VOLUME_CLAIM)
 
     def __init__(self, node: str, requests: RunRequests) -> None:
         self._node = node
@@ -212,9 +212,9 @@ class LocalKubelet:
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Index a changed pod or Run object; return the keys of the pods to reconcile.
 
-        For an event of a pod on this node, this is the pod; for a Run object, its pod; for a ConfigMap or Secret, the
-        pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own stop
-        requests, give no key.
+        For an event of a pod on this node, this is the pod; for a Run object, its pod; for a ConfigMap, Secret or
+        claim, the pods in its namespace that cannot start. Changes that require no action, such as the kubelet's own
+        stop requests, give no key.
         """
         key = event.key
         if key.kind == RUN:

@@ -132,6 +132,8 @@ class NodeSettings:
     images: Sequence[ImageMapping] = ()
     #: The machine's directories that pods may mount as hostPath volumes.
     host_paths: Sequence[str] = ()
+    #: The folder that has a folder for each volume of a claim; '' if claims are not supported.
+    claims_folder: str = ""
     #: The user of containers that specify none.
     default_user: security.ContainerUser = security.ROOT
     #: The maximum number of processes of a container.
@@ -429,6 +431,10 @@ class RunRequests:
         allocations = {run["metadata"]["namespace"]: run["spec"]["gpus"] for run in sandboxes}
         return allocate_or_reject(pod, GPU, list(self._gpus), allocations)
 
+    def _volume_sources(self, reader: Reader) -> pod_volumes.VolumeSources:
+        settings = self._settings
+        return pod_volumes.VolumeSources(reader, self._issue_token, settings.host_paths, settings.claims_folder)
+
     def build_sandbox_request(self, pod_state: PodState, reader: Reader) -> Obj:
         """Return the Run object that requests a pod's next sandbox.
 
@@ -436,9 +442,7 @@ class RunRequests:
         """
         pod = pod_state.pod
         metadata, domain = pod["metadata"], self._settings.cluster_domain
-        plans_by_volume = pod_volumes.volume_plans(
-            pod, pod_volumes.VolumeSources(reader, self._issue_token, self._settings.host_paths)
-        )
+        plans_by_volume = pod_volumes.volume_plans(pod, self._volume_sources(reader))
         try:
             hostname = hostname_of(pod, domain)
         except errors.InputError as error:
@@ -465,9 +469,7 @@ class RunRequests:
         """Return the Run object of a pod's sandbox with current volume files; None if a source cannot be read now."""
         assert pod_state.sandbox is not None, "volume files are refreshed only if the pod has a sandbox"
         try:
-            plans = pod_volumes.volume_plans(
-                pod_state.pod, pod_volumes.VolumeSources(reader, self._issue_token, self._settings.host_paths)
-            )
+            plans = pod_volumes.volume_plans(pod_state.pod, self._volume_sources(reader))
         except errors.VolumeError:
             return None
         volume_files = {name: plan for name, plan in plans.items() if isinstance(plan, pod_volumes.VolumeFiles)}
@@ -486,7 +488,7 @@ class RunRequests:
                 return image_pull_request(pod, start, mapping, image, ImageSources(reader, settings.cache_bytes))
             if isinstance(image, ImageWait):
                 return image
-            plans = pod_volumes.volume_plans_without_contents(pod, settings.host_paths)
+            plans = pod_volumes.volume_plans_without_contents(pod, self._volume_sources(reader))
             devices = {start.container.name: self._container_gpus(sandbox, start.container.name)} if self._gpus else {}
             addresses = [sandbox.address] if sandbox.address else []
             container_inputs = ContainerInputs(addresses, plans, devices, ResolvedImage(mapping, image))

@@ -1,16 +1,17 @@
 """Volumes of pods: their contents, and their mounts in containers.
 
-Supported types are emptyDir, hostPath, configMap, secret, downwardAPI and projected. Sources:
+Supported types are emptyDir, hostPath, configMap, secret, downwardAPI, projected and persistentVolumeClaim. Sources:
 pkg/volume/{configmap,secret,downwardapi,projected,emptydir,hostpath}; pkg/volume/util (atomic_writer.go: valid paths;
 nested_volumes.go; FsUserFrom); pkg/volume/volume_linux.go (the effect of an fsGroup on modes).
 """
 
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from batchyard.api import meta
+from batchyard.api import meta, scheme
 from batchyard.api.meta import Obj
 from batchyard.api.views.node import container_limits, pod_total_amounts
 from batchyard.interfaces.client import Reader
@@ -68,6 +69,10 @@ class HostPathPlan:
     type: str = ""
     #: The machine's directories that pods may mount as hostPath volumes.
     allowed_folders: tuple[str, ...] = field(default=(), compare=False)
+    #: Whether all containers mount it read-only.
+    is_read_only: bool = False
+    #: The permission bits of a directory that is created.
+    mode: int = 0o755
 
 
 VolumePlan: TypeAlias = VolumeFiles | EmptyDirPlan | HostPathPlan
@@ -130,6 +135,7 @@ def _resolve_mount(
     mount_target = posixpath.normpath("/" + mount["mountPath"].lstrip("/"))
     folder = plan_of_volume.path if isinstance(plan_of_volume, HostPathPlan) else f"volumes/{name}"
     is_read_only = bool(mount.get("readOnly")) or isinstance(plan_of_volume, VolumeFiles)
+    is_read_only = is_read_only or (isinstance(plan_of_volume, HostPathPlan) and plan_of_volume.is_read_only)
     return Mount(name, container, folder, sub_path, mount_target, is_read_only)
 
 
@@ -159,7 +165,12 @@ _TOKEN_EXPIRATION_SECONDS: Final = 3600
 _GROUP_READ_BITS: Final = 0o440
 _PATH_LENGTH_MAX: Final = 4096
 _FILE_NAME_LENGTH_MAX: Final = 255
-_SUPPORTED_VOLUME_TYPES: Final = "emptyDir, configMap, secret, downwardAPI, projected and hostPath"
+_SUPPORTED_VOLUME_TYPES: Final = (
+    "emptyDir, configMap, secret, downwardAPI, projected, hostPath and persistentVolumeClaim"
+)
+_PROVISIONER: Final = "batchyard.dev/folder"
+#: The names of the folders of provisioned volumes: `pvc-` and the uid of a claim.
+_FOLDER_NAME: Final = re.compile(r"pvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
 class VolumeSources(NamedTuple):
@@ -169,6 +180,8 @@ class VolumeSources(NamedTuple):
     issue_token: TokenIssuer
     #: The machine's directories that pods may mount by hostPath.
     host_paths: Sequence[str] = ()
+    #: The folder that has a folder for each volume of a claim; '' if claims are not supported.
+    claims_folder: str = ""
 
 
 def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
@@ -179,17 +192,24 @@ def volume_plans(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
     return {volume["name"]: volume_plan(pod, volume, sources) for volume in pod["spec"].get("volumes") or ()}
 
 
-def volume_plans_without_contents(pod: Obj, host_paths: Sequence[str]) -> dict[str, VolumePlan]:
+def volume_plans_without_contents(pod: Obj, sources: VolumeSources) -> dict[str, VolumePlan]:
     """Return a pod's volumes by name, without file contents: the pod's sandbox has already created the volumes.
 
-    `host_paths` are the machine's directories that pods may mount as hostPath volumes.
+    Raises ContainerError if a claim is not bound any more.
     """
-    return {volume["name"]: _plan_without_contents(volume, host_paths) for volume in pod["spec"].get("volumes") or ()}
+    volumes = pod["spec"].get("volumes") or ()
+    try:
+        return {volume["name"]: _plan_without_contents(pod, volume, sources) for volume in volumes}
+    except errors.InputError as error:
+        raise errors.ContainerError(errors.CONFIG_ERROR, str(error)) from error
 
 
-def _plan_without_contents(volume: Mapping[str, Any], host_paths: Sequence[str]) -> VolumePlan:
+def _plan_without_contents(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> VolumePlan:
     if volume.get("hostPath"):
-        return HostPathPlan(_normalize_host_path(volume["hostPath"]["path"]), allowed_folders=tuple(host_paths))
+        path = _normalize_host_path(volume["hostPath"]["path"])
+        return HostPathPlan(path, allowed_folders=tuple(sources.host_paths))
+    if volume.get("persistentVolumeClaim"):
+        return _claim_plan(pod, volume["persistentVolumeClaim"], sources)
     kind = _volume_type(volume)
     return EmptyDirPlan((volume.get(kind) or {}).get("medium") == "Memory") if kind == "emptyDir" else VolumeFiles({})
 
@@ -212,6 +232,8 @@ def _build_plan(pod: Obj, volume: Mapping[str, Any], sources: VolumeSources) -> 
             return _empty_dir_plan(pod, source, sources.reader)
         case "hostPath":
             return _host_path_plan(source, sources.host_paths)
+        case "persistentVolumeClaim":
+            return _new_claim_plan(pod, source, sources)
         case "projected":
             files_by_path = _projected_files(source.get("sources") or (), pod, sources, default_mode)
         case "configMap" | "secret" | "downwardAPI":
@@ -423,6 +445,46 @@ def _host_path_plan(source: Mapping[str, Any], allowed_folders: Sequence[str]) -
     if not is_within_any(normalized_path, allowed_folders):
         raise errors.InputError(f"hostPath {path} is not allowed here: {HOST_PATH_REMEDY}")
     return HostPathPlan(normalized_path, source.get("type") or "", tuple(allowed_folders))
+
+
+def _new_claim_plan(pod: Obj, source: Mapping[str, Any], sources: VolumeSources) -> HostPathPlan:
+    """Return the plan of a claim's volume for a pod that starts: its claim must not be about to be deleted."""
+    claim = sources.reader.get(meta.Key(scheme.PERSISTENT_VOLUME_CLAIM, _namespace(pod), source["claimName"]))
+    if claim is not None and "deletionTimestamp" in claim["metadata"]:
+        raise errors.InputError("PVC is being deleted")
+    return _claim_plan(pod, source, sources)
+
+
+def _claim_plan(pod: Obj, source: Mapping[str, Any], sources: VolumeSources) -> HostPathPlan:
+    """Return the plan of a claim's volume: its own folder, or an allowed path of the machine (hostPath, local).
+
+    The name of a provisioned volume is the name of its folder, whatever else the volume says.
+    """
+    name, is_read_only = source["claimName"], bool(source.get("readOnly"))
+    claim = sources.reader.get(meta.Key(scheme.PERSISTENT_VOLUME_CLAIM, _namespace(pod), name))
+    if claim is None:
+        raise errors.InputError(f'persistentvolumeclaim "{name}" not found')
+    volume_name = claim["spec"].get("volumeName") or ""
+    volume = sources.reader.get(meta.Key(scheme.PERSISTENT_VOLUME, "", volume_name)) if volume_name else None
+    if volume is None or (claim.get("status") or {}).get("phase") != "Bound":
+        raise errors.InputError("PVC is not bound")
+    if (volume["spec"].get("claimRef") or {}).get("uid") != claim["metadata"]["uid"]:
+        raise errors.InputError("PVC is not bound")
+    if claim["spec"].get("volumeMode") == "Block":
+        raise errors.InputError("volumes of mode Block are not supported here")
+    for field_name in ("hostPath", "local"):
+        if volume["spec"].get(field_name):
+            return replace(_host_path_plan(volume["spec"][field_name], sources.host_paths), is_read_only=is_read_only)
+    if not sources.claims_folder or not _FOLDER_NAME.fullmatch(volume_name) or not _is_provisioned_folder(volume):
+        raise errors.InputError(
+            f"the volume {volume_name} is not supported here: use a class of the provisioner {_PROVISIONER}"
+        )
+    path = posixpath.join(sources.claims_folder, volume_name)
+    return HostPathPlan(path, "DirectoryOrCreate", (sources.claims_folder,), is_read_only, 0o777)
+
+
+def _is_provisioned_folder(volume: Obj) -> bool:
+    return meta.annotation(volume, "pv.kubernetes.io/provisioned-by") == _PROVISIONER
 
 
 def _normalize_host_path(path: str) -> str:

@@ -13,6 +13,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key, Obj, with_status
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views import pods
+from batchyard.api.views.pod_shape import claim_names
 from batchyard.api.views.pods import (
     FAILED,
     PENDING,
@@ -289,8 +290,15 @@ class SimulatedKubelets:
         with_nodes: bool = True,
         local_node: str = "",
         runtime: Duration | None = None,
+        awaits_volumes: bool = False,
     ) -> None:
+        """Create the controller; with `awaits_volumes`, pods start only when their claims are bound."""
         self.kinds: Sequence[str] = (scheme.POD, scheme.NODE, scheme.INSTANCE) if with_nodes else (scheme.POD,)
+        if awaits_volumes:
+            self.kinds = (*self.kinds, scheme.PERSISTENT_VOLUME_CLAIM)
+        self._awaits_volumes = awaits_volumes
+        #: The pods that wait for a claim to be bound, by the key of the claim.
+        self._claimants: dict[Key, dict[Key, None]] = {}
         self._delays = delays or ContainerDelays()
         self._with_nodes = with_nodes
         #: The name of the node that is not simulated; empty if all nodes are simulated.
@@ -305,11 +313,15 @@ class SimulatedKubelets:
         Changes without effect on simulated pods, such as status updates by this controller, give no keys.
         """
         key = event.key
+        if key.kind == scheme.PERSISTENT_VOLUME_CLAIM:
+            return () if event.type is _DELETED else tuple(self._claimants.get(key, ()))
         if key.kind != scheme.POD:
             is_simulated = key.name != self._local_node
             return self._pods.pod_keys_on(key.name) if is_simulated and _is_relevant_machine_change(event) else ()
         if self._with_nodes:
             self._pods.observe(key, event.old, None if event.type is _DELETED else event.obj)
+        if event.type is _DELETED:
+            self._forget_claimant(key, event.obj)
         return (key,) if self._is_simulated(event.obj) and _is_relevant_pod_change(event) else ()
 
     def _is_simulated(self, pod: Obj) -> bool:
@@ -344,6 +356,11 @@ class SimulatedKubelets:
         plan = durations.run_plan_of(pod, reader, self._runtime)
         sim_pod = SimulatedPod(pod, machine, plan, self._delays)
         pod_event = next_pod_event(sim_pod, now)
+        if pod_event is not None and pod_event.event_kind is PodEventKind.ACCEPT:
+            unbound_claim = self._find_unbound_claim(pod, reader)
+            if unbound_claim is not None:
+                return self._await_claim(key, unbound_claim)
+            self._forget_claimant(key, pod)
         if pod_event is None or pod_event.at > now:
             return ReconcileResult(requeue_at=None if pod_event is None else pod_event.at)
         new_pod: Obj = with_status(pod, status_after(sim_pod, pod_event, now))
@@ -356,6 +373,31 @@ class SimulatedKubelets:
         requeue_at = None if next_event is None else next_event.at
         is_settled = not writes and requeue_at is not None and requeue_at > now
         return ReconcileResult([*writes, UpdateStatus(new_pod)], events, requeue_at, is_settled=is_settled)
+
+    def _find_unbound_claim(self, pod: Obj, reader: Reader) -> Key | None:
+        """Return the first claim of a pod that is not bound; None if there is none, or if pods do not wait."""
+        for name in claim_names(pod["spec"]) if self._awaits_volumes else ():
+            claim_key = Key(scheme.PERSISTENT_VOLUME_CLAIM, pod["metadata"]["namespace"], name)
+            claim = reader.get(claim_key)
+            if claim is None or (claim.get("status") or {}).get("phase") != "Bound":
+                return claim_key
+        return None
+
+    def _await_claim(self, key: Key, claim_key: Key) -> ReconcileResult:
+        """Reconcile a pod again when its claim changes; report once that the claim is not bound."""
+        pods_of_claim = self._claimants.setdefault(claim_key, {})
+        is_known = key in pods_of_claim
+        pods_of_claim[key] = None
+        message = f'persistentvolumeclaim "{claim_key.name}" is not bound'
+        return ReconcileResult(events=[] if is_known else [EventRecord(key, "Warning", "FailedMount", message)])
+
+    def _forget_claimant(self, key: Key, pod: Obj) -> None:
+        for name in claim_names(pod["spec"]) if self._claimants else ():
+            claim_key = Key(scheme.PERSISTENT_VOLUME_CLAIM, key.namespace, name)
+            pods_of_claim = self._claimants.get(claim_key, {})
+            pods_of_claim.pop(key, None)
+            if not pods_of_claim:
+                self._claimants.pop(claim_key, None)
 
     def _find_machine(self, pod: Obj, reader: Reader, now: Instant) -> pod_status.NodeMachine:
         if not self._with_nodes:

@@ -16,7 +16,13 @@ from batchyard.metrics.controllers import RequestMetrics
 from batchyard.metrics.registry import Labels
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
-from batchyard.server.http.flow_control import ConcurrencyLimiter, FairQueue, too_many_requests
+from batchyard.server.http.flow_control import (
+    ConcurrencyLimiter,
+    FairQueue,
+    PriorityAndFairness,
+    RequestFlow,
+    too_many_requests,
+)
 from batchyard.server.platform.data_dir import REPLICATION_PATH, STANDBY_USER
 from batchyard.server.platform.group_commit import GroupCommit
 from batchyard.server.streaming.http_exchange import forward_request
@@ -102,6 +108,7 @@ class _QueuedRequest(NamedTuple):
     request: api_request.ApiRequest
     work: Callable[[], None]
     respond: ResponseReceiver
+    flow: RequestFlow | None = None
 
 
 class RequestWatchdog(Protocol):
@@ -142,12 +149,22 @@ class RequestDispatcher:
         self._watchdog = watchdog or _NoWatchdog()
         self._limiter = ConcurrencyLimiter()
         self._queue: FairQueue[_QueuedRequest] = FairQueue(_EXPECTED_REQUEST_SECONDS)
+        #: The priority levels; None if requests have none.
+        self._flows: PriorityAndFairness | None = None
         self._is_ending = False
+        #: The headers of watches that have a flow, until their responses begin.
+        self._headers_by_stream: dict[
+            api_request.StreamingResponse | api_request.UpgradeResponse, tuple[tuple[str, str], ...]
+        ] = {}
         #: The user of each watch and upgraded connection.
         self._users_by_stream: dict[
             api_request.StreamingResponse | api_request.UpgradeResponse, api_request.UserInfo
         ] = {}
         self._exceptions = 0
+
+    def set_flows(self, flows: PriorityAndFairness) -> None:
+        """Set the priority levels of requests."""
+        self._flows = flows
 
     def authenticate(self, request: api_request.ApiRequest) -> api_request.ApiRequest:
         """Authenticate a request, without its body, and return it with its user. Raises StatusError if that fails."""
@@ -171,15 +188,31 @@ class RequestDispatcher:
         except api_request.StatusError as rejection:
             on_response(encode_body(rejection.response()))
         else:
-            began_at = self._metrics.begin()
-            queued_request = _QueuedRequest(
-                request,
-                partial(self._execute_request, request, began_at, partial(self._finish_request, user, on_response)),
-                on_response,
-            )
-            is_urgent = api_request.is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
-            self._queue.put(api_request.flow_of(user), queued_request, is_urgent=is_urgent)
-            self._kernel.post(self._execute_next_request)
+            self._admit(request, on_response)
+
+    def _admit(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
+        """Queue a request for execution when its priority level has a seat for it, or reject it."""
+        flow = None if self._flows is None else self._flows.assign(request)
+        finish = partial(self._finish_request, request.user, flow, on_response)
+        work = partial(self._execute_request, request, self._metrics.begin(), finish)
+        queued_request = _QueuedRequest(request, work, on_response, flow)
+        if flow is None:
+            self._enqueue(queued_request)
+        else:
+            flow.level.admit(flow, partial(self._enqueue, queued_request), partial(self._reject, queued_request))
+
+    def _enqueue(self, queued_request: _QueuedRequest) -> None:
+        request, user = queued_request.request, queued_request.request.user
+        is_urgent = api_request.is_exempt_from_limits(user) or request.path.startswith(_HEALTH_PATHS)
+        self._queue.put(api_request.flow_of(user), queued_request, is_urgent=is_urgent)
+        self._kernel.post(self._execute_next_request)
+
+    def _reject(self, queued_request: _QueuedRequest) -> None:
+        self._limiter.leave(queued_request.request.user)
+        rejection = too_many_requests().response()
+        if queued_request.flow is not None:
+            rejection = rejection._replace(headers=queued_request.flow.headers)
+        queued_request.respond(encode_body(rejection))
 
     def _authenticate_later(self, request: api_request.ApiRequest, on_response: ResponseReceiver) -> None:
         def submit(authenticated_request: api_request.ApiRequest | None) -> None:
@@ -216,8 +249,9 @@ class RequestDispatcher:
         """Reject queued requests that are not urgent, and all later ones, with 429, because the server shuts down."""
         self._is_ending = True
         for queued in self._queue.clear():
-            self._limiter.leave(queued.request.user)
-            queued.respond(encode_body(too_many_requests().response()))
+            self._reject(queued)
+        if self._flows is not None:
+            self._flows.reject_waiting()
 
     def _execute_next_request(self) -> None:
         if not len(self._queue):
@@ -239,11 +273,18 @@ class RequestDispatcher:
         """The number of watches and upgraded connections in progress."""
         return len(self._users_by_stream)
 
+    def headers_of(
+        self, stream: api_request.StreamingResponse | api_request.UpgradeResponse
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the headers of a stream that identify its flow."""
+        return self._headers_by_stream.get(stream, ())
+
     def end_stream(self, stream: api_request.StreamingResponse | api_request.UpgradeResponse) -> None:
         """Stop counting a stream as a watch of its user. A streaming response is also ended."""
         if not isinstance(stream, api_request.UpgradeResponse):
             self._commit.unsubscribe(stream)
             stream.end()
+        self._headers_by_stream.pop(stream, None)
         user = self._users_by_stream.pop(stream, None)
         if user is not None:
             self._limiter.end_watch(user)
@@ -262,6 +303,7 @@ class RequestDispatcher:
     def _finish_request(
         self,
         user: api_request.UserInfo,
+        flow: RequestFlow | None,
         on_response: ResponseReceiver,
         started_response: api_request.StartedResponse,
         measurement: _RequestMeasurement,
@@ -269,6 +311,12 @@ class RequestDispatcher:
     ) -> None:
         self._limiter.leave(user)
         self._metrics.record_duration(*measurement)
+        if flow is not None:
+            flow.level.release()
+            if isinstance(started_response, api_request.Response):
+                started_response = started_response._replace(headers=(*started_response.headers, *flow.headers))
+            else:
+                self._headers_by_stream[started_response] = flow.headers
         if not isinstance(started_response, api_request.Response):
             self._users_by_stream[started_response] = user
             self._limiter.begin_watch(user)

@@ -396,7 +396,8 @@ class HttpProtocol(asyncio.Protocol):
             self._upgrade_connection(response, parsed_request)
             return
         if not isinstance(response, Response):
-            plain_head = Response(200, None, content_type=response.content_type)
+            headers = self._dispatcher.headers_of(response)
+            plain_head = Response(200, None, content_type=response.content_type, headers=headers)
             stream_head = response.head if isinstance(response, ProxiedStream) else plain_head
             self._begin_stream(response, stream_head, parsed_request)
             return

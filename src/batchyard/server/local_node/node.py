@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,7 +33,7 @@ from batchyard.server.local_node.network import (
     PodNetworkListeners,
     create_pod_listeners,
 )
-from batchyard.server.local_node.run_dirs import NodeTimes
+from batchyard.server.local_node.run_dirs import CLAIMS_FOLDER, NodeTimes
 from batchyard.server.local_node.runtime import LocalContainerRuntime
 from batchyard.shim.isolation import seccomp
 
@@ -254,11 +255,13 @@ class LocalNodeComponents:
         engine_names = [engine["name"] for engine in self.container_runtime.features.get("engines") or ()]
         settings = parse_node_settings(local_settings, engine_names, self._seccomp_profile_error)
         self.containers = LocalContainers(self.container_runtime, self.container_runtime.folders, loop, node_times)
+        settings = replace(settings, claims_folder=str((self._folder / CLAIMS_FOLDER).resolve()))
         run_specs = RunRequests(inventory.name, settings, token, self._gpus.devices)
         self._forwarder: ServiceForwarder | None = None
         self.controllers: Sequence[Controller] = (
             LocalKubelet(inventory.name, run_specs),
             LocalNode(inventory),
+            OnDemandController("volume-folders", (scheme.PERSISTENT_VOLUME,), self._create_volume_folders),
             OnDemandController(
                 "service-forwarding", (scheme.SERVICE,), self._create_forwarding, self._needs_forwarding
             ),
@@ -276,6 +279,11 @@ class LocalNodeComponents:
             return ""
         names = ", ".join(f["what"] for f in features.get("missing") or () if f["what"] in _ISOLATION_FEATURES)
         return f"this machine cannot isolate pods, so only its owner may run them: it lacks {names or 'isolation'}"
+
+    def _create_volume_folders(self) -> Controller:
+        from batchyard.server.local_node.volume_folders import VolumeFolderController, prepare_claims_folder  # noqa: PLC0415 - few nodes have volumes
+
+        return VolumeFolderController(prepare_claims_folder(self._folder))
 
     def _seccomp_profile_error(self, name: str) -> str:
         try:

@@ -22,6 +22,8 @@ _PODS_FOLDER: Final = "pods"
 _RUNS_FOLDER: Final = "runs"
 _LOGS_FOLDER: Final = "logs"
 VOLUMES_FOLDER: Final = "volumes"
+#: The folder of the node that has a folder for each volume of a PersistentVolumeClaim.
+CLAIMS_FOLDER: Final = "claims"
 _TRASH_FOLDER: Final = "trash"
 SPEC_FILE: Final = "spec.json"
 RUN_STATE_FILE: Final = "state.json"

@@ -164,7 +164,7 @@ def _check_host_path(name: str, plan: volumes.HostPathPlan) -> None:
         problem = f"hostPath {path} leads to {real_path}, which is outside the allowed host paths"
         raise VolumeError(name, f"{problem}: {volumes.HOST_PATH_REMEDY}")
     if not path.exists() and plan.type in {"", "DirectoryOrCreate"}:
-        os.close(nesting.make_directories(path.anchor, real_path, _FOLDER_MODE))
+        os.close(nesting.make_directories(path.anchor, real_path, plan.mode))
     elif not path.exists() and plan.type == "FileOrCreate":
         os.close(nesting.create_file(path.anchor, real_path, _FILE_MODE))
     type_fault = _host_path_type_fault(path, plan.type)

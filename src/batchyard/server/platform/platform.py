@@ -2,29 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from batchyard.admission_chain import AdmissionChain
-from batchyard.admission_plugins.built_in import SYSTEM_NAMESPACES, new_namespace
-from batchyard.admission_plugins.service_accounts import default_service_account
-from batchyard.api import well_known
-from batchyard.api.custom_kinds import DEFINITION, FINALIZER
-from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_status
-from batchyard.api.scheme import CLUSTER, FILE_KINDS, KINDS, LEASE, ServedKind
+from batchyard.api.meta import Obj, key_of
+from batchyard.api.scheme import CLUSTER, LEASE
 from batchyard.api.times import parse_time
-from batchyard.apiserver.api_services import (
-    API_SERVICE,
-    api_service_resource,
-    kubernetes_service_objects,
-    provided_api_services,
-    with_available_condition,
-)
+from batchyard.apiserver.api_services import api_service_resource, kubernetes_service_objects
 from batchyard.apiserver.apply import InProcessFieldManager
-from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.auth.security import ServerSecurity, build_security
 from batchyard.apiserver.auth.tokens import ExternalTokens, TokenIssuer
 from batchyard.apiserver.built_in import built_in_resources
@@ -34,36 +23,24 @@ from batchyard.apiserver.crd.definitions import CustomResources, definition_reso
 from batchyard.apiserver.dashboard import DASHBOARD_ACTIONS_PATH, DASHBOARD_MODELS_PATH, ModelHandler, StaticFileHandler
 from batchyard.apiserver.dashboard import DASHBOARD_FILES_PATH as DASHBOARD_FILES
 from batchyard.apiserver.dashboard_actions import DashboardActions
-from batchyard.apiserver.openapi_definitions import platform_definition
+from batchyard.apiserver.flow_schemas import FlowSchemaController, flow_attributes
 from batchyard.apiserver.policies.type_checking import PolicyStatusController
 from batchyard.apiserver.resources import Resource, Resources
 from batchyard.apiserver.server import AdmissionSwitch, ApiServer, AuditedRequest, Auditor, discard_audit
 from batchyard.apiserver.subresources import with_subresources
 from batchyard.apiserver.subresources.queueing import WhyHandler, decisions_resource, with_forecasts
 from batchyard.apiserver.virtual_resources import events_resource
-from batchyard.base.instant import SECOND, Instant
+from batchyard.base.instant import Instant
 from batchyard.client.informer import CompositeClient
 from batchyard.client.local import LocalClient, create_or_replace
-from batchyard.cloud.cluster_objects import initial_objects
 from batchyard.cloud.cluster_pools import ClusterPoolsController
 from batchyard.cloud.simulated import simulated_cloud
+from batchyard.controller_groups import VOLUMES
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, read_asset
-from batchyard.housekeeping.controllers import definition_status
-from batchyard.interfaces.client import (
-    Create,
-    Delete,
-    EventType,
-    Reader,
-    Update,
-    UpdateStatus,
-    WatchEvent,
-    Write,
-    WriteResult,
-)
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.interfaces.containers import Containers
-from batchyard.interfaces.controller import Kernel
 from batchyard.kubelet.simulated.containers import SimulatedContainers
 from batchyard.kubelet.simulated.durations import BareWorkloads
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets, container_delays_of
@@ -76,6 +53,7 @@ from batchyard.server.clocks.server import MachineClock
 from batchyard.server.clocks.wall import LoopTimers, wall_clock
 from batchyard.server.forecasting.service import ForecastEngine, ForecastFunctions
 from batchyard.server.http.dispatcher import RequestDispatcher, RequestWatchdog
+from batchyard.server.http.flow_control import PriorityAndFairness
 from batchyard.server.http.forked_writes import ForkedWork
 from batchyard.server.local_node.containers import CombinedContainers
 from batchyard.server.local_node.network import PodNetworkListeners
@@ -85,7 +63,6 @@ from batchyard.server.logging.logs import CycleLog, DecisionLog
 from batchyard.server.metrics import ObservedPlatform
 from batchyard.server.platform.aggregation import Aggregation
 from batchyard.server.platform.clock_control import CLOCK_PATH, ClockControl
-from batchyard.server.platform.cluster_option import check_cluster_option, with_spec_of
 from batchyard.server.platform.credentials import CertificateAuthority, SigningKey, issue_pod_token
 from batchyard.server.platform.data_dir import (
     DEFAULT_KUEUE_VERSION,
@@ -97,136 +74,20 @@ from batchyard.server.platform.data_dir import (
 )
 from batchyard.server.platform.decision_throttle import DecisionThrottle
 from batchyard.server.platform.group_commit import HISTORY_REVISIONS, GroupCommit
+from batchyard.server.platform.provided_objects import (
+    ProvidedObjects,
+    check_cluster_option,
+    check_success,
+    create_missing,
+    required_objects,
+    store_cluster,
+)
 from batchyard.server.platform.status_report import STATUS_REPORT_PATH as REPORT
 from batchyard.server.platform.status_report import EmbeddedMetrics, StatusReport
 from batchyard.store.journal import RevisionJournal
 from batchyard.store.journal_file import JournalError
 from batchyard.store.memory import Store, changes_reader
 from batchyard.wiring import PlatformPorts, PlatformSettings, WiredPlatform, build_platform
-
-# Objects that the platform provides: definitions of its own kinds, APIServices, and Kueue's roles.
-#
-# They are stored like other objects, so that clients can list and watch them. A client can take over such an object by
-# creating or applying an object of the same name, which does not change the served kinds. Deleted objects are created
-# again.
-
-
-#: The delay after the start before stored definitions are compared with those of this release.
-_REFRESH_DELAY: Final = 5 * SECOND
-_KUEUE_ROLE_PREFIX: Final = "kueue-"
-_NATIVE_GROUP_SUFFIX: Final = ".k8s.io"
-
-
-class ProvidedObjectsClient(Reader, Protocol):
-    """A client that reads API objects and submits writes, as ProvidedObjects requires."""
-
-    def submit(self, writes: Sequence[Write], on_result: Callable[[WriteResult], None]) -> None:
-        """Apply writes in order until one is rejected; `on_result` later gets the result of the last write tried."""
-
-
-class ProvidedObjects:
-    """Keeps the platform's own CustomResourceDefinitions and APIServices up to date."""
-
-    def __init__(
-        self, client: ProvidedObjectsClient, kernel: Kernel, resources: Callable[[], Sequence[Resource]]
-    ) -> None:
-        self._client, self._kernel, self._served_resources = client, kernel, resources
-        self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds()}
-        self._is_synchronization_scheduled = False
-
-    def begin(self) -> None:
-        """Schedule the creation or update of the CustomResourceDefinitions, and the update of the APIServices."""
-        self._synchronize_soon()
-        for index, name in enumerate(self._kinds):
-            if self._client.get(Key(DEFINITION, "", name)) is None:
-                self._schedule_now(partial(self._create_crd, name))
-            else:  # staggered, so that requests are served in between
-                self._kernel.call_at(
-                    self._kernel.now() + _REFRESH_DELAY + index * SECOND, partial(self._update_crd, name)
-                )
-
-    def observe(self, event: WatchEvent) -> None:
-        """Schedule an update of the APIServices; create a deleted CustomResourceDefinition of the platform again.
-
-        Changes of other kinds and updates of APIServices are ignored.
-        """
-        if event.key.kind == DEFINITION:
-            self._synchronize_soon()
-            if event.type is EventType.DELETED and event.key.name in self._kinds:
-                self._schedule_now(partial(self._create_crd, event.key.name))
-        elif event.key.kind == API_SERVICE and not _is_update(event):
-            self._synchronize_soon()
-
-    def _create_crd(self, name: str) -> None:
-        if self._client.get(Key(DEFINITION, "", name)) is not None:
-            return
-        definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
-        self._write(Create(with_status(definition, definition_status(definition, self._client, self._kernel.now()))))
-
-    def _update_crd(self, name: str) -> None:
-        stored_definition = self._client.get(Key(DEFINITION, "", name))
-        if stored_definition is None or annotation(stored_definition, well_known.PROVIDED) is None:
-            return
-        spec = platform_definition(self._kinds[name])["spec"]
-        if any(stored_definition["spec"].get(field) != value for field, value in spec.items()):
-            self._write(Update({**stored_definition, "spec": {**stored_definition["spec"], **spec}}))
-
-    def _synchronize_soon(self) -> None:
-        if not self._is_synchronization_scheduled:
-            self._is_synchronization_scheduled = True
-            self._schedule_now(self._synchronize_api_services)
-
-    def _synchronize_api_services(self) -> None:
-        self._is_synchronization_scheduled = False
-        now = self._kernel.now()
-        services = {
-            service["metadata"]["name"]: service for service in provided_api_services(self._served_resources(), now)
-        }
-        stored_services = {key_of(service).name: service for service in self._client.list(API_SERVICE)}
-        for write in _service_writes(services, stored_services, now):
-            self._write(write)
-
-    def _schedule_now(self, work: Callable[[], None]) -> None:
-        self._kernel.call_at(self._kernel.now(), work)
-
-    def _write(self, write: Write) -> None:
-        self._client.submit([write], _ignore_result)
-
-
-def provided_role(role: Obj) -> Obj:
-    """Return a bootstrap role as the platform stores it: Kueue's roles get an annotation.
-
-    The annotation lets Kueue's manifests take the role over.
-    """
-    if not role["metadata"]["name"].startswith(_KUEUE_ROLE_PREFIX):
-        return role
-    return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
-
-
-def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
-    for name, service in services.items():
-        if name not in stored_services:
-            yield Create(service)
-    for name, service in stored_services.items():
-        if name not in services and annotation(service, well_known.PROVIDED) is not None:
-            yield Delete(key_of(service))
-        elif (updated := with_available_condition(service, services, now)) is not service:
-            yield UpdateStatus(updated)
-
-
-def _defined_kinds() -> Iterator[ServedKind]:
-    for info in KINDS:
-        if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIX) and info.constant not in FILE_KINDS:
-            yield info
-
-
-def _is_update(event: WatchEvent) -> bool:
-    return event.type is EventType.MODIFIED
-
-
-def _ignore_result(_result: WriteResult) -> None:
-    """Ignore the result of a write: after a conflict, the next change triggers another update."""
-
 
 if TYPE_CHECKING:
     from batchyard.server.logging.spans import SpanExport
@@ -429,7 +290,11 @@ class EmbeddedPlatform:
         """
         metrics = self._metrics
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
+        flows = PriorityAndFairness(partial(flow_attributes, self._resources, self._server.impersonate), self._client)
+        self._store.listen(flows.observe)
+        self._metrics.server_metrics.additional_sources.append(flows.texts)
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
+        dispatcher.set_flows(flows)
         metrics.watch_count = lambda: dispatcher.watch_count
         return dispatcher
 
@@ -469,8 +334,10 @@ class EmbeddedPlatform:
     def _build_platform(self, settings: PlatformSettings, cluster: Obj | None, speed: float) -> WiredPlatform:
         has_nodes, local_node = settings.with_nodes, self._local
         name = "" if local_node is None else local_node.name
-        container_delays = container_delays_of(cluster, 0)
-        kubelets = SimulatedKubelets(container_delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime)
+        delays, with_volumes = container_delays_of(cluster, 0), VOLUMES in settings.controllers
+        kubelets = SimulatedKubelets(
+            delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime, awaits_volumes=with_volumes
+        )
         runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
@@ -485,9 +352,11 @@ class EmbeddedPlatform:
             self._metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
+            has_volume_folders=local_node is not None,
             pod_usage=lambda pod: self._containers.usage(pod),  # noqa: PLW0108 - created later
             api_controllers=(
                 PolicyStatusController(lambda: self._resources),
+                FlowSchemaController(),
                 *(() if self._signer is None else (CertificateController(self._signer),)),
             ),
         )
@@ -517,12 +386,9 @@ class EmbeddedPlatform:
         )
         self._metrics.begin(observed_platform, events, self._server)
         self._history.observe(events)
-        # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
-        required_objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-        required_objects += map(provided_role, bootstrap_roles())
         if cluster is not None:
-            self._kernel.post(lambda: _store_cluster(self._client, cluster))
-        self._kernel.post(lambda: _create_missing(self._client, required_objects))
+            self._kernel.post(lambda: store_cluster(self._client, cluster))
+        self._kernel.post(lambda: create_missing(self._client, required_objects()))
         self._provided_objects.begin()
         self._aggregation.begin()
 
@@ -533,21 +399,7 @@ class EmbeddedPlatform:
     def publish_address(self, address: str, port: int, *, is_secure: bool, cluster_ip: str) -> None:
         """Publish the API's address and cluster IP in the Service `kubernetes`; '' makes the Service headless."""
         service_objects = kubernetes_service_objects(address, port, is_https=is_secure, cluster_ip=cluster_ip)
-        self._kernel.post(partial(create_or_replace, self._client, service_objects, _check_success))
-
-
-def _store_cluster(client: LocalClient, cluster: Obj) -> None:
-    stored_cluster = client.get(key_of(cluster))
-    if stored_cluster is None:
-        _create_missing(client, initial_objects(cluster))
-    elif stored_cluster["spec"] != cluster["spec"]:
-        client.submit_directly([Update(with_spec_of(stored_cluster, cluster))], _check_success)
-
-
-def _create_missing(client: LocalClient, objects: Iterable[Obj]) -> None:
-    for obj in objects:
-        if client.get(key_of(obj)) is None:
-            client.submit_directly([Create(obj)], _check_success)
+        self._kernel.post(partial(create_or_replace, self._client, service_objects, check_success))
 
 
 def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
@@ -590,8 +442,3 @@ def _combine_auditors(first_auditor: Auditor, second_auditor: Auditor) -> Audito
 
 def _ignore_journal_failure() -> None:
     pass
-
-
-def _check_success(result: WriteResult) -> None:
-    if result.error is not None:
-        raise result.error

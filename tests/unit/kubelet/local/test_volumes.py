@@ -1,5 +1,6 @@
 """The contents of pod volumes."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -225,7 +226,7 @@ def test_host_path_requires_allowed_folder() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["persistentVolumeClaim", "nfs", "csi", "ephemeral", "image"])
+@pytest.mark.parametrize("kind", ["nfs", "csi", "ephemeral", "image"])
 def test_unsupported_volume_type_is_rejected(kind: str) -> None:
     volume: dict[str, Any] = {kind: {}}
     assert volume_error(**volume).startswith(f"volumes of type {kind} are not supported here: use one of emptyDir, ")
@@ -255,3 +256,48 @@ def test_lies_below_compares_whole_path_segments() -> None:
     assert is_within_any("/a", ["/"])
     assert not is_within_any("/ab", ["/a"])
     assert not is_within_any("/a", [])
+
+
+CLAIM_UID = "00000000-0000-0000-0000-000000000001"
+CLAIM_VOLUME = f"pvc-{CLAIM_UID}"
+
+
+def claim_objects(
+    volume_name: str = CLAIM_VOLUME, phase: str = "Bound", uid: str = CLAIM_UID, **spec: Any
+) -> FixedObjects:
+    """A claim and its volume; keywords replace the source of the volume."""
+    claim_spec = {"volumeName": volume_name}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "team", "uid": CLAIM_UID}}
+    claim |= {"apiVersion": "v1", "spec": claim_spec, "status": {"phase": phase}}
+    annotations = {"pv.kubernetes.io/provisioned-by": "batchyard.dev/folder"}
+    source = spec or {"csi": {"driver": "batchyard.dev/folder", "volumeHandle": "/etc"}}
+    stored = {"kind": "PersistentVolume", "metadata": {"name": volume_name, "annotations": annotations}}
+    stored |= {"apiVersion": "v1", "spec": {"claimRef": {"uid": uid}, **source}}
+    return FixedObjects(claim, stored)
+
+
+def claim_plan(objects: FixedObjects, **source: Any) -> VolumePlan:
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "c", **source}}
+    return volume_plan(pod(), volume, VolumeSources(objects, token, ["/srv/data"], "/node/claims"))
+
+
+def test_claim_is_a_folder_with_the_name_of_its_volume() -> None:
+    plan = claim_plan(claim_objects(), readOnly=True)
+    assert plan == HostPathPlan(f"/node/claims/{CLAIM_VOLUME}", "DirectoryOrCreate", is_read_only=True, mode=0o777)
+
+
+@pytest.mark.parametrize(
+    ("objects", "problem"),
+    [
+        (FixedObjects(), 'persistentvolumeclaim "c" not found'),
+        (claim_objects(phase="Pending"), "PVC is not bound"),
+        (claim_objects(uid="other"), "PVC is not bound"),
+        (claim_objects("../../etc"), "is not supported here"),
+        (claim_objects("pvc-x"), "is not supported here"),
+        (claim_objects(hostPath={"path": "/etc"}), "hostPath /etc is not allowed here"),
+        (claim_objects(local={"path": "/srv/data/../../etc"}), "must not contain '..'"),
+    ],
+)
+def test_unusable_claims_are_reported(objects: FixedObjects, problem: str) -> None:
+    with pytest.raises(VolumeError, match=re.escape(problem)):
+        claim_plan(objects)
