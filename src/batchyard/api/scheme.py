@@ -69,9 +69,13 @@ JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     "batch/job": JOB,
     "jobset.x-k8s.io/jobset": JOB_SET,
     "pod": POD,
+    "deployment": DEPLOYMENT,
+    "statefulset": STATEFUL_SET,
     **{f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org" for kind in _KUBEFLOW_KINDS},
     **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
 }
+#: The kinds that serve, whose pods are queued.
+SERVING_KINDS: Final = (DEPLOYMENT, STATEFUL_SET)
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
 MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"

@@ -55,7 +55,8 @@ def _installed_kinds(settings: InstallSettings) -> Iterator[ServedKind]:
 
 
 _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
-_READ_VERBS: Final = ("list", "watch")
+_LOOKUP_VERB: Final = "list"
+_READ_VERBS: Final = (_LOOKUP_VERB, "watch")
 _EXTENSIONS_GROUP: Final = "apiextensions.k8s.io"
 _REGISTRATION_GROUP: Final = "admissionregistration.k8s.io"
 _UPDATE_VERBS: Final = ("get", "update")
@@ -103,6 +104,9 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     for kind in controller_groups.kinds_read(groups):
         info = kind_info(kind)
         verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
+    for kind in controller_groups.kinds_looked_up(groups):
+        info = kind_info(kind)
+        verbs_by_resource.setdefault((info.group, info.plural), {})[_LOOKUP_VERB] = None
     for kind, written_verbs in controller_groups.verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [

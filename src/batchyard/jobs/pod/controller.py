@@ -44,6 +44,7 @@ from batchyard.scheduling.workload.retention import RetentionPolicy
 _BATCHED_GROUP_MIN: Final = 100
 _DELETED: Final = EventType.DELETED
 _WORKLOAD_DELETED: Final = "WorkloadDeleted"
+_SERVING_OWNERS: Final = frozenset({"StatefulSet", "LeaderWorkerSet"})
 #: The reasons of TerminationTarget for messages of the job reconciler; other messages are those of evictions.
 _STOP_REASONS: Final = {
     "Workload is deleted": _WORKLOAD_DELETED,
@@ -259,9 +260,8 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            return (
-                ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
-            )
+            is_kept = workload is None or _is_foreign(workload) or _is_of_service(workload)
+            return ReconcileResult() if workload is None or is_kept else release_workload_finalizer(workload)
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not _is_managed(job_pass.job, reader, self._managed_jobs):
             return ReconcileResult()
@@ -393,6 +393,8 @@ def _is_managed(pod: Obj, reader: Reader, managed_jobs: ManagedJobs) -> bool:
         return False
     if meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
         return True  # its owner is in the queue by means of its pods
+    if managed_jobs.implies_pods:
+        return False
     return built_in.find_managed_ancestor(pod, reader.get, managed_jobs).managed_key is None
 
 
@@ -519,6 +521,12 @@ def _with_group_metadata(
 def _is_foreign(workload: Obj) -> bool:
     """Return whether a Workload with the name of a group belongs to another job; a prebuilt one has no controller."""
     return not lifecycle.is_group_workload(workload) and meta.controller_of(workload) is not None
+
+
+def _is_of_service(workload: Obj) -> bool:
+    """Return whether a Workload stays without pods: a StatefulSet or LeaderWorkerSet owns it, and it is not deleted."""
+    owners = workload["metadata"].get("ownerReferences") or ()
+    return not pods.is_terminating(workload) and any(owner["kind"] in _SERVING_OWNERS for owner in owners)
 
 
 def _report_name_conflict(job_pass: JobPass, name: str) -> ReconcileResult:
