@@ -127,7 +127,9 @@ class AdmissionChain:
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
         if self._managed_jobs.has_kind_of(obj):
-            return self._prepare_namespaced(self._prepare_described_job, obj, reader)
+            is_service = group_kind(obj) in scheme.SERVING_KINDS
+            prepare = self._prepare_service if is_service else self._prepare_described_job
+            return self._prepare_namespaced(prepare, obj, reader)
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:

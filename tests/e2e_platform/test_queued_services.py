@@ -27,7 +27,7 @@ def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UpProce
             return
         started = stack.enter_context(UpProcess(tmp_path, "--speed", "10x", "--controllers", "*,-admission,-pods"))
         operator = OperatorRun(started.kubeconfig, "--controllers", "admission,pods", "--no-leader-elect")
-        stack.enter_context(operator).wait_until("runs admission, pods")
+        stack.enter_context(operator).wait_until("runs admission, pods", within=120)
         yield started
 
 

@@ -36,6 +36,8 @@ JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 #: The kind and the name of the job.
 JOB_OWNER_KIND: Final = "kueue.x-k8s.io/job-owner-gvk"
 JOB_OWNER_NAME: Final = "kueue.x-k8s.io/job-owner-name"
+#: On the Workload of a group of a LeaderWorkerSet: the index of the group.
+COMPONENT_WORKLOAD_INDEX: Final = "kueue.x-k8s.io/component-workload-index"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 #: The name of the first slice; on pods too.
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"

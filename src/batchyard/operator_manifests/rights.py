@@ -92,6 +92,9 @@ def described_job_rules(kinds: Sequence[ServedKind]) -> Iterator[Obj]:
     """Yield the RBAC rules for custom kinds of jobs: those of other kinds of jobs."""
     for group in dict.fromkeys(info.group for info in kinds):
         plurals = sorted(info.plural for info in kinds if info.group == group)
+        if all(info.constant in scheme.SERVING_KINDS for info in kinds if info.group == group):
+            yield _rule(group, plurals, _READ_VERBS)
+            continue
         yield _rule(group, plurals, sorted([*_READ_VERBS, controller_groups.PATCH, controller_groups.DELETE]))
         yield _rule(group, [f"{plural}/{controller_groups.FINALIZERS}" for plural in plurals], ["update"])
 

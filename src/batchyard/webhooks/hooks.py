@@ -99,20 +99,22 @@ def operator_webhooks(enabled_groups: Sequence[str], job_kinds: Sequence[ServedK
     described = job_kinds if ADMISSION in enabled_groups else ()
     return [
         *_iterate_webhooks(enabled_groups, mutates=True),
-        *(OperatorWebhook(f"m{info.singular}.kb.io", info, _CREATE_OPERATIONS, True) for info in described),
+        *(OperatorWebhook(f"m{info.singular}.kb.io", info, _mutated_operations(info), True) for info in described),
         *_iterate_webhooks(enabled_groups, mutates=False),
         *(OperatorWebhook(f"v{info.singular}.kb.io", info, _CREATE_AND_UPDATE_OPERATIONS, False) for info in described),
     ]
+
+
+def _mutated_operations(info: ServedKind) -> Sequence[str]:
+    return _CREATE_AND_UPDATE_OPERATIONS if info.constant in scheme.SERVING_KINDS else _CREATE_OPERATIONS
 
 
 def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
     kinds_by_group = _MUTATED_KINDS if mutates else _VALIDATED_KINDS
     for kind in dict.fromkeys(kind for group in enabled_groups for kind in kinds_by_group.get(group, ())):
         served_kind = kind_info(kind)
-        is_created_only = (mutates and kind not in _SERVING_KINDS) or (
-            kind == scheme.POD and PODS not in enabled_groups
-        )
-        operations = _CREATE_OPERATIONS if is_created_only else _CREATE_AND_UPDATE_OPERATIONS
+        is_created_only = mutates or (kind == scheme.POD and PODS not in enabled_groups)
+        operations = _mutated_operations(served_kind) if is_created_only else _CREATE_AND_UPDATE_OPERATIONS
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
         name = f"{'m' if mutates else 'v'}{served_kind.singular}.kb.io"
         conditions = _pod_conditions(enabled_groups) if kind == scheme.POD else ()

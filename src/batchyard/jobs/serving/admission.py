@@ -1,8 +1,9 @@
 """Kueue's webhooks of the kinds that serve: they prepare the pod templates, and reject changes that quota rules out.
 
 The pods of a Deployment in a queue wait one by one. The pods of a StatefulSet in a queue wait together: its number of
-replicas is fixed, except that it can be scaled to zero and back. Sources: deployment_webhook.go and
-statefulset_webhook.go in pkg/controller/jobs of Kueue, at its default feature gates.
+replicas is fixed, except that it can be scaled to zero and back. The pods of each group of a LeaderWorkerSet wait
+together: the size of its groups is fixed. Sources: deployment_webhook.go, statefulset_webhook.go and
+leaderworkerset_webhook.go in pkg/controller/jobs of Kueue, at its default feature gates.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import FieldError, Forbidden, InvalidObject
 from batchyard.api.meta import Obj
 from batchyard.api.validation import job as queued_jobs
-from batchyard.api.validation import rules
+from batchyard.api.validation import rules, topology
 from batchyard.api.views import queued_pods
 from batchyard.jobframework.workloads import workload_name
 from batchyard.scheduling.workload import lifecycle
@@ -104,9 +105,44 @@ def _complete_stateful_set(stateful_set: Obj) -> Obj:
     return _with_template(stateful_set, _TEMPLATE, {}, annotations)
 
 
+def _complete_leader_worker_set(service: Obj) -> Obj:
+    labels = copied_labels(service)
+    annotations = {
+        well_known.SUSPENDING_PARENT: FRAMEWORKS[scheme.LEADER_WORKER_SET],
+        well_known.POD_GROUP_SERVING: queued_pods.ENABLED,
+    }
+    for name, template, _, path in group_templates(service):
+        is_offset = name == WORKER and well_known.POD_SET_GROUP not in annotations_of(template)
+        offset = {well_known.POD_INDEX_OFFSET: "1"} if is_offset else {}
+        service = _with_template(service, path, labels, {**annotations, **offset})
+    return service
+
+
+#: The names of the pod sets of a group: of the leader and the workers, or of all pods.
+LEADER, WORKER, POD_SET = "leader", "worker", "main"
+_GROUP_PATH: Final = ("spec", "leaderWorkerTemplate")
+
+
+def group_size(service: Obj) -> int:
+    """Return the number of pods in each group of a LeaderWorkerSet, which defaults to 1."""
+    size: int | None = service["spec"]["leaderWorkerTemplate"].get("size")
+    return 1 if size is None else size
+
+
+def group_templates(service: Obj) -> list[tuple[str, Mapping[str, Any], int, Sequence[str]]]:
+    """Return the name, pod template, number of pods and template path of each pod set of a LeaderWorkerSet's groups."""
+    group = service["spec"]["leaderWorkerTemplate"]
+    leader, workers, size = group.get("leaderTemplate"), group.get("workerTemplate") or _EMPTY, group_size(service)
+    worker_path = (*_GROUP_PATH, "workerTemplate")
+    if leader is None:
+        return [(POD_SET, workers, size, worker_path)]
+    return [(LEADER, leader, 1, (*_GROUP_PATH, "leaderTemplate")), (WORKER, workers, size - 1, worker_path)]
+
+
 _COMPLETERS: Final[Mapping[str, Callable[[Obj], Obj]]] = {
     scheme.DEPLOYMENT: _complete_deployment,
     scheme.STATEFUL_SET: _complete_stateful_set,
+    scheme.LEADER_WORKER_SET: _complete_leader_worker_set,
 }
 
 
@@ -149,10 +185,17 @@ def service_errors(
     """
     if is_queued_elsewhere(new):
         return ()
+    kind = meta.group_kind(new)
     errors = list(queued_jobs.service_settings_errors(new, old))
-    is_deployment = meta.group_kind(new) == scheme.DEPLOYMENT
-    if old is not None and not is_deployment and _is_managed(new, find_object, managed_jobs, "v"):
-        errors += _stateful_set_update_errors(new, old, find_object)
+    if kind == scheme.LEADER_WORKER_SET:
+        errors += _group_errors(new)
+    if old is not None and kind != scheme.DEPLOYMENT and _is_managed(new, find_object, managed_jobs, "v"):
+        is_leader_worker_set = kind == scheme.LEADER_WORKER_SET
+        errors += (
+            _group_update_errors(new, old)
+            if is_leader_worker_set
+            else _stateful_set_update_errors(new, old, find_object)
+        )
     return list(rules.attribute_to_webhook(built_in.validating_webhook(new), errors))
 
 
@@ -206,3 +249,36 @@ def _shape_errors(new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> 
             yield from _shape_errors(value, old_value, field_path)
         elif value != old_value:
             yield rules.immutable(field_path, value)
+
+
+#: The most groups of a LeaderWorkerSet.
+GROUPS_MAX: Final = 1_000_000
+
+
+def _group_errors(service: Obj) -> Iterator[FieldError]:
+    """Validate the number of groups of a LeaderWorkerSet, and the topology requests of its pods."""
+    replicas = replicas_of(service)
+    if not 0 <= replicas <= GROUPS_MAX:
+        bound = ">= 0" if replicas < 0 else f"<= {GROUPS_MAX}"
+        message = f"invalid LeaderWorkerSet replicas: must be {bound}, got {replicas}"
+        yield rules.invalid("spec.replicas", replicas, message, f"use a number from 0 to {GROUPS_MAX}")
+    pod_sets = [
+        topology.PodSetTopology(annotations_of(template), f"{'.'.join(path)}.metadata.annotations", count)
+        for _, template, count, path in group_templates(service)
+    ]
+    for pod_set in pod_sets:
+        yield from topology.topology_request_errors(pod_set.annotations, pod_set.path, pod_set.count)
+    yield from topology.pod_set_group_errors(pod_sets)
+
+
+def _group_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
+    """Report changes of the requirements of the pods of a LeaderWorkerSet, and of the size of its groups."""
+    group, old_group = new["spec"]["leaderWorkerTemplate"], old["spec"]["leaderWorkerTemplate"]
+    for field in ("leaderTemplate", "workerTemplate"):
+        path, template, old_template = f"spec.leaderWorkerTemplate.{field}", group.get(field), old_group.get(field)
+        if template is not None and old_template is not None:
+            yield from pod_spec_errors(template.get("spec"), old_template.get("spec"), f"{path}.spec")
+        elif template is not old_template:
+            yield rules.immutable(path, template)
+    if group_size(new) != group_size(old):
+        yield rules.immutable("spec.leaderWorkerTemplate.size", group_size(new))
