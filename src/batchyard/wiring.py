@@ -246,9 +246,9 @@ def _create_service_reconciler(settings: PlatformSettings, objects: ObjectReader
 
     kueue = settings.kueue
     if kind == scheme.STATEFUL_SET:
-        return stateful_set.StatefulSetReconciler(kueue.managed_jobs)
+        return stateful_set.StatefulSetReconciler(kueue.managed_jobs, kueue.policy.rules)
     copied_keys = CopiedKeys(kueue.copied_labels, kueue.copied_annotations)
-    return leader_worker_set.LeaderWorkerSetReconciler(kueue.managed_jobs, copied_keys, objects)
+    return leader_worker_set.LeaderWorkerSetReconciler(kueue.managed_jobs, copied_keys, kueue.policy.rules, objects)
 
 
 def _create_pod_reconciler(settings: PlatformSettings) -> Controller:

@@ -69,7 +69,7 @@ def service_settings_errors(new: Obj, old: Obj | None) -> Iterator[FieldError]:
     is_suspended = not (old.get("status") or {}).get("readyReplicas")
     if not is_suspended or not _job_labels(new).get(well_known.QUEUE_NAME):
         for error in _immutable_label_errors(new, old, well_known.QUEUE_NAME):
-            yield error._replace(remedy="keep the queue; scale to 0 before you set another one")
+            yield error._replace(remedy="keep the queue, or scale to 0 before you set another one")
     yield from _priority_class_update_errors(new, old, is_suspended)
     yield from workload.admission_gate_update_errors(new, old)
 

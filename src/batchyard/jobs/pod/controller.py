@@ -36,7 +36,7 @@ from batchyard.jobframework.workloads import PodSetInfo, release_workload_finali
 from batchyard.jobs.pod import group
 from batchyard.jobs.pod.group import PodJob
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
-from batchyard.scheduling.workload import adjustments, lifecycle
+from batchyard.scheduling.workload import adjustments, evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.scheduling.workload.retention import RetentionPolicy
 
@@ -260,8 +260,7 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            is_kept = workload is None or _is_foreign(workload) or _is_of_service(workload)
-            return ReconcileResult() if workload is None or is_kept else release_workload_finalizer(workload)
+            return _reconcile_empty_group(workload, now)
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not _is_managed(job_pass.job, reader, self._managed_jobs):
             return ReconcileResult()
@@ -521,6 +520,17 @@ def _with_group_metadata(
 def _is_foreign(workload: Obj) -> bool:
     """Return whether a Workload with the name of a group belongs to another job; a prebuilt one has no controller."""
     return not lifecycle.is_group_workload(workload) and meta.controller_of(workload) is not None
+
+
+def _reconcile_empty_group(workload: Obj | None, now: Instant) -> ReconcileResult:
+    """Release the Workload of a group without pods; that of a service stays, and loses its quota if it is evicted."""
+    if workload is None or _is_foreign(workload):
+        return ReconcileResult()
+    if not _is_of_service(workload):
+        return release_workload_finalizer(workload)
+    if not (lifecycle.is_evicted(workload) and lifecycle.has_quota_reservation(workload)):
+        return ReconcileResult()
+    return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, now))])
 
 
 def _is_of_service(workload: Obj) -> bool:

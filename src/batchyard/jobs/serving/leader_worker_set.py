@@ -23,6 +23,7 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
 from batchyard.jobs.serving import admission, stateful_set
 from batchyard.jobs.serving.stateful_set import AwaitedClasses, add_gated_update, missing_class_events, service_workload
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import adjustments, lifecycle
 from batchyard.scheduling.workload.adjustments import MissingPriorityClass
 
@@ -48,10 +49,15 @@ class LeaderWorkerSetReconciler:
     kinds = (KIND, scheme.POD, scheme.STATEFUL_SET, scheme.WORKLOAD, *_CLASS_KINDS)
 
     def __init__(
-        self, managed_jobs: ManagedJobs, copied_keys: workloads.CopiedKeys, objects: ObjectReader | None = None
+        self,
+        managed_jobs: ManagedJobs,
+        copied_keys: workloads.CopiedKeys,
+        rules: DecisionRules = DEFAULT_RULES,
+        objects: ObjectReader | None = None,
     ) -> None:
         """Create the controller; `objects` reads the pods that are older than the first LeaderWorkerSet."""
         self._managed_jobs = managed_jobs
+        self._needs_admission = rules.is_current
         self._copied_keys = copied_keys
         self._awaited_classes = AwaitedClasses()
         #: The pods of each LeaderWorkerSet, by their label.
@@ -109,10 +115,22 @@ class LeaderWorkerSetReconciler:
             self._sync_workloads(service, reader, outcome)
         for pod_key in self._pods.get(key, ()):
             pod = reader.get(pod_key)
-            new_pod = pod if pod is None else _prepared_pod(pod, service, reader)
+            new_pod = pod if pod is None else self._prepared_pod(pod, service, reader)
             if new_pod is not None and new_pod is not pod:
                 outcome.add(Update(new_pod), ())
         return outcome
+
+    def _prepared_pod(self, pod: Obj, service: Obj | None, reader: Reader) -> Obj:
+        """Return a pod in the group of its Workload, or without gates if an update replaces it."""
+        if service is None:
+            return stateful_set.without_gates(pod)
+        namespace, owner = pod["metadata"].get("namespace", ""), meta.controller_of(pod)
+        parent = None if owner is None else reader.get(meta.owner_key(owner, namespace))
+        if parent is not None and meta.label(parent, _NAME_LABEL) and stateful_set.is_outdated(pod, parent):
+            workload = reader.get(Key(scheme.WORKLOAD, namespace, queued_pods.group_name(pod)))
+            if not self._needs_admission or (workload is not None and lifecycle.is_admitted(workload)):
+                return stateful_set.without_gates(pod)
+        return pod if pods.is_terminal(pod) or pods.is_terminating(pod) else _member(pod, service)
 
     def _sync_workloads(self, service: Obj, reader: Reader, outcome: ReconcileResult) -> None:
         owned = reader.owned_by(service["metadata"].get("uid", ""), service["metadata"].get("namespace", ""))
@@ -221,17 +239,6 @@ def _without_lws_metadata(template: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 # Pods.
-
-
-def _prepared_pod(pod: Obj, service: Obj | None, reader: Reader) -> Obj:
-    """Return a pod in the group of its Workload, or without gates if it must not wait; the same object if it is so."""
-    if service is None:
-        return stateful_set.without_gates(pod)
-    owner = meta.controller_of(pod)
-    parent = None if owner is None else reader.get(meta.owner_key(owner, pod["metadata"].get("namespace", "")))
-    if parent is not None and meta.label(parent, _NAME_LABEL) and stateful_set.is_outdated(pod, parent):
-        return stateful_set.without_gates(pod)
-    return pod if pods.is_terminal(pod) or pods.is_terminating(pod) else _member(pod, service)
 
 
 def _member(pod: Obj, service: Obj) -> Obj:

@@ -5,8 +5,8 @@ updated, gated pods of the old revision are released, because they would block t
 statefulset_reconciler.go and statefulset_pod_reconciler.go in pkg/controller/jobs/statefulset of Kueue.
 
 These rules differ from Kueue's:
-- If a StatefulSet is scaled from zero to another number of replicas than before, its Workload gets this number. In
-  Kueue, the Workload keeps the old number, and finishes as out of sync if this number is too small.
+- If a StatefulSet is scaled from zero to another number of replicas than before, its Workload gets this number, as in
+  Kueue 0.20. In Kueue 0.19, the Workload keeps the old number, and finishes as out of sync if this number is too small.
 - A StatefulSet that is being deleted gets no Workload.
 """
 
@@ -23,6 +23,7 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework import workloads
 from batchyard.jobs.serving import admission
 from batchyard.scheduling import messages
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import adjustments, lifecycle
 from batchyard.scheduling.workload.adjustments import MissingPriorityClass
 
@@ -54,8 +55,10 @@ class StatefulSetReconciler:
     rank = 0
     kinds = (scheme.STATEFUL_SET, scheme.POD, scheme.WORKLOAD, *_CLASS_KINDS)
 
-    def __init__(self, managed_jobs: ManagedJobs) -> None:
+    def __init__(self, managed_jobs: ManagedJobs, rules: DecisionRules = DEFAULT_RULES) -> None:
         self._managed_jobs = managed_jobs
+        #: Whether pods of the old revision are released only if their Workload is admitted, as since Kueue 0.20.
+        self._needs_admission = rules.is_current
         self._awaited_classes = AwaitedClasses()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
@@ -81,8 +84,9 @@ class StatefulSetReconciler:
         name, workload = admission.find_stateful_workload(stateful_set, reader.get)
         outcome = ReconcileResult(independent=True)
         owned_objects = reader.owned_by(stateful_set["metadata"].get("uid", ""), key.namespace)
+        is_releasing = not self._needs_admission or (workload is not None and lifecycle.is_admitted(workload))
         for pod in filter(_is_gated_by_framework, owned_objects):
-            new_pod = _prepared_pod(pod, stateful_set, name)
+            new_pod = _prepared_pod(pod, stateful_set, name, is_releasing=is_releasing)
             if new_pod is not pod:
                 outcome.add(Update(new_pod), ())
         if workload is None:
@@ -125,15 +129,18 @@ def _pod_spec(stateful_set: Obj) -> Mapping[str, Any]:
 # Pods.
 
 
-def _prepared_pod(pod: Obj, stateful_set: Obj, workload_name: str) -> Obj:
-    """Return a pod in the group of the Workload, with the queue of its StatefulSet; the same object if it is ready."""
+def _prepared_pod(pod: Obj, stateful_set: Obj, workload_name: str, *, is_releasing: bool) -> Obj:
+    """Return a pod in the group of the Workload, with the queue of its StatefulSet; the same object if it is ready.
+
+    `is_releasing` is whether pods of the old revision lose their gates.
+    """
     queue_labels = admission.copied_labels(stateful_set)
     if queued_pods.group_name(pod) != workload_name:
         return pod if pods.is_terminal(pod) or pods.is_terminating(pod) else _member(pod, stateful_set, workload_name)
     queue = queue_labels.get(well_known.QUEUE_NAME)
     if queue and meta.label(pod, well_known.QUEUE_NAME) != queue and admission.replicas_of(stateful_set):
         pod = meta.with_path(pod, ("metadata", "labels", well_known.QUEUE_NAME), queue)
-    return without_gates(pod) if is_outdated(pod, stateful_set) else pod
+    return without_gates(pod) if is_releasing and is_outdated(pod, stateful_set) else pod
 
 
 def _member(pod: Obj, stateful_set: Obj, workload_name: str) -> Obj:
@@ -267,7 +274,7 @@ def with_queue(workload: Obj, queue: str) -> Obj:
 
 
 def _with_count(workload: Obj, replicas: int) -> Obj:
-    pod_sets = workload["spec"].get("podSets") or ()
+    pod_sets: Sequence[Any] = workload["spec"].get("podSets") or ()
     if not lifecycle.is_on_hold(workload) or len(pod_sets) != 1 or pod_sets[0]["count"] == replicas:
         return workload
     return meta.with_path(workload, ("spec", "podSets"), [{**pod_sets[0], "count": replicas}])

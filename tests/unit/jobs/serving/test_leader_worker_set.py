@@ -310,7 +310,7 @@ def test_deleted_set_releases_workloads() -> None:
 
 def test_controllers_restart_with_existing_objects() -> None:
     stage = GroupStage(queued(), parent(), pod())
-    reconciler = LeaderWorkerSetReconciler(ALL_QUEUED_JOBS, CopiedKeys(), stage.client)
+    reconciler = LeaderWorkerSetReconciler(ALL_QUEUED_JOBS, CopiedKeys(), objects=stage.client)
     stage.replace_controllers(reconciler, PodReconciler())
     stage.put(with_path(parent(), ("status", "updateRevision"), "2"))
     assert list(stage.client.list(scheme.POD)) == []

@@ -13,8 +13,10 @@ from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.pod.admission import queue_pod
 from batchyard.jobs.pod.controller import PodReconciler
 from batchyard.jobs.serving.stateful_set import StatefulSetReconciler
-from batchyard.scheduling.workload import lifecycle
+from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
+from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, condition_state
+from unit.jobs.pod.pods import queued
 from unit.jobs.serving.services import completed, elsewhere, errors, service
 
 KIND = scheme.STATEFUL_SET
@@ -27,8 +29,9 @@ def stateful_set(replicas: int = 3, **fields: Any) -> Obj:
     return completed(service("StatefulSet", replicas=replicas, **fields))
 
 
-def pod(owner: Obj, index: int = 0, **labels: str) -> Obj:
+def pod(owner: Obj, index: int = 0, revision: str = "1") -> Obj:
     """A pod of the StatefulSet, as the webhook of pods completes it."""
+    labels = {"controller-revision-hash": f"web-{revision}"}
     template = owner["spec"]["template"]
     metadata = make.metadata(
         f"web-{index}",
@@ -43,8 +46,10 @@ def pod(owner: Obj, index: int = 0, **labels: str) -> Obj:
 class ServiceStage(Stage):
     """A world with the controllers of StatefulSets and pods in queues."""
 
-    def __init__(self, *objects: Obj, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS) -> None:
-        super().__init__(StatefulSetReconciler(managed_jobs), PodReconciler())
+    def __init__(
+        self, *objects: Obj, managed_jobs: ManagedJobs = ALL_QUEUED_JOBS, rules: DecisionRules = DEFAULT_RULES
+    ) -> None:
+        super().__init__(StatefulSetReconciler(managed_jobs, rules), PodReconciler())
         self.put(make.flavor(labels={"zone": "a"}), *objects)
 
     def admit(self) -> None:
@@ -96,7 +101,7 @@ def test_stateful_set_without_queue_gets_workload_if_configured() -> None:
     stage.put(pod(given))
     assert "queueName" not in stage.only_workload()["spec"]
     labels = stage.get(scheme.POD, "web-0")["metadata"]["labels"]
-    assert labels == {"app": "web", well_known.MANAGED: "true"}
+    assert labels == {"app": "web", "controller-revision-hash": "web-1", well_known.MANAGED: "true"}
 
 
 def test_missing_priority_class_is_reported_and_awaited() -> None:
@@ -112,7 +117,7 @@ def test_pods_join_group_of_workload() -> None:
     stage = ServiceStage(make.workload_priority_class("high", 7), owner, pod(owner))
     metadata = stage.get(scheme.POD, "web-0")["metadata"]
     labels = {well_known.QUEUE_NAME: "lq", well_known.MANAGED: "true", well_known.PRIORITY_CLASS: "high"}
-    assert metadata["labels"] == {"app": "web", **labels}
+    assert metadata["labels"] == {"app": "web", "controller-revision-hash": "web-1", **labels}
     assert metadata["annotations"] == {
         well_known.SUSPENDING_PARENT: "statefulset",
         well_known.PREBUILT_WORKLOAD: NAME,
@@ -221,17 +226,35 @@ def test_admission_gates_are_copied_to_workload() -> None:
     assert stage.events[-1].message == 'Updated workload AdmissionGatedBy to "a.io/x"'
 
 
-def revision(index: str) -> dict[str, str]:
-    return {"controller-revision-hash": f"web-{index}"}
-
-
 @pytest.mark.parametrize(("of_pod", "is_released"), [("1", True), ("2", False)])
 def test_gated_pod_of_old_revision_is_released_during_update(of_pod: str, is_released: bool) -> None:
     rolling = {**stateful_set(), "status": {"currentRevision": "web-1", "updateRevision": "web-2"}}
-    finalized = with_metadata(pod(rolling, **revision(of_pod)), finalizers=[well_known.MANAGED])
+    finalized = with_metadata(pod(rolling, revision=of_pod), finalizers=[well_known.MANAGED])
     stage = ServiceStage(rolling, finalized)
     assert (stage.gates() == []) is is_released
     assert stage.get(scheme.POD, "web-0")["metadata"]["finalizers"] == [well_known.MANAGED]
+
+
+def test_pod_of_old_revision_waits_for_admission_since_0_20() -> None:
+    rolling = {**stateful_set(), "status": {"currentRevision": "web-1", "updateRevision": "web-2"}}
+    stage = ServiceStage(rolling, pod(rolling), rules=replace(DEFAULT_RULES, is_current=True))
+    assert stage.gates() != []
+    stage.admit()
+    assert stage.gates() == []
+
+
+def test_evicted_workload_without_pods_loses_quota() -> None:
+    stage = ServiceStage(stateful_set())
+    stage.admit()
+    stage.put(evictions.evict(stage.only_workload(), reason="Preempted", message="why", now=stage.kernel.now()))
+    assert not lifecycle.has_quota_reservation(stage.only_workload())
+
+
+def test_pods_without_service_are_not_queued_if_pods_are_not_enabled() -> None:
+    managed_jobs = replace(ALL_QUEUED_JOBS, kinds=(scheme.STATEFUL_SET, scheme.POD), implies_pods=True)
+    stage = Stage(PodReconciler(managed_jobs=managed_jobs))
+    stage.put(queued("alone"))
+    assert stage.workloads() == []
 
 
 def test_deleted_workload_deletes_pods_and_comes_back() -> None:
