@@ -109,3 +109,62 @@ def test_updated_stateful_set_keeps_its_workload(platform: UpProcess) -> None:
     assert f'{path}: Invalid value: {{"cpu":"2"}}: field is immutable' in refused
     platform.kubectl("delete", "statefulset", "cache")
     await_replicas(platform, "statefulset/search", 2)
+
+
+LEADER_WORKER_SETS = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: leaderworkersets.leaderworkerset.x-k8s.io}
+spec:
+  group: leaderworkerset.x-k8s.io
+  scope: Namespaced
+  names: {kind: LeaderWorkerSet, plural: leaderworkersets, singular: leaderworkerset, shortNames: [lws]}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      subresources: {status: {}}
+      schema:
+        openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+"""
+MODEL = """
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: llm, namespace: default, labels: {kueue.x-k8s.io/queue-name: services}}
+spec:
+  replicas: 2
+  leaderWorkerTemplate:
+    size: 3
+    workerTemplate:
+      spec:
+        containers: [{name: main, image: "busybox:1.37", resources: {requests: {cpu: "1"}}}]
+"""
+
+
+def test_groups_of_leader_worker_set_wait_one_by_one(platform: UpProcess) -> None:
+    queue = (EXAMPLES / "statefulset.yaml").read_text().partition("---\napiVersion: apps")[0]
+    platform.kubectl("apply", "-f", "-", sent=queue)
+    platform.kubectl("apply", "-f", "-", sent=LEADER_WORKER_SETS)
+    platform.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    platform.kubectl("apply", "-f", "-", sent=MODEL)
+    wait_for_workloads(platform, {"leaderworkerset-llm-0": True, "leaderworkerset-llm-1": False})
+    template = json.loads(platform.kubectl("get", "lws", "llm", "-o", "json"))["spec"]["leaderWorkerTemplate"]
+    annotations = template["workerTemplate"]["metadata"]["annotations"]
+    assert annotations["kueue.x-k8s.io/pod-suspending-parent"] == "leaderworkerset.x-k8s.io/leaderworkerset"
+    change = '{"spec": {"leaderWorkerTemplate": {"size": 4}}}'
+    refused = platform.kubectl("patch", "lws", "llm", "--type=merge", "-p", change, fails=True)
+    assert "spec.leaderWorkerTemplate.size: Invalid value: 4: field is immutable" in refused
+    platform.kubectl("patch", "lws", "llm", "--type=merge", "-p", '{"spec": {"replicas": 1}}')
+    wait_for_workloads(platform, {"leaderworkerset-llm-0": True})
+    platform.kubectl("delete", "lws", "llm")
+    wait_for_workloads(platform, {})
+
+
+def wait_for_workloads(platform: UpProcess, expected: dict[str, bool]) -> None:
+    """Wait until there are only these Workloads, with or without an admission."""
+    for _ in range(240):
+        found = {name: "admission" in (each.get("status") or {}) for name, each in workloads(platform).items()}
+        if found == expected:
+            return
+        time.sleep(0.25)
+    raise AssertionError(f"{found} instead of {expected}")

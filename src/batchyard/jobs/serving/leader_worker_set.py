@@ -229,6 +229,19 @@ def pod_sets_of(service: Obj) -> list[dict[str, Any]]:
     ]
 
 
+def unit_pod_sets(service: Obj) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the pod sets of one Workload of an object that serves, and the paths of their templates.
+
+    These are the pod sets of a pod of a Deployment, of a StatefulSet, or of a group of a LeaderWorkerSet.
+    """
+    kind = meta.group_kind(service)
+    if kind == KIND:
+        return pod_sets_of(service), [".".join(path) for *_, path in admission.group_templates(service)]
+    (pod_set,) = stateful_set.pod_sets_of(service)
+    count = 1 if kind == scheme.DEPLOYMENT else max(1, pod_set["count"])
+    return [{**pod_set, "count": count}], ["spec.template"]
+
+
 def _without_lws_metadata(template: Mapping[str, Any]) -> Mapping[str, Any]:
     metadata = dict(template.get("metadata") or {})
     for field in ("labels", "annotations"):

@@ -104,7 +104,7 @@ class StatefulSetReconciler:
             self._awaited_classes.add(priority, key)
             outcome.events += missing_class_events(key, priority)
             return
-        workload = service_workload(stateful_set, _pod_sets(stateful_set), priority)
+        workload = service_workload(stateful_set, pod_sets_of(stateful_set), priority)
         event = EventRecord(key, "Normal", "CreatedWorkload", f"Created Workload: {meta.key_of(workload)}")
         outcome.add(Create(workload), [event])
 
@@ -186,7 +186,8 @@ def without_gates(pod: Obj) -> Obj:
 # Workloads.
 
 
-def _pod_sets(stateful_set: Obj) -> list[dict[str, Any]]:
+def pod_sets_of(stateful_set: Obj) -> list[dict[str, Any]]:
+    """Return the only pod set of a StatefulSet, with the number of its replicas."""
     template = workloads.without_duplicate_env({"spec": _pod_spec(stateful_set)})
     request = workloads.topology_request(admission.template_of(stateful_set), podIndexLabel=well_known.POD_INDEX)
     count = admission.replicas_of(stateful_set)

@@ -12,9 +12,10 @@ from batchyard.jobframework.workloads import CopiedKeys, workload_name
 from batchyard.jobs.pod.admission import queue_pod
 from batchyard.jobs.pod.controller import PodReconciler
 from batchyard.jobs.serving.leader_worker_set import LeaderWorkerSetReconciler
+from batchyard.lint.references import job_parts
 from batchyard.scheduling.workload import lifecycle
 from stage import Stage
-from unit.jobs.serving.services import completed, errors
+from unit.jobs.serving.services import completed, errors, service
 
 KIND = scheme.LEADER_WORKER_SET
 GROUP = "leaderworkerset.x-k8s.io"
@@ -314,3 +315,19 @@ def test_controllers_restart_with_existing_objects() -> None:
     stage.replace_controllers(reconciler, PodReconciler())
     stage.put(with_path(parent(), ("status", "updateRevision"), "2"))
     assert list(stage.client.list(scheme.POD)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "counts", "paths"),
+    [
+        (service("Deployment"), [1], ["spec.template"]),
+        (service("StatefulSet"), [3], ["spec.template"]),
+        (lws(), [3], ["spec.leaderWorkerTemplate.workerTemplate"]),
+        (lws(leader=template()), [1, 2], [LEADER_PATH, "spec.leaderWorkerTemplate.workerTemplate"]),
+    ],
+)
+def test_lint_knows_pod_sets_of_one_workload(given: Obj, counts: list[int], paths: list[str]) -> None:
+    parts = job_parts(given, ())
+    assert parts is not None
+    assert ([each["count"] for each in parts.pod_sets], list(parts.template_paths)) == (counts, paths)
+    assert job_parts(with_path(given, ("metadata", "labels"), {}), ()) is None
