@@ -85,7 +85,7 @@ class LeaderWorkerSetReconciler:
 
     def _observe_pod(self, event: WatchEvent) -> Iterable[Key]:
         pod, old = event.obj, event.old
-        if old is not None and event.type is not _DELETED and old["metadata"] is pod["metadata"]:
+        if not stateful_set.changes_membership(event):
             return ()
         if old is not None:
             self._index(event.key, old, is_added=False)

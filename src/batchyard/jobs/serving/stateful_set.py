@@ -110,12 +110,22 @@ class StatefulSetReconciler:
 
 
 def _stateful_set_of(event: WatchEvent) -> Sequence[Key]:
-    pod, old = event.obj, event.old
-    if not _is_gated_by_framework(pod) or (old is not None and old["metadata"] is pod["metadata"]):
+    pod = event.obj
+    if not _is_gated_by_framework(pod) or not changes_membership(event):
         return ()
     owner = meta.controller_of(pod)
     key = None if owner is None else meta.owner_key(owner, event.key.namespace)
     return () if key is None or key.kind != scheme.STATEFUL_SET else (key,)
+
+
+def changes_membership(event: WatchEvent) -> bool:
+    """Return whether an event of a pod can change its group or gates; most changes of a status cannot."""
+    return event.old is None or event.type is EventType.DELETED or _membership(event.old) != _membership(event.obj)
+
+
+def _membership(pod: Obj) -> tuple[Any, ...]:
+    fields = ("labels", "annotations", "ownerReferences", "deletionTimestamp")
+    return (*map(pod["metadata"].get, fields), pod["spec"].get("schedulingGates"), pods.is_terminal(pod))
 
 
 def _is_gated_by_framework(obj: Obj) -> bool:
