@@ -242,7 +242,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         "MultiKueueRemoteSpecSync",
     ),
     **_without_effect("the size of the groups is always immutable", "LWSImmutableGroupSize"),
-    **_without_effect("Workloads of Deployments get no label with its uid", "DeploymentJobUIDLabel"),
+    **_without_effect("Workloads of Deployments get no label with the uid of the Deployment", "DeploymentJobUIDLabel"),
     **_without_effect(
         "the kind of job is not supported",
         "DeferRayServiceFinalizationForRedisCleanup",
