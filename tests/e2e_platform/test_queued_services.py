@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,13 +40,10 @@ def workloads(platform: UpProcess) -> dict[str, dict[str, Any]]:
 
 
 def await_condition(platform: UpProcess, name: str, type: str, reason: str) -> dict[str, Any]:  # noqa: A002
-    for _ in range(120):
-        workload = workloads(platform)[name]
-        conditions = (workload.get("status") or {}).get("conditions") or ()
-        if any((each["type"], each["reason"]) == (type, reason) for each in conditions):
-            return workload
-        time.sleep(0.25)
-    raise AssertionError(f"no {type} with reason {reason} in {workload}")
+    full_name = workloads(platform)[name]["metadata"]["name"]
+    path = f'{{.status.conditions[?(@.type=="{type}")].reason}}'
+    platform.kubectl("wait", f"--for=jsonpath={path}={reason}", "--timeout=60s", f"workload/{full_name}")
+    return workloads(platform)[name]
 
 
 def test_pods_of_deployment_wait_one_by_one(platform: UpProcess) -> None:
@@ -162,9 +158,9 @@ def test_groups_of_leader_worker_set_wait_one_by_one(platform: UpProcess) -> Non
 
 def wait_for_workloads(platform: UpProcess, expected: dict[str, bool]) -> None:
     """Wait until there are only these Workloads, with or without an admission."""
-    for _ in range(240):
+    found: dict[str, bool] = {}
+    for _ in range(240):  # each attempt takes as long as kubectl
         found = {name: "admission" in (each.get("status") or {}) for name, each in workloads(platform).items()}
         if found == expected:
             return
-        time.sleep(0.25)
     raise AssertionError(f"{found} instead of {expected}")

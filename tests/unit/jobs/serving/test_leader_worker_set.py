@@ -119,7 +119,7 @@ LEADER_PATH = "spec.leaderWorkerTemplate.leaderTemplate"
         ),
     ],
 )  # fmt: skip
-def test_updates(new: Obj, old: Obj, expected: list[str]) -> None:
+def test_updates_keep_size_and_requirements(new: Obj, old: Obj, expected: list[str]) -> None:
     assert errors(new, old) == expected
 
 
