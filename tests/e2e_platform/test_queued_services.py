@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -159,8 +160,9 @@ def test_groups_of_leader_worker_set_wait_one_by_one(platform: UpProcess) -> Non
 def wait_for_workloads(platform: UpProcess, expected: dict[str, bool]) -> None:
     """Wait until there are only these Workloads, with or without an admission."""
     found: dict[str, bool] = {}
-    for _ in range(240):  # each attempt takes as long as kubectl
+    for _ in range(240):
         found = {name: "admission" in (each.get("status") or {}) for name, each in workloads(platform).items()}
         if found == expected:
             return
+        threading.Event().wait(0.25)
     raise AssertionError(f"{found} instead of {expected}")
