@@ -20,7 +20,14 @@ from batchyard.api.validation.queues import on_flavors_errors
 from batchyard.api.well_known import AFTER, DEFAULT_SERVICE_CIDR
 from batchyard.autoscaler.provisioning_request_pods import with_queued_request_nodes
 from batchyard.base.primitives import uid_for
-from batchyard.client.local import DEFAULT_HOOK, AdmissionHooks, PrepareHook, UpdateCheck, generated_name
+from batchyard.client.local import (
+    DEFAULT_HOOK,
+    AdmissionHooks,
+    PrepareHook,
+    UpdateCheck,
+    UpdateCompleter,
+    generated_name,
+)
 from batchyard.cloud.cluster_objects import catalog_errors
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
@@ -67,7 +74,9 @@ class AdmissionChain:
 
     def hooks(self) -> AdmissionHooks:
         """Return the hooks that the client calls before it writes: for new objects, updates, and deleted Namespaces."""
-        completers = {scheme.SERVICE: self._addresses.complete_update} if self._with_api else {}
+        completers: dict[str, UpdateCompleter] = dict.fromkeys(scheme.SERVING_KINDS, self._complete_service)
+        if self._with_api:
+            completers[scheme.SERVICE] = self._addresses.complete_update
         guards = {scheme.NAMESPACE: built_in.check_deletion}
         return AdmissionHooks(self._prepare_hooks(), guards, self._check_hooks(), completers)
 
@@ -77,6 +86,7 @@ class AdmissionChain:
             scheme.JOB: self._prepare_job,
             scheme.JOB_SET: self._prepare_job_set,
             **(_API_MUTATIONS if self._with_api else {}),
+            **dict.fromkeys(scheme.SERVING_KINDS, self._prepare_service),
             **({scheme.SERVICE: self._addresses.complete_new} if self._with_api else {}),
         }
         prepare_by_kind: dict[str, PrepareHook] = {
@@ -92,6 +102,7 @@ class AdmissionChain:
         checks: dict[str, UpdateCheck] = dict.fromkeys(INTEGRATIONS, self._check_queue)
         checks |= {DEFAULT_HOOK: self._check_custom_object, scheme.JOB_KIND: _check_job_kind}
         checks[scheme.SERVICE] = self._quotas.check_update
+        checks |= dict.fromkeys(scheme.SERVING_KINDS, self._check_service)
         checks[scheme.POD] = self._check_pod
         checks[scheme.PERSISTENT_VOLUME_CLAIM] = self._check_claim
         if self._rules.rejects_unknown_on_flavors:
@@ -125,7 +136,9 @@ class AdmissionChain:
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
         if self._managed_jobs.has_kind_of(obj):
-            return self._prepare_namespaced(self._prepare_described_job, obj, reader)
+            is_service = group_kind(obj) in scheme.SERVING_KINDS
+            prepare = self._prepare_service if is_service else self._prepare_described_job
+            return self._prepare_namespaced(prepare, obj, reader)
         return self._prepare_namespaced(None, obj, reader) if obj["metadata"].get("namespace") else obj
 
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
@@ -145,6 +158,24 @@ class AdmissionChain:
         if errors := list(controller.described_job_errors(new, old, self._managed_jobs)):
             raise InvalidObject(errors)
         self._check_queue(new, old, reader)
+
+    def _prepare_service(self, service: Obj, reader: Reader) -> Obj:
+        if not self._managed_jobs.has_kind_of(service):
+            return service
+        admission = _serving_admission()
+        queued_service: Obj = admission.queue_service(service, reader.get, self._managed_jobs)
+        admission.check_service(queued_service, None, reader.get, self._managed_jobs)
+        return queued_service
+
+    def _complete_service(self, new: Obj, _old: Obj, reader: Reader) -> Obj:
+        if not self._managed_jobs.has_kind_of(new):
+            return new
+        queued_service: Obj = _serving_admission().queue_service(new, reader.get, self._managed_jobs)
+        return queued_service
+
+    def _check_service(self, new: Obj, old: Obj, reader: Reader) -> None:
+        if self._managed_jobs.has_kind_of(new):
+            _serving_admission().check_service(new, old, reader.get, self._managed_jobs)
 
     def _prepare_job_kind(self, job_kind: Obj, reader: Reader) -> Obj:
         if len(reader.list(scheme.JOB_KIND)) >= built_in.JOB_KINDS_MAX:
@@ -212,6 +243,12 @@ def _described_jobs() -> ModuleType:
     from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
     return controller
+
+
+def _serving_admission() -> ModuleType:
+    from batchyard.jobs.serving import admission  # noqa: PLC0415 - few platforms have services
+
+    return admission
 
 
 def _check_job_kind(new: Obj, _old: Obj, _reader: Reader) -> None:

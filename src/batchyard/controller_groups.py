@@ -54,7 +54,7 @@ _KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
     ),
     PODS: (
         *(scheme.NAMESPACE, scheme.RESOURCE_FLAVOR, scheme.PRIORITY_CLASS, scheme.WORKLOAD_PRIORITY_CLASS),
-        *(scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.POD),
+        *(scheme.JOB_SET, scheme.JOB, scheme.WORKLOAD, scheme.STATEFUL_SET, scheme.POD),
     ),
     JOBSET: (scheme.JOB_SET, scheme.JOB, scheme.SERVICE, scheme.POD, scheme.NODE),
     HOTSWAP: (scheme.NODE, scheme.POD),
@@ -80,6 +80,11 @@ _KINDS_READ: Final[Mapping[str, Sequence[str]]] = {
     ),
     NAMESPACES: tuple(info.constant for info in scheme.KINDS if info.namespaced or info.constant == scheme.NAMESPACE),
 }
+
+#: The kinds of owners of jobs and pods that the webhooks of each group look up, although it may not watch them.
+_KINDS_LOOKED_UP: Final[Mapping[str, Sequence[str]]] = dict.fromkeys(
+    (ADMISSION, PODS), (scheme.DEPLOYMENT, scheme.REPLICA_SET, scheme.STATEFUL_SET)
+)
 
 #: The verbs on objects, as in RBAC; a status is a subresource with its own rule.
 CREATE, PATCH, DELETE, STATUS = "create", "patch", "delete", "status"
@@ -157,6 +162,11 @@ def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str,
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:
     """Return the kinds that the controllers of `groups` read, each once. `groups` must be a subset of REMOTE_GROUPS."""
     return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_READ[group]))
+
+
+def kinds_looked_up(groups: Sequence[str]) -> tuple[str, ...]:
+    """Return the kinds of owners that the webhooks of `groups` look up, each once."""
+    return tuple(dict.fromkeys(kind for group in groups for kind in _KINDS_LOOKED_UP.get(group, ())))
 
 
 def watches_nodes_for_topologies(groups: Sequence[str]) -> bool:

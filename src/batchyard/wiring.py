@@ -194,7 +194,7 @@ def _group_controllers(
     return (
         (controller_groups.ADMISSION, _admission_controllers(index, ports, settings)),
         (controller_groups.PROVISIONING, (ProvisioningChecks(), ProvisioningController())),
-        (controller_groups.PODS, _pod_controllers(settings)),
+        (controller_groups.PODS, (*_pod_controllers(settings), *_service_reconcilers(settings, ports.client))),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
         (controller_groups.APPS, (*_app_controllers(), *_pod_autoscalers(ports, settings))),
@@ -233,6 +233,29 @@ def _pod_controllers(settings: PlatformSettings) -> Sequence[Controller]:
         return ()
     first_kinds = (scheme.POD, scheme.WORKLOAD)
     return (OnDemandController("pod", first_kinds, partial(_create_pod_reconciler, settings), concerns_queued_pods),)
+
+
+def _service_reconcilers(settings: PlatformSettings, objects: ObjectReader) -> Sequence[Controller]:
+    """Return the controllers of kinds that serve in queues, whose modules are imported on first use."""
+    if controller_groups.ADMISSION not in settings.controllers:
+        return ()
+    names = {scheme.STATEFUL_SET: "statefulset", scheme.LEADER_WORKER_SET: "leaderworkerset"}
+    kinds = settings.kueue.managed_jobs.kinds
+    return [
+        OnDemandController(name, (kind,), partial(_create_service_reconciler, settings, objects, kind))
+        for kind, name in names.items()
+        if kind in kinds
+    ]
+
+
+def _create_service_reconciler(settings: PlatformSettings, objects: ObjectReader, kind: str) -> Controller:
+    from batchyard.jobs.serving import leader_worker_set, stateful_set  # noqa: PLC0415 - as above
+
+    kueue = settings.kueue
+    if kind == scheme.STATEFUL_SET:
+        return stateful_set.StatefulSetReconciler(kueue.managed_jobs, kueue.policy.rules)
+    copied_keys = CopiedKeys(kueue.copied_labels, kueue.copied_annotations)
+    return leader_worker_set.LeaderWorkerSetReconciler(kueue.managed_jobs, copied_keys, kueue.policy.rules, objects)
 
 
 def _create_pod_reconciler(settings: PlatformSettings) -> Controller:
@@ -412,7 +435,7 @@ def _described_job_controllers(
     options: Mapping[str, Any], managed_jobs: ManagedJobs, objects: ObjectReader
 ) -> Sequence[Controller]:
     """Return the controllers of custom kinds of jobs, whose modules are imported when such a job exists."""
-    kinds = [kind for kind in managed_jobs.kinds if kind not in INTEGRATIONS and kind != scheme.POD]
+    kinds = [kind for kind in managed_jobs.kinds if kind in scheme.DESCRIBED_KINDS and kind not in scheme.SERVING_KINDS]
     return (
         *(OnDemandController(kind, (kind,), partial(_create_described, options, objects, kind)) for kind in kinds),
         OnDemandController("job-kinds", (scheme.JOB_KIND,), partial(_create_described, options, objects)),

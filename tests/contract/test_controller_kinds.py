@@ -12,7 +12,15 @@ from batchyard.api.views.pods import bound_node
 from batchyard.base.instant import Instant
 from batchyard.client.local import LocalClient
 from batchyard.client.transport import kind_of
-from batchyard.controller_groups import ADMISSION, BINDING, FINALIZERS, REMOTE_GROUPS, kinds_read, verbs_by_written_kind
+from batchyard.controller_groups import (
+    ADMISSION,
+    BINDING,
+    FINALIZERS,
+    PODS,
+    REMOTE_GROUPS,
+    kinds_read,
+    verbs_by_written_kind,
+)
 from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.interfaces.client import Create, Delete, Reader, Update, UpdateStatus, Write
 from batchyard.interfaces.controller import Controller, ReconcileResult
@@ -121,7 +129,7 @@ def observe(world: World, accesses: ControllerAccesses) -> None:
 @pytest.mark.parametrize("group", REMOTE_GROUPS)
 def test_group_lists_all_kinds_read_by_its_controllers(group: str, accesses: ControllerAccesses) -> None:
     # `described_job_rules` grants the rights on described kinds.
-    named = {*kinds_read([group]), *(scheme.DESCRIBED_KINDS if group == ADMISSION else ())}
+    named = {*kinds_read([group]), *(scheme.DESCRIBED_KINDS if group in {ADMISSION, PODS} else ())}
     for name in names_in(group):
         assert [kind for kind in accesses.seen.get(name, ()) if kind not in named] == [], name
 

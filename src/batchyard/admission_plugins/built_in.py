@@ -186,12 +186,7 @@ _TEMPLATE_PATH: Final = ("spec", "template")
 #: By kind: the path of the pod template.
 _TEMPLATE_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
     scheme.POD_TEMPLATE: ("template",),
-    scheme.REPLICATION_CONTROLLER: _TEMPLATE_PATH,
-    scheme.REPLICA_SET: _TEMPLATE_PATH,
-    scheme.DEPLOYMENT: _TEMPLATE_PATH,
-    scheme.STATEFUL_SET: _TEMPLATE_PATH,
-    scheme.DAEMON_SET: _TEMPLATE_PATH,
-    scheme.JOB: _TEMPLATE_PATH,
+    **dict.fromkeys((*scheme.SCALABLE_KINDS, scheme.DAEMON_SET, scheme.JOB), _TEMPLATE_PATH),
     scheme.CRON_JOB: ("spec", "jobTemplate", "spec", "template"),
 }
 
@@ -317,6 +312,8 @@ _OWNER_CHAIN_LENGTH_MAX: Final = 10
 #: The most JobKinds of users that are obeyed.
 JOB_KINDS_MAX: Final = 100
 _NESTED_TOO_DEEP: Final = "managed owner chain limit reached"
+_APP_OWNERS: Final = (scheme.REPLICA_SET, scheme.DEPLOYMENT, scheme.STATEFUL_SET)
+_KNOWN_OWNERS: Final = (*meta.JOB_KINDS, scheme.POD, *_APP_OWNERS)
 
 
 class PriorityClassDefaulting(StrEnum):
@@ -341,6 +338,8 @@ class ManagedJobs:
     kinds: tuple[str, ...] = tuple(scheme.JOB_FRAMEWORKS.values())
     #: `integrations.externalFrameworks`, as apiVersion and kind: other controllers manage these jobs in queues.
     external_kinds: tuple[tuple[str, str], ...] = ()
+    #: Whether pods are enabled only because a kind that serves is: then no other pods are managed.
+    implies_pods: bool = False
     #: The Namespaces in which the WorkloadPriorityClass `default` applies.
     class_defaulting: PriorityClassDefaulting = PriorityClassDefaulting.ALL
     #: The JobKinds of users, by the kind that they describe. `observe_job_kind` changes them.
@@ -406,18 +405,20 @@ def find_managed_ancestor(
 ) -> AncestorSearch:
     """Find the topmost owner of a job that Kueue manages: Kueue manages it in place of the job.
 
-    The search follows controllers of known kinds while their uid matches. Jobs, JobSets and pods are known, even if
-    their kind is not enabled, and the external kinds are known. The search fails if an owner is missing, owns itself,
-    or is the eleventh.
+    The search follows controllers of known kinds while their uid matches. Built-in kinds of jobs and ReplicaSets are
+    known, even if their kind is not enabled, and the external kinds are known. The search fails if an owner is missing,
+    owns itself, or is the eleventh. It ends at a ReplicaSet, Deployment or StatefulSet that the caller cannot read.
     """
     managed_key, obj = None, job
     uids = {job["metadata"].get("uid", "")}
     while (owner := meta.controller_of(obj)) is not None:
         is_enabled = managed_jobs.has_kind_of_owner(owner)
         key = meta.owner_key(owner, obj["metadata"].get("namespace") or "")
-        if not is_enabled and key.kind != scheme.POD and key.kind not in meta.JOB_KINDS:
+        if not is_enabled and key.kind not in _KNOWN_OWNERS:
             break
         parent = find_object(key)
+        if parent is None and key.kind in _APP_OWNERS:
+            break
         if parent is None:
             return AncestorSearch(None, f'{key.kind} "{key.name}" not found')
         uid = parent["metadata"].get("uid")

@@ -62,6 +62,7 @@ PERSISTENT_VOLUME: Final = "PersistentVolume"
 PERSISTENT_VOLUME_CLAIM: Final = "PersistentVolumeClaim"
 STORAGE_CLASS: Final = "StorageClass.storage.k8s.io"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
+LEADER_WORKER_SET: Final = "LeaderWorkerSet.leaderworkerset.x-k8s.io"
 _KUBEFLOW_KINDS: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
 #: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
 #: built-in kinds, then custom kinds.
@@ -69,9 +70,14 @@ JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     "batch/job": JOB,
     "jobset.x-k8s.io/jobset": JOB_SET,
     "pod": POD,
+    "deployment": DEPLOYMENT,
+    "statefulset": STATEFUL_SET,
     **{f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org" for kind in _KUBEFLOW_KINDS},
     **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
+    "leaderworkerset.x-k8s.io/leaderworkerset": LEADER_WORKER_SET,
 }
+#: The kinds that serve, whose pods are queued.
+SERVING_KINDS: Final = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
 MUTATING_POLICY_BINDING: Final = "MutatingAdmissionPolicyBinding.admissionregistration.k8s.io"
@@ -329,7 +335,7 @@ def _described_kind(constant: str) -> ServedKind:
     return custom_job_kind(kind, group, version, f"{kind.lower()}s")
 
 
-#: The custom kinds of jobs that batchyard describes.
+#: The custom kinds of jobs that batchyard describes, and LeaderWorkerSets.
 DESCRIBED_KINDS: Final = {
     kind: _described_kind(kind) for kind in JOB_FRAMEWORKS.values() if kind not in _KIND_BY_CONSTANT
 }

@@ -37,6 +37,11 @@ PARTIAL_PREEMPTIONS: Final = "batchyard.dev/partial-preemptions"
 
 # On Workloads.
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
+#: The kind and the name of the job.
+JOB_OWNER_KIND: Final = "kueue.x-k8s.io/job-owner-gvk"
+JOB_OWNER_NAME: Final = "kueue.x-k8s.io/job-owner-name"
+#: On the Workload of a group of a LeaderWorkerSet: the index of the group.
+COMPONENT_WORKLOAD_INDEX: Final = "kueue.x-k8s.io/component-workload-index"
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 #: The name of the first slice; on pods too.
 SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
@@ -68,6 +73,10 @@ WORKLOAD: Final = "kueue.x-k8s.io/workload"
 POD_SET: Final = "kueue.x-k8s.io/podset"
 LOCAL_QUEUE: Final = "kueue.x-k8s.io/local-queue-name"
 CLUSTER_QUEUE: Final = "kueue.x-k8s.io/cluster-queue-name"
+
+# On the pods of StatefulSets: their ordinal. On those of StatefulSets and DaemonSets: their revision.
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+REVISION_HASH: Final = "controller-revision-hash"
 
 # On the pods of Jobs. The two without a prefix are older and are set in addition.
 JOB_NAME: Final = "batch.kubernetes.io/job-name"

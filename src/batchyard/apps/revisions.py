@@ -7,11 +7,11 @@ Sources: pkg/controller/history of Kubernetes (controller_history.go), pkg/contr
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from batchyard.api import meta, scheme
+from batchyard.api import meta, scheme, well_known
 from batchyard.apps import children
 from batchyard.interfaces.client import Create, Delete, Reader, Update, Write
 
-REVISION_HASH: Final = "controller-revision-hash"
+REVISION_HASH: Final = well_known.REVISION_HASH
 _NAME_PREFIX_LENGTH_MAX: Final = 223
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from batchyard.api import meta, scheme
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import ApiError, NamespaceTerminating
 from batchyard.api.views.pods import PENDING, RUNNING, is_ready, is_terminal, is_terminating, phase
 from batchyard.apps import children
@@ -21,7 +21,6 @@ from batchyard.interfaces.client import Create, Delete, EventType, Reader, Updat
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
-POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
 _POD_NAME: Final = re.compile(r"(.*)-([0-9]+)", re.DOTALL)
 
 
@@ -328,7 +327,7 @@ def _is_changed(stateful_set: meta.Obj, status: Mapping[str, Any]) -> bool:
 
 
 def _identity_labels(name: str, ordinal: int) -> dict[str, str]:
-    return {POD_NAME_LABEL: name, POD_INDEX_LABEL: str(ordinal)}
+    return {POD_NAME_LABEL: name, well_known.POD_INDEX: str(ordinal)}
 
 
 def _rejection_event(key: meta.Key, write: Write, error: ApiError) -> EventRecord | None:

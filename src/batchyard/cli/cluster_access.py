@@ -338,8 +338,9 @@ def with_explicit_runtimes(state: State, assumption: str = "they run to the end"
 
 
 _WATCHED_KINDS: Final = (*kinds_read([group for group in REMOTE_GROUPS if group != NAMESPACES]), scheme.RESOURCE_QUOTA)
-#: The kinds that a snapshot omits. ConfigMaps can hold anything, and no decision depends on them.
-_KINDS_OUTSIDE_SNAPSHOT: Final = frozenset({*OMITTED_KINDS, scheme.CONFIG_MAP})
+#: The kinds that a snapshot omits. ConfigMaps can hold anything, and no decision depends on them. A simulation would
+#: create the pods of StatefulSets.
+_KINDS_OUTSIDE_SNAPSHOT: Final = frozenset({*OMITTED_KINDS, scheme.CONFIG_MAP, scheme.STATEFUL_SET})
 SNAPSHOT_KINDS: Final = tuple(kind for kind in dict.fromkeys(_WATCHED_KINDS) if kind not in _KINDS_OUTSIDE_SNAPSHOT)
 
 

@@ -21,6 +21,7 @@ from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.linted_manifests import PROVISIONING_CONTROLLER, LintedManifests
 from batchyard.lint.workloads import LintedJob, LintedPodSet
 from batchyard.placement.node_filters import selects
+from batchyard.scheduling.workload.adjustments import first_priority_class
 
 if TYPE_CHECKING:
     from batchyard.jobs.described.integration import DescribedJobIntegration
@@ -533,6 +534,8 @@ def job_parts(job: Obj, job_kinds: Sequence[Obj]) -> JobParts | None:
         paths = [f"spec.replicatedJobs[{index}].template.spec.template" for index in range(len(replicated_jobs))]
         template_paths = paths if kind == scheme.JOB_SET else ["spec.template"]
         return JobParts(integration.pod_class(job), integration.pod_sets(job), template_paths)
+    if kind in scheme.SERVING_KINDS:
+        return _service_parts(job) if label(job, well_known.QUEUE_NAME) else None
     if scheme.is_built_in(kind):
         return None
     from batchyard.jobs.described.integration import ExpressionFailed  # noqa: PLC0415 - CEL takes 0.1 s to load
@@ -546,6 +549,15 @@ def job_parts(job: Obj, job_kinds: Sequence[Obj]) -> JobParts | None:
         return JobParts(described.pod_class(job), described.pod_sets(job), described.template_paths(job))
     except ExpressionFailed:
         return None
+
+
+def _service_parts(service: Obj) -> JobParts:
+    """Return the parts of one Workload of an object that serves: of one pod, of all pods, or of one group."""
+    from batchyard.jobs.serving.leader_worker_set import unit_pod_sets  # noqa: PLC0415 - few manifests have services
+
+    pod_sets, template_paths = unit_pod_sets(service)
+    pod_class = first_priority_class(pod_set["template"] for pod_set in pod_sets)
+    return JobParts(pod_class, pod_sets, template_paths)
 
 
 def _find_description(kind: str, job_kinds: Sequence[Obj]) -> "DescribedJobIntegration | None":

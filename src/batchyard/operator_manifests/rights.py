@@ -55,7 +55,8 @@ def _installed_kinds(settings: InstallSettings) -> Iterator[ServedKind]:
 
 
 _RBAC_GROUP: Final = "rbac.authorization.k8s.io"
-_READ_VERBS: Final = ("list", "watch")
+_LOOKUP_VERB: Final = "list"
+_READ_VERBS: Final = (_LOOKUP_VERB, "watch")
 _EXTENSIONS_GROUP: Final = "apiextensions.k8s.io"
 _REGISTRATION_GROUP: Final = "admissionregistration.k8s.io"
 _UPDATE_VERBS: Final = ("get", "update")
@@ -91,6 +92,9 @@ def described_job_rules(kinds: Sequence[ServedKind]) -> Iterator[Obj]:
     """Yield the RBAC rules for custom kinds of jobs: those of other kinds of jobs."""
     for group in dict.fromkeys(info.group for info in kinds):
         plurals = sorted(info.plural for info in kinds if info.group == group)
+        if all(info.constant in scheme.SERVING_KINDS for info in kinds if info.group == group):
+            yield _rule(group, plurals, _READ_VERBS)
+            continue
         yield _rule(group, plurals, sorted([*_READ_VERBS, controller_groups.PATCH, controller_groups.DELETE]))
         yield _rule(group, [f"{plural}/{controller_groups.FINALIZERS}" for plural in plurals], ["update"])
 
@@ -103,6 +107,9 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     for kind in controller_groups.kinds_read(groups):
         info = kind_info(kind)
         verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
+    for kind in controller_groups.kinds_looked_up(groups):
+        info = kind_info(kind)
+        verbs_by_resource.setdefault((info.group, info.plural), {})[_LOOKUP_VERB] = None
     for kind, written_verbs in controller_groups.verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [

@@ -263,11 +263,15 @@ def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
     frameworks = integrations.get("frameworks") or scheme.JOB_FRAMEWORKS
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     external_names = [name.split(".", 2) for name in integrations.get("externalFrameworks") or ()]
+    kinds = [kind for framework, kind in scheme.JOB_FRAMEWORKS.items() if framework in frameworks]
+    # Services are queued by means of their pods. Source: ImplicitlyEnabledFrameworkNames of Kueue's integrations.
+    implies_pods = scheme.POD not in kinds and any(kind in scheme.SERVING_KINDS for kind in kinds)
     return ManagedJobs(
         managed_namespaces(configuration.get("managedJobsNamespaceSelector"), kueue_namespace),
         bool(configuration.get("manageJobsWithoutQueueName")),
-        tuple(kind for framework, kind in scheme.JOB_FRAMEWORKS.items() if framework in frameworks),
+        (*kinds, scheme.POD) if implies_pods else tuple(kinds),
         tuple((f"{group}/{version}", kind) for kind, version, group in external_names),
+        implies_pods=implies_pods,
     )
 
 

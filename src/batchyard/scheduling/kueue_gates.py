@@ -241,9 +241,11 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         *("MultiKueueKubeConfigPathValidation", "MultiKueueManagerQuotaAutomation"),
         "MultiKueueRemoteSpecSync",
     ),
+    **_without_effect("the size of the groups is always immutable", "LWSImmutableGroupSize"),
+    **_without_effect("Workloads of Deployments get no label with the uid of the Deployment", "DeploymentJobUIDLabel"),
     **_without_effect(
         "the kind of job is not supported",
-        *("DeferRayServiceFinalizationForRedisCleanup", "DeploymentJobUIDLabel", "LWSImmutableGroupSize"),
+        "DeferRayServiceFinalizationForRedisCleanup",
         *("RayServiceValidateUpgradeStrategy", "SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates"),
         "WaitForPodsReadyMaxNotReady",
     ),

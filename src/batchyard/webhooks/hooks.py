@@ -27,6 +27,7 @@ from batchyard.base.instant import Duration
 from batchyard.controller_groups import ADMISSION, JOBSET, PODS
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod
 from batchyard.jobs.pod.admission import queue_pod
+from batchyard.jobs.serving.admission import queue_service, service_errors
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 
 #: The URL paths of the webhooks.
@@ -65,15 +66,17 @@ class OperatorWebhook(NamedTuple):
     def handles_jobs_or_pods(self) -> bool:
         """Whether the webhook handles jobs or pods, which users create in every Namespace."""
         kind = self.served_kind.constant
-        return kind in {scheme.JOB, scheme.JOB_SET, scheme.POD} or not scheme.is_built_in(kind)
+        job_kinds = (scheme.JOB, scheme.JOB_SET, scheme.POD, *scheme.SERVING_KINDS)
+        return kind in job_kinds or not scheme.is_built_in(kind)
 
 
+_SERVING_KINDS: Final = tuple(filter(scheme.is_built_in, scheme.SERVING_KINDS))
 _MUTATED_KINDS: Final = {
     controller_groups.ADMISSION: (
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.RESOURCE_FLAVOR),
         *(scheme.WORKLOAD, scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.PROVISIONING_REQUEST_CONFIG),
     ),
-    controller_groups.PODS: (scheme.POD,),
+    controller_groups.PODS: (scheme.POD, *_SERVING_KINDS),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 _VALIDATED_KINDS: Final = {
@@ -81,7 +84,7 @@ _VALIDATED_KINDS: Final = {
         *(scheme.JOB, scheme.JOB_SET, scheme.CLUSTER_QUEUE, scheme.COHORT, scheme.RESOURCE_FLAVOR, scheme.WORKLOAD),
         *(scheme.LOCAL_QUEUE, scheme.ADMISSION_CHECK, scheme.TOPOLOGY, scheme.JOB_KIND),
     ),
-    controller_groups.PODS: (scheme.POD,),
+    controller_groups.PODS: (scheme.POD, *_SERVING_KINDS),
     controller_groups.JOBSET: (scheme.JOB_SET, scheme.POD),
 }
 #: Kinds whose status subresource is validated too.
@@ -96,10 +99,14 @@ def operator_webhooks(enabled_groups: Sequence[str], job_kinds: Sequence[ServedK
     described = job_kinds if ADMISSION in enabled_groups else ()
     return [
         *_iterate_webhooks(enabled_groups, mutates=True),
-        *(OperatorWebhook(f"m{info.singular}.kb.io", info, _CREATE_OPERATIONS, True) for info in described),
+        *(OperatorWebhook(f"m{info.singular}.kb.io", info, _mutated_operations(info), True) for info in described),
         *_iterate_webhooks(enabled_groups, mutates=False),
         *(OperatorWebhook(f"v{info.singular}.kb.io", info, _CREATE_AND_UPDATE_OPERATIONS, False) for info in described),
     ]
+
+
+def _mutated_operations(info: ServedKind) -> Sequence[str]:
+    return _CREATE_AND_UPDATE_OPERATIONS if info.constant in scheme.SERVING_KINDS else _CREATE_OPERATIONS
 
 
 def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterator[OperatorWebhook]:
@@ -107,11 +114,25 @@ def _iterate_webhooks(enabled_groups: Sequence[str], *, mutates: bool) -> Iterat
     for kind in dict.fromkeys(kind for group in enabled_groups for kind in kinds_by_group.get(group, ())):
         served_kind = kind_info(kind)
         is_created_only = mutates or (kind == scheme.POD and PODS not in enabled_groups)
-        operations = _CREATE_OPERATIONS if is_created_only else _CREATE_AND_UPDATE_OPERATIONS
+        operations = _mutated_operations(served_kind) if is_created_only else _CREATE_AND_UPDATE_OPERATIONS
         subresources = ("status",) if kind in _STATUS_VALIDATED_KINDS and not mutates else ()
         name = f"{'m' if mutates else 'v'}{served_kind.singular}.kb.io"
         conditions = _pod_conditions(enabled_groups) if kind == scheme.POD else ()
+        if kind in _SERVING_KINDS:
+            conditions = _SERVICE_CONDITIONS
         yield OperatorWebhook(name, served_kind, operations, mutates, subresources, conditions)
+
+
+#: The match conditions of the webhooks of kinds that serve, so that other objects never depend on the operator.
+_SERVICE_CONDITIONS: Final[Sequence[Mapping[str, str]]] = (
+    {
+        "name": "queued",
+        "expression": " || ".join(
+            f"({prefix}has({obj}.metadata.labels) && '{well_known.QUEUE_NAME}' in {obj}.metadata.labels)"
+            for prefix, obj in (("", "object"), ("oldObject != null && ", "oldObject"))
+        ),
+    },
+)
 
 
 def _pod_conditions(enabled_groups: Sequence[str]) -> Sequence[Mapping[str, str]]:
@@ -264,6 +285,8 @@ def review_validation(
     new_object = _with_namespace(_read_object(request, "object"), request)
     old = _read_object(request, "oldObject") if request.get("operation") == "UPDATE" else None
     managed_jobs = _with_requested_kind(managed_jobs, new_object, request, fetched_objects)
+    if group_kind(new_object) in scheme.SERVING_KINDS:
+        return _review_service(request, (old, new_object), enabled_groups, fetched_objects, managed_jobs)
     if group_kind(new_object) == scheme.POD:
         is_checked = PODS in enabled_groups and scheme.POD in managed_jobs.kinds
         errors = list(_queued_pod_errors(new_object, old)) if is_checked else []
@@ -272,8 +295,7 @@ def review_validation(
     else:
         errors = list(_validation_errors(new_object, old, request.get("subResource") or "", rules))
     if errors:
-        message = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
-        return _denial_response(request, message)
+        return _error_response(request, errors)
     try:
         kind = group_kind(new_object)
         if kind == scheme.POD:
@@ -290,6 +312,23 @@ def review_validation(
         return _denial_response(request, str(denial))
     warning = managed_jobs.owner_warning(new_object, old) if kind == scheme.POD and PODS in enabled_groups else ""
     return _admission_response(request, warnings=[warning]) if warning else _admission_response(request)
+
+
+def _review_service(
+    request: Mapping[str, Any],
+    old_and_new: tuple[Obj | None, Obj],
+    groups: Sequence[str],
+    fetched: FetchedObjects,
+    managed_jobs: ManagedJobs,
+) -> Obj:
+    old, new = old_and_new
+    if PODS not in groups or not managed_jobs.has_kind_of(new):
+        return _admission_response(request)
+    try:
+        errors = service_errors(new, old, fetched.get, managed_jobs)
+    except Forbidden as denial:
+        return _denial_response(request, str(denial))
+    return _error_response(request, errors) if errors else _admission_response(request)
 
 
 def review_conversion(review: Mapping[str, Any]) -> Obj:
@@ -315,6 +354,8 @@ def _complete_object(obj: Obj, groups: Sequence[str], objects: FetchedObjects, m
     kind = group_kind(obj)
     if kind == scheme.POD:
         return mutate_pod(obj, objects) if JOBSET in groups else obj
+    if kind in scheme.SERVING_KINDS:
+        return queue_service(obj, objects.get, managed_jobs) if PODS in groups else obj
     if kind == scheme.JOB_SET and JOBSET in groups:
         obj = jobset_defaults(obj)
     if kind in _JOB_KINDS:
@@ -411,6 +452,10 @@ def _denial_response(request: Mapping[str, Any], reason: str) -> Obj:
     message = reason.partition(_DENIAL_SEPARATOR)[2] or reason
     status = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
     return _admission_response(request, allowed=False, status=status)
+
+
+def _error_response(request: Mapping[str, Any], errors: Sequence[FieldError]) -> Obj:
+    return _denial_response(request, str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]")
 
 
 def _admission_response(request: Mapping[str, Any], *, allowed: bool = True, **response_fields: Any) -> Obj:

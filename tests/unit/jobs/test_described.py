@@ -48,7 +48,7 @@ def counts(job: Any, integration: DescribedJobIntegration) -> dict[str, int]:
 
 def test_files_describe_frameworks_of_configuration() -> None:
     described = {f"{spec.group}/{spec.kind.lower()}": kind for kind, spec in built_in_descriptions().items()}
-    coded = {*INTEGRATIONS, scheme.POD}
+    coded = {*INTEGRATIONS, scheme.POD, *scheme.SERVING_KINDS}
     assert described == {name: kind for name, kind in scheme.JOB_FRAMEWORKS.items() if kind not in coded}
 
 

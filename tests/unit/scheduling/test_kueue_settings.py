@@ -170,7 +170,9 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
         ("integrations: {frameworks: [batch/job]}", (scheme.JOB,)),
         ("integrations: {frameworks: [jobset.x-k8s.io/jobset, pod]}", (scheme.JOB_SET, scheme.POD)),
         ("integrations: {frameworks: [kubeflow.org/mpijob]}", ("MPIJob.kubeflow.org",)),
-        ("integrations: {frameworks: [statefulset]}", ()),
+        ("integrations: {frameworks: [sparkoperator.k8s.io/sparkapplication]}", ()),
+        ("integrations: {frameworks: [statefulset]}", (scheme.STATEFUL_SET, scheme.POD)),
+        ("integrations: {frameworks: [pod, deployment]}", (scheme.POD, scheme.DEPLOYMENT)),
         ("integrations: {labelKeysToCopy: [team]}", tuple(scheme.JOB_FRAMEWORKS.values())),
     ],
 )

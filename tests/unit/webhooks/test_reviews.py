@@ -273,3 +273,37 @@ def test_managed_label_on_pod_of_job_causes_warning() -> None:
     parent = with_path(pod, ("metadata", "annotations"), {"kueue.x-k8s.io/pod-suspending-parent": "apps"})
     update = review_validation(review(parent, parent), KUBERNETES_GROUPS, FetchedObjects(NOTHING))["response"]
     assert "warnings" not in update
+
+
+DEPLOYMENT: Obj = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "web", "namespace": "team", "labels": QUEUED},
+    "spec": {"template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": []}}},
+}
+
+
+def test_deployment_in_queue_gets_labels_of_its_pods() -> None:
+    labels = mutated_object(DEPLOYMENT)["spec"]["template"]["metadata"]["labels"]
+    assert labels == {"app": "web", "kueue.x-k8s.io/managed": "true", **QUEUED}
+    assert mutated_object(DEPLOYMENT, groups=["admission"]) == DEPLOYMENT
+
+
+def test_queue_of_ready_deployment_is_immutable() -> None:
+    moved = with_path(DEPLOYMENT, ("metadata", "labels"), {"kueue.x-k8s.io/queue-name": "other"})
+    old = {**DEPLOYMENT, "status": {"readyReplicas": 1}}
+    answers = [
+        review_validation(review(moved, old), groups, FetchedObjects(NOTHING))["response"]
+        for groups in (KUBERNETES_GROUPS, ["admission"])
+    ]
+    path = "metadata.labels[kueue.x-k8s.io/queue-name]"
+    message = answers[0]["status"]["message"]
+    assert message.startswith(f'{path}: Invalid value: "other": field is immutable')
+    assert answers[1]["allowed"]
+
+
+def test_webhooks_of_services_see_only_queued_ones() -> None:
+    hooks = [each for each in operator_webhooks(KUBERNETES_GROUPS) if each.served_kind.constant == scheme.DEPLOYMENT]
+    assert [each.name for each in hooks] == ["mdeployment.kb.io", "vdeployment.kb.io"]
+    assert all(each.operations == ("CREATE", "UPDATE") and each.handles_jobs_or_pods for each in hooks)
+    assert all("oldObject.metadata.labels" in each.match_conditions[0]["expression"] for each in hooks)

@@ -50,17 +50,42 @@ def queue_settings_errors(job: Obj) -> Iterator[FieldError]:
     name, path = _prebuilt_name(job)
     yield from _object_name_errors(name, path)
     yield from _max_exec_time_errors(labels.get(well_known.MAX_EXEC_TIME))
-    if is_elastic(job) and job["kind"] != "Job":
-        group_version = job["apiVersion"] if "/" in job["apiVersion"] else f"/{job['apiVersion']}"
-        message = f'elastic job is not supported for "{group_version}, Kind={job["kind"]}"'
-        yield rules.forbidden(
-            f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
-        )
+    yield from _elastic_kind_errors(job)
     yield from workload.admission_gate_errors(job)
     if annotation(job, well_known.AFTER):
         from batchyard.api import job_dependencies  # noqa: PLC0415 - few jobs depend on others
 
         yield from job_dependencies.dependency_errors(job, None)
+
+
+def service_settings_errors(new: Obj, old: Obj | None) -> Iterator[FieldError]:
+    """Validate Kueue's labels and annotations on a Deployment, or on an object of another kind that serves.
+
+    `old` is None for a new object. The queue name can change while no replica is ready, but the label must not be
+    removed.
+    """
+    queue = _job_labels(new).get(well_known.QUEUE_NAME)
+    yield from _object_name_errors(queue, f"metadata.labels[{well_known.QUEUE_NAME}]")
+    yield from _elastic_kind_errors(new)
+    if old is None:
+        yield from workload.admission_gate_errors(new)
+        return
+    is_suspended = not (old.get("status") or {}).get("readyReplicas")
+    if not is_suspended or not _job_labels(new).get(well_known.QUEUE_NAME):
+        for error in _immutable_label_errors(new, old, well_known.QUEUE_NAME):
+            yield error._replace(remedy="keep the queue, or scale to 0 before you set another one")
+    yield from _priority_class_update_errors(new, old, is_suspended)
+    yield from workload.admission_gate_update_errors(new, old)
+
+
+def _elastic_kind_errors(job: Obj) -> Iterator[FieldError]:
+    if not is_elastic(job) or job["kind"] == "Job":
+        return
+    group_version = job["apiVersion"] if "/" in job["apiVersion"] else f"/{job['apiVersion']}"
+    message = f'elastic job is not supported for "{group_version}, Kind={job["kind"]}"'
+    yield rules.forbidden(
+        f"metadata.annotations[{well_known.ELASTIC_JOB}]", message, "remove the annotation, or use a Job"
+    )
 
 
 def queue_settings_update_errors(

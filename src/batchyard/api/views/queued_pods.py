@@ -120,6 +120,12 @@ _ROLE_HASH_LENGTH: Final = 8
 
 def role_hash(spec: Mapping[str, Any]) -> str:
     """Return the role of pods with a spec: a hash of the fields from which quota and nodes are chosen."""
+    text = json.dumps({"spec": role_shape(spec)}, ensure_ascii=False, separators=(",", ":")).translate(_GO_ESCAPES)
+    return hashlib.sha256(text.encode()).hexdigest()[:_ROLE_HASH_LENGTH]
+
+
+def role_shape(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a pod's spec from which quota and nodes are chosen."""
     shape: dict[str, Any] = {
         "affinity": _ordered(spec.get("affinity"), "Affinity"),
         "containers": _container_shapes(spec.get("containers")),
@@ -131,13 +137,11 @@ def role_hash(spec: Mapping[str, Any]) -> str:
     }
     if spec.get("resources") is not None:
         shape["resources"] = _quantities(spec["resources"].get("requests"))
-    shape |= {
+    return shape | {
         "runtimeClassName": spec.get("runtimeClassName"),
         "tolerations": _ordered(spec.get("tolerations"), "Toleration") or None,
         "topologySpreadConstraints": _ordered(spec.get("topologySpreadConstraints"), "Spread") or None,
     }
-    text = json.dumps({"spec": shape}, ensure_ascii=False, separators=(",", ":")).translate(_GO_ESCAPES)
-    return hashlib.sha256(text.encode()).hexdigest()[:_ROLE_HASH_LENGTH]
 
 
 def _container_shapes(containers: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:

@@ -36,7 +36,7 @@ from batchyard.jobframework.workloads import PodSetInfo, release_workload_finali
 from batchyard.jobs.pod import group
 from batchyard.jobs.pod.group import PodJob
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
-from batchyard.scheduling.workload import adjustments, lifecycle
+from batchyard.scheduling.workload import adjustments, evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.scheduling.workload.retention import RetentionPolicy
 
@@ -44,6 +44,7 @@ from batchyard.scheduling.workload.retention import RetentionPolicy
 _BATCHED_GROUP_MIN: Final = 100
 _DELETED: Final = EventType.DELETED
 _WORKLOAD_DELETED: Final = "WorkloadDeleted"
+_SERVING_OWNERS: Final = frozenset({"StatefulSet", "LeaderWorkerSet"})
 #: The reasons of TerminationTarget for messages of the job reconciler; other messages are those of evictions.
 _STOP_REASONS: Final = {
     "Workload is deleted": _WORKLOAD_DELETED,
@@ -259,9 +260,7 @@ class PodReconciler(JobReconciler):
         self._due.pop(key, None)
         members, workload = self._pods.members(key, reader), reader.get(key)
         if not members:
-            return (
-                ReconcileResult() if workload is None or _is_foreign(workload) else release_workload_finalizer(workload)
-            )
+            return _reconcile_empty_group(workload, now)
         job_pass = _new_pass(members, key.name, reader, now, self._rules)
         if not _is_managed(job_pass.job, reader, self._managed_jobs):
             return ReconcileResult()
@@ -395,6 +394,8 @@ def _is_managed(pod: Obj, reader: Reader, managed_jobs: ManagedJobs) -> bool:
         return False
     if meta.annotation(pod, well_known.SUSPENDING_PARENT) is not None:
         return True  # its owner is in the queue by means of its pods
+    if managed_jobs.implies_pods:
+        return False
     return built_in.find_managed_ancestor(pod, reader.get, managed_jobs).managed_key is None
 
 
@@ -521,6 +522,23 @@ def _with_group_metadata(
 def _is_foreign(workload: Obj) -> bool:
     """Return whether a Workload with the name of a group belongs to another job; a prebuilt one has no controller."""
     return not lifecycle.is_group_workload(workload) and meta.controller_of(workload) is not None
+
+
+def _reconcile_empty_group(workload: Obj | None, now: Instant) -> ReconcileResult:
+    """Release the Workload of a group without pods; that of a service stays, and loses its quota if it is evicted."""
+    if workload is None or _is_foreign(workload):
+        return ReconcileResult()
+    if not _is_of_service(workload):
+        return release_workload_finalizer(workload)
+    if not (lifecycle.is_evicted(workload) and lifecycle.has_quota_reservation(workload)):
+        return ReconcileResult()
+    return ReconcileResult([UpdateStatus(evictions.release_after_eviction(workload, now))])
+
+
+def _is_of_service(workload: Obj) -> bool:
+    """Return whether a Workload stays without pods: a StatefulSet or LeaderWorkerSet owns it, and it is not deleted."""
+    owners = workload["metadata"].get("ownerReferences") or ()
+    return not pods.is_terminating(workload) and any(owner["kind"] in _SERVING_OWNERS for owner in owners)
 
 
 def _report_name_conflict(job_pass: JobPass, name: str) -> ReconcileResult:
