@@ -497,7 +497,7 @@ def invalid_expression(linted: LintedManifests) -> Iterator[RuleResult]:
 
 
 def undescribed_job(linted: LintedManifests) -> Iterator[RuleResult]:
-    """Report each job of a custom kind for which an expression of the description fails."""
+    """Report each job of a custom kind that violates a rule of the description, or for which an expression fails."""
     job_kinds = [manifest.obj for manifest in _job_kinds_of(linted)]
     for manifest in linted.manifests:
         kind = group_kind(manifest.obj)
@@ -506,6 +506,9 @@ def undescribed_job(linted: LintedManifests) -> Iterator[RuleResult]:
         from batchyard.jobs.described.integration import ExpressionFailed  # noqa: PLC0415 - as above
 
         try:
+            if label(manifest.obj, well_known.QUEUE_NAME):
+                for fault in described.validation_errors(manifest.obj):
+                    yield RuleResult(manifest, fault.path, fault.problem, fault.remedy or "correct the field")
             if not described.is_ignored(manifest.obj):
                 described.pod_sets(manifest.obj)
         except ExpressionFailed as error:

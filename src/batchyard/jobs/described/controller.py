@@ -157,14 +157,23 @@ def queue_described_job(job: Obj, find_object: FindObject, managed_jobs: Managed
 
 
 def described_job_errors(new: Obj, old: Obj | None, managed_jobs: ManagedJobs) -> Iterator[FieldError]:
-    """Validate Kueue's labels and annotations on a job of a described kind; `old` is None for a new job."""
+    """Validate a job of a described kind: Kueue's labels and annotations, and the rules of the description.
+
+    `old` is None for a new job. The rules of the description apply to jobs with a queue name. In a kind with such rules,
+    updates of other jobs are not validated.
+    """
     integration = find_integration(group_kind(new), managed_jobs.job_kinds)
     if integration is None:
         return
-    if old is None:
-        errors = queued_jobs.queue_settings_errors(new)
-    else:
-        errors = queued_jobs.queue_settings_update_errors(new, old, integration.suspend_path)
+    is_queued = managed_jobs.names(new) or (old is not None and managed_jobs.names(old))
+    if old is not None and integration.spec.validations and not is_queued:
+        return
+    errors = [] if old is None else [*queued_jobs.queue_settings_update_errors(new, old, integration.suspend_path)]
+    if managed_jobs.names(new):
+        errors += integration.validation_errors(new)
+    if not _is_ignored(new, integration):
+        errors += queued_jobs.queue_settings_errors(new) if old is None else ()
+        errors += integration.topology_errors(new)
     yield from rules.attribute_to_webhook(validating_webhook(new), errors)
     yield from rules.attribute_to_webhook(validating_webhook(new), _prebuilt_errors(new))
 

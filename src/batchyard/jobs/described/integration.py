@@ -3,21 +3,23 @@
 The behaviour is that of Kueue's integrations of such kinds, pkg/controller/jobs/{kubeflow,mpijob,ray*} of Kueue.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from batchyard.admission_plugins.built_in import JOB_KINDS_MAX
+from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, parse_quantity, with_path
 from batchyard.api.schema import validate
+from batchyard.api.validation import rules, topology
 from batchyard.apiserver.cel_library import evaluate_program, new_environment
 from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework import workloads
 from batchyard.jobs.described import description
-from batchyard.jobs.described.description import DescribedPodSet, InvalidJobKind, JobKindSpec
+from batchyard.jobs.described.description import DescribedPodSet, InvalidJobKind, JobKindSpec, JobValidation
 from batchyard.scheduling.workload.adjustments import first_priority_class
 
 _COUNT_MAX: Final = 2**31 - 1
@@ -159,6 +161,37 @@ class DescribedJobIntegration:
         """Return whether the job must release its quota and wait, although it has not ended."""
         return bool(self.spec.on_hold) and self._evaluate("spec.onHold", bool, job)
 
+    def validation_errors(self, job: Obj) -> Iterator[FieldError]:
+        """Yield the errors of the description's rules for queued jobs."""
+        for index, validation in enumerate(self.spec.validations):
+            field = f"spec.validations[{index}]"
+            items = workloads.value_at(job, validation.items.split(".")) if validation.items else [None]
+            for position, item in enumerate(items if isinstance(items, list) else ()):
+                prefix = f"{validation.items}[{position}]." if validation.items else ""
+                path = f"{prefix}{validation.field_path}"
+                try:
+                    if not self._evaluate(f"{field}.rule", bool, job, item):
+                        value = self._value(f"{field}.value", job, item) if validation.value else None
+                        yield _rule_error(validation, path, value)
+                except ExpressionFailed as error:
+                    remedy = "correct the job, or the expression in the JobKind"
+                    yield rules.invalid_without_value(path, str(error), remedy)
+
+    def topology_errors(self, job: Obj) -> Iterator[FieldError]:
+        """Yield the errors of the topology annotations of the pod templates; none if an expression fails."""
+        try:
+            pod_sets, paths = self.pod_sets(job), self.template_paths(job)
+        except ExpressionFailed:
+            return
+        topologies = [
+            topology.PodSetTopology(annotations, f"{path}.metadata.annotations", pod_set["count"])
+            for pod_set, path in zip(pod_sets, paths, strict=True)
+            if (annotations := (pod_set["template"].get("metadata") or {}).get("annotations"))
+        ]
+        for each in topologies:
+            yield from topology.topology_request_errors(each.annotations, each.path, each.count)
+        yield from topology.pod_set_group_errors(topologies)
+
     def _places(self, job: Obj) -> list[PodSetPlace]:
         places: list[PodSetPlace] = []
         for index, each in enumerate(self.spec.pod_sets):
@@ -211,13 +244,13 @@ class DescribedJobIntegration:
         return template if isinstance(template, Mapping) else {}
 
     def _topology_indexes(self, job: Obj, place: PodSetPlace) -> dict[str, Any]:
-        topology = place.description.topology
+        described = place.description.topology
         indexes: dict[str, Any] = {}
-        if topology.pod_index_label:
-            indexes["podIndexLabel"] = topology.pod_index_label
-        if topology.sub_group_index_label:
-            indexes["subGroupIndexLabel"] = topology.sub_group_index_label
-        if topology.sub_group_count:
+        if described.pod_index_label:
+            indexes["podIndexLabel"] = described.pod_index_label
+        if described.sub_group_index_label:
+            indexes["subGroupIndexLabel"] = described.sub_group_index_label
+        if described.sub_group_count:
             field = f"{place.field}.topology.subGroupCount"
             indexes["subGroupCount"] = self._count(field, self._value(field, job, place.item))
         return indexes
@@ -280,6 +313,20 @@ def _compile_expression(environment: Any, field: str, text: str) -> Any:
     except RuntimeError as error:  # the only exception of the library
         problem = str(error).partition("<input>:")[2].partition("\n")[0] or str(error)
         raise InvalidJobKind(field, f"invalid CEL expression: {problem}") from error
+
+
+def _rule_error(validation: JobValidation, path: str, value: Any) -> FieldError:
+    message, remedy = validation.message, ""
+    match validation.reason:
+        case "FieldValueRequired":
+            return rules.required(path, message, remedy)
+        case "FieldValueForbidden":
+            return rules.forbidden(path, message, remedy)
+        case "FieldValueTooMany":
+            return FieldError(path, f"Too many: {rules.format_json(value)}: {message}", remedy)
+    if not validation.value:
+        return rules.invalid_without_value(path, message, remedy)
+    return rules.invalid(path, value, message, remedy)
 
 
 def _containers_of(template: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
