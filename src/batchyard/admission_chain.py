@@ -122,7 +122,7 @@ class AdmissionChain:
     def _prepare_described_job(self, job: Obj, reader: Reader) -> Obj:
         controller = _described_jobs()
         queued_job: Obj = controller.queue_described_job(job, reader.get, self._managed_jobs)
-        if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
+        if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs, reader.get)):
             raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
             check_ready_timeouts(queued_job, None, self._ready_timeout_max)
@@ -132,7 +132,7 @@ class AdmissionChain:
         if scheme.is_built_in(group_kind(new)) or not self._managed_jobs.has_kind_of(new):
             return
         controller = _described_jobs()
-        if errors := list(controller.described_job_errors(new, old, self._managed_jobs)):
+        if errors := list(controller.described_job_errors(new, old, self._managed_jobs, reader.get)):
             raise InvalidObject(errors)
         self._check_queue(new, old, reader)
 

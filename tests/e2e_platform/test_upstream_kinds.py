@@ -1,7 +1,7 @@
 """Jobs of kinds with the CustomResourceDefinitions of their projects, on a running platform with real kubectl.
 
-The variable BATCHYARD_KIND_DEFINITIONS names a folder with one folder of CustomResourceDefinitions for each project, such
-as `kuberay`. Without the folder, the tests are skipped.
+The variable BATCHYARD_KIND_DEFINITIONS names a folder with one folder of CustomResourceDefinitions for each project,
+such as `kuberay`. Without the folder, the tests are skipped.
 """
 
 import json
@@ -21,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
     pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="BATCHYARD_KIND_DEFINITIONS names no folder"),
 ]
-TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "python", "resources": {"requests": {"cpu": "1"}}}]}}
+CPU = {"requests": {"cpu": "1"}}
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "python", "resources": CPU}]}}
 
 
 @pytest.fixture
@@ -63,3 +64,38 @@ def test_ray_job_is_validated_started_and_finished(platform: UpProcess) -> None:
     patch = json.dumps({"status": status})
     platform.kubectl("patch", "rayjob", "first", "--subresource=status", "--type=merge", "-p", patch)
     platform.kubectl("wait", "--for=condition=Finished", "workloads", "--all", "--timeout=30s")
+
+
+def test_train_job_starts_stops_and_starts_again(platform: UpProcess) -> None:
+    kinds = ("trainjobs", "clustertrainingruntimes")
+    define(platform, *(f"trainer/trainer.kubeflow.org_{kind}" for kind in kinds))
+    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": {"numNodes": 2, "resourcesPerNode": CPU}}
+    job = manifest("trainer.kubeflow.org/v1alpha1", "TrainJob", **spec)
+    assert "runtime 'torch-distributed' not found" in platform.kubectl("create", "-f", "-", sent=job, fails=True)
+    platform.kubectl("create", "-f", str(DEFINITIONS / "trainer/runtimes/torch_distributed.yaml"))
+    platform.kubectl("create", "-f", "-", sent=job)
+    started = wait_for(platform, "trainjob/first", ".spec.suspend", "false")
+    (patch,) = started["spec"]["runtimePatches"]
+    (replicated_job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    template = replicated_job["template"]["spec"]["template"]
+    assert template["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert template["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "node"
+    count = "jsonpath={.items[0].spec.podSets[0].count}"
+    assert platform.kubectl("get", "workloads", "-o", count) == "2"
+    stop(platform, "HoldAndDrain")
+    wait_for(platform, "trainjob/first", ".spec.suspend", "true")
+    wait_until_without_quota(platform)
+    stopped = json.loads(platform.kubectl("get", "trainjob/first", "-o", "json"))
+    (patch,) = stopped["spec"]["runtimePatches"]
+    assert not patch["trainingRuntimeSpec"]["template"]["spec"].get("replicatedJobs")
+    stop(platform, "None")
+    wait_for(platform, "trainjob/first", ".spec.suspend", "false")
+
+
+def stop(platform: UpProcess, policy: str) -> None:
+    patch = json.dumps({"spec": {"stopPolicy": policy}})
+    platform.kubectl("patch", "clusterqueue", "research", "--type=merge", "-p", patch)
+
+
+def wait_until_without_quota(platform: UpProcess) -> None:
+    platform.kubectl("wait", "--for=condition=QuotaReserved=false", "workloads", "--all", "--timeout=30s")

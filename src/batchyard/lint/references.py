@@ -16,6 +16,7 @@ from batchyard.api.views.node import GRACE_DEFAULT, FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, parse_duration
+from batchyard.interfaces.client import ObjectReader
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.linted_manifests import PROVISIONING_CONTROLLER, LintedManifests
@@ -449,8 +450,8 @@ class JobParts(NamedTuple):
     template_paths: Sequence[str]
 
 
-def job_parts(job: Obj, job_kinds: Sequence[Obj]) -> JobParts | None:
-    """Return the parts of a job, described by one of `job_kinds` if its kind is custom.
+def job_parts(job: Obj, objects: ObjectReader) -> JobParts | None:
+    """Return the parts of a job, described by a JobKind of `objects` if its kind is custom.
 
     Return None for other kinds, and for a job that its description does not fit.
     """
@@ -465,9 +466,10 @@ def job_parts(job: Obj, job_kinds: Sequence[Obj]) -> JobParts | None:
         return None
     from batchyard.jobs.described.integration import ExpressionFailed  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    described = _find_description(kind, job_kinds)
+    described = _find_description(kind, objects.list(scheme.JOB_KIND))
     if described is None:
         return None
+    described = described.with_objects(objects.get)
     try:
         if described.is_ignored(job):
             return None
@@ -505,6 +507,7 @@ def undescribed_job(linted: LintedManifests) -> Iterator[RuleResult]:
             continue
         from batchyard.jobs.described.integration import ExpressionFailed  # noqa: PLC0415 - as above
 
+        described = described.with_objects(linted.find_object)
         try:
             if label(manifest.obj, well_known.QUEUE_NAME):
                 for fault in described.validation_errors(manifest.obj):

@@ -248,7 +248,7 @@ def ray_object(kind: str, labels: dict[str, str] = QUEUE, **spec: Any) -> dict[s
 
 
 def errors_of(new: dict[str, Any], old: dict[str, Any] | None = None, jobs: ManagedJobs = MANAGED) -> list[str]:
-    return [f"{each.path}: {each.problem}" for each in described_job_errors(new, old, jobs)]
+    return [f"{each.path}: {each.problem}" for each in described_job_errors(new, old, jobs, lambda _: None)]
 
 
 def many_groups(count: int) -> dict[str, Any]:
@@ -262,9 +262,11 @@ RAY_CASES: list[tuple[str, dict[str, Any], list[str]]] = [
         "RayCluster",
         {**CLUSTER, "enableInTreeAutoscaling": True},
         [
-            "spec.enableInTreeAutoscaling: Invalid value: true: a kueue-managed RayCluster can use autoscaling only as an "
-            "elastic job: enable the ElasticJobsViaWorkloadSlices feature gate and set the "
-            '"kueue.x-k8s.io/elastic-job": "true" annotation'
+            (
+                "spec.enableInTreeAutoscaling: Invalid value: true: a kueue-managed RayCluster can use autoscaling "
+                "only as an elastic job: enable the ElasticJobsViaWorkloadSlices feature gate and set the "
+                '"kueue.x-k8s.io/elastic-job": "true" annotation'
+            )
         ],
     ),
     ("RayCluster", many_groups(17), []),
@@ -279,8 +281,10 @@ RAY_CASES: list[tuple[str, dict[str, Any], list[str]]] = [
         "RayJob",
         {"rayClusterSpec": CLUSTER},
         [
-            "spec.shutdownAfterJobFinishes: Invalid value: false: "
-            "a kueue managed job should delete the cluster after finishing"
+            (
+                "spec.shutdownAfterJobFinishes: Invalid value: false: "
+                "a kueue managed job should delete the cluster after finishing"
+            )
         ],
     ),
     (
@@ -293,16 +297,20 @@ RAY_CASES: list[tuple[str, dict[str, Any], list[str]]] = [
         "RayJob",
         {"shutdownAfterJobFinishes": True},
         [
-            "spec.rayClusterSpec: Required value: "
-            "rayClusterSpec is required for Kueue-managed jobs that don't use clusterSelector"
+            (
+                "spec.rayClusterSpec: Required value: "
+                "rayClusterSpec is required for Kueue-managed jobs that don't use clusterSelector"
+            )
         ],
     ),
     (
         "RayJob",
         {"shutdownAfterJobFinishes": True, "rayClusterSpec": {**CLUSTER, "enableInTreeAutoscaling": True}},
         [
-            "spec.rayClusterSpec.enableInTreeAutoscaling: Invalid value: true: "
-            "a kueue managed job should only use autoscaling when workload slicing is enabled"
+            (
+                "spec.rayClusterSpec.enableInTreeAutoscaling: Invalid value: true: "
+                "a kueue managed job should only use autoscaling when workload slicing is enabled"
+            )
         ],
     ),
     (
@@ -320,8 +328,10 @@ RAY_CASES: list[tuple[str, dict[str, Any], list[str]]] = [
         "RayService",
         {"rayClusterConfig": {**CLUSTER, "enableInTreeAutoscaling": True}},
         [
-            "spec.rayClusterSpec.enableInTreeAutoscaling: Invalid value: true: "
-            "a kueue managed job should only use autoscaling when workload slicing is enabled"
+            (
+                "spec.rayClusterSpec.enableInTreeAutoscaling: Invalid value: true: "
+                "a kueue managed job should only use autoscaling when workload slicing is enabled"
+            )
         ],
     ),
     (

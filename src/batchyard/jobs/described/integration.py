@@ -4,14 +4,15 @@ The behaviour is that of Kueue's integrations of such kinds, pkg/controller/jobs
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from batchyard.admission_plugins.built_in import JOB_KINDS_MAX
+from batchyard.admission_plugins.built_in import JOB_KINDS_MAX, FindObject
 from batchyard.api.errors import FieldError
-from batchyard.api.meta import Obj, parse_quantity, with_path
+from batchyard.api.meta import Key, Obj, parse_quantity, with_path
 from batchyard.api.schema import validate
 from batchyard.api.validation import rules, topology
 from batchyard.apiserver.cel_library import evaluate_program, new_environment
@@ -44,18 +45,40 @@ class PodSetPlace(NamedTuple):
 
 
 class DescribedJobIntegration:
-    """Kueue integration of the jobs that a description describes; it compiles the expressions of the description."""
+    """Kueue integration of the jobs that a description describes; it compiles the expressions of the description.
+
+    Subclasses compute by code the parts of a kind that expressions cannot describe.
+    """
+
+    #: The kinds of the objects to which jobs refer.
+    referenced_kinds: Sequence[str] = ()
+    #: Whether a start and a stop of a job can take several writes.
+    starts_in_steps = False
 
     def __init__(self, spec: JobKindSpec) -> None:
         """Compile the expressions. Raises InvalidJobKind with the field of the first expression that is invalid."""
         self.spec = spec
         self.kind = spec.group_kind
         self.suspend_path: Sequence[str] = spec.suspend.split(".")
+        #: Finds the objects to which jobs refer; `with_objects` sets it.
+        self.find_object: FindObject = _find_nothing
         self._description_name = f"JobKind {spec.resource}.{spec.group}"
         environment = new_environment("job", "item")
         self._programs = {
             field: _compile_expression(environment, field, text) for field, text in spec.expressions().items()
         }
+
+    def with_objects(self, find_object: FindObject) -> "DescribedJobIntegration":
+        """Return an integration that finds the objects to which jobs refer."""
+        if not self.referenced_kinds:
+            return self
+        integration = copy(self)
+        integration.find_object = find_object
+        return integration
+
+    def prepared_job(self, job: Obj) -> Obj:
+        """Return a new job with the fields that the queue controller needs."""
+        return job
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether the field of the description's `suspend` is true."""
@@ -304,7 +327,19 @@ def find_integration(kind: str, job_kinds: Mapping[str, Obj]) -> DescribedJobInt
 @cache
 def _find_built_in(kind: str) -> DescribedJobIntegration | None:
     spec = description.built_in_descriptions().get(kind)
-    return None if spec is None else DescribedJobIntegration(spec)
+    return None if spec is None else _integration_class(kind)(spec)
+
+
+def _integration_class(kind: str) -> type[DescribedJobIntegration]:
+    if kind == "TrainJob.trainer.kubeflow.org":
+        from batchyard.jobs.described.train_jobs import TrainJobIntegration  # noqa: PLC0415 - few users have TrainJobs
+
+        return TrainJobIntegration
+    return DescribedJobIntegration
+
+
+def _find_nothing(_key: Key) -> None:
+    """Find no object, as in a check of a job without access to other objects."""
 
 
 def _compile_expression(environment: Any, field: str, text: str) -> Any:

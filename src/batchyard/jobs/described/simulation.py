@@ -56,7 +56,9 @@ class SimulatedJobs:
             return ReconcileResult()
         try:
             integration = find_integration(key.kind, self._managed_jobs.job_kinds)
-            return ReconcileResult() if integration is None else _run_job(job, integration, reader)
+            if integration is None:
+                return ReconcileResult()
+            return _run_job(job, integration.with_objects(self._objects.get), reader)
         except (ExpressionFailed, InvalidJobKind) as error:
             return ReconcileResult([], [EventRecord(key, "Warning", "SimulationFailed", str(error))])
 
