@@ -92,6 +92,23 @@ def test_train_job_starts_stops_and_starts_again(platform: UpProcess) -> None:
     wait_for(platform, "trainjob/first", ".spec.suspend", "false")
 
 
+def test_app_wrapper_starts_and_finishes(platform: UpProcess) -> None:
+    define(platform, "appwrapper/workload.codeflare.dev_appwrappers")
+    wrapped = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "w"}}
+    components = [{"template": {**wrapped, "spec": {"parallelism": 2, "template": TEMPLATE}}}]
+    job = manifest("workload.codeflare.dev/v1beta2", "AppWrapper", components=components)
+    platform.kubectl("create", "-f", "-", sent=job)
+    started = wait_for(platform, "appwrapper/first", ".spec.suspend", "false")
+    (info,) = started["spec"]["components"][0]["podSetInfos"]
+    assert info["nodeSelector"] == {"pool": "spot"}
+    assert info["labels"]["kueue.x-k8s.io/podset"] == "first-0"
+    patch = json.dumps({"status": {"phase": "Succeeded"}})
+    platform.kubectl("patch", "appwrapper", "first", "--subresource=status", "--type=merge", "-p", patch)
+    platform.kubectl("wait", "--for=condition=Finished", "workloads", "--all", "--timeout=30s")
+    path = "jsonpath={.items[*].status.conditions[?(@.type=='Finished')].message}"
+    assert platform.kubectl("get", "workloads", "-o", path) == "AppWrapper finished successfully"
+
+
 def stop(platform: UpProcess, policy: str) -> None:
     patch = json.dumps({"spec": {"stopPolicy": policy}})
     platform.kubectl("patch", "clusterqueue", "research", "--type=merge", "-p", patch)

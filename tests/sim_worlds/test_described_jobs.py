@@ -203,6 +203,23 @@ def test_train_jobs_wait_run_and_finish() -> None:
     assert ends == ["Complete", "Complete"]
 
 
+def test_app_wrapper_waits_runs_and_finishes() -> None:
+    wrapped = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "w"}}
+    job = {**wrapped, "spec": {"parallelism": 3, "template": template(runtime="10m")}}
+    metadata = {"name": "a", "labels": {"kueue.x-k8s.io/queue-name": "training"}}
+    spec = {"components": [{"template": job}]}
+    header = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": metadata}
+    world = world_of(yaml.safe_dump({**header, "spec": spec}), training("b", at="1m", runtime="5m"), JOB_KIND)
+    world.run_until(2 * MINUTE)
+    pods = world.objects(scheme.POD)
+    assert [(pod["metadata"]["name"], pod["spec"]["nodeSelector"]) for pod in pods] == [
+        (f"a-a-0-{index}", {"pool": "spot"}) for index in range(3)
+    ]
+    world.run_until(None)
+    (app_wrapper,) = world.objects("AppWrapper.workload.codeflare.dev")
+    assert app_wrapper["status"] == {"phase": "Succeeded"}
+
+
 def test_start_of_waiting_job_is_forecast_from_run_times_of_templates() -> None:
     world = world_of(training("a", runtime="10m"), training("b", at="1m", runtime="5m"), JOB_KIND)
     world.run_until(2 * MINUTE)

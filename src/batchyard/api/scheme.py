@@ -72,6 +72,7 @@ JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     **{f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org" for kind in _KUBEFLOW_KINDS},
     **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
     "trainer.kubeflow.org/trainjob": "TrainJob.trainer.kubeflow.org",
+    "workload.codeflare.dev/appwrapper": "AppWrapper.workload.codeflare.dev",
 }
 VALIDATING_WEBHOOKS: Final = "ValidatingWebhookConfiguration.admissionregistration.k8s.io"
 MUTATING_POLICY: Final = "MutatingAdmissionPolicy.admissionregistration.k8s.io"
@@ -320,7 +321,7 @@ def custom_job_kind(kind: str, group: str, version: str, plural: str) -> ServedK
     return ServedKind(f"{kind}.{group}", kind, group, (version,), version, *names, namespaced=True, has_status=True)
 
 
-_DESCRIBED_VERSIONS: Final = {"MPIJob": "v2beta1", "TrainJob": "v1alpha1"}
+_DESCRIBED_VERSIONS: Final = {"MPIJob": "v2beta1", "TrainJob": "v1alpha1", "AppWrapper": "v1beta2"}
 
 
 def _described_kind(constant: str) -> ServedKind:

@@ -118,6 +118,10 @@ class DescribedJobIntegration:
         """Return the pod sets of the job's Workload, in the order of the description."""
         return [self._pod_set(job, place) for place in self._places(job)]
 
+    def simulated_pod_sets(self, job: Obj) -> list[dict[str, Any]]:
+        """Return the pod sets of a running job, from which simulations create pods."""
+        return self.pod_sets(job)
+
     def template_paths(self, job: Obj) -> list[str]:
         """Return the path of the template of each pod set in the job."""
         paths: list[str] = []
@@ -335,6 +339,10 @@ def _integration_class(kind: str) -> type[DescribedJobIntegration]:
         from batchyard.jobs.described.train_jobs import TrainJobIntegration  # noqa: PLC0415 - few users have TrainJobs
 
         return TrainJobIntegration
+    if kind == "AppWrapper.workload.codeflare.dev":
+        from batchyard.jobs.described.app_wrappers import AppWrapperIntegration  # noqa: PLC0415 - as above
+
+        return AppWrapperIntegration
     return DescribedJobIntegration
 
 

@@ -111,7 +111,7 @@ def _status_writes(job: Obj, status: Mapping[str, Any] | None) -> list[Write]:
 
 def _pods_of(job: Obj, integration: DescribedJobIntegration) -> list[Obj]:
     pods: list[Obj] = []
-    for pod_set in integration.pod_sets(job):
+    for pod_set in integration.simulated_pod_sets(job):
         if len(pods) + pod_set["count"] > _PODS_MAX:
             raise ExpressionFailed(f"the job has more than {_PODS_MAX} pods, and a simulation runs no more")
         index_label = (pod_set.get("topologyRequest") or {}).get("podIndexLabel")
