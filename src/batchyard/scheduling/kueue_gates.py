@@ -244,9 +244,9 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_without_effect(
         "the kind of job is not supported",
         *("DeferRayServiceFinalizationForRedisCleanup", "DeploymentJobUIDLabel", "LWSImmutableGroupSize"),
-        *("RayServiceValidateUpgradeStrategy", "SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates"),
-        "WaitForPodsReadyMaxNotReady",
+        *("RayServiceValidateUpgradeStrategy", "SparkApplicationIntegration", "WaitForPodsReadyMaxNotReady"),
     ),
+    **_without_effect("removing the queue name of a Ray object is always validated", "ValidateRayAndSparkJobUpdates"),
 }
 
 

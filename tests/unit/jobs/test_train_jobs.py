@@ -334,6 +334,12 @@ def test_train_job_without_its_runtime_is_rejected() -> None:
     assert errors_of(train_job()) == [": runtime 'torch' not found"]
 
 
+def test_deletion_of_train_job_does_not_need_its_runtime() -> None:
+    job = train_job()
+    job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert list(described_job_errors(job, train_job(), ManagedJobs(), finder())) == []
+
+
 def stage_with_admitted_job(*runtimes: Obj) -> Stage:
     integration = find_integration(KIND, {})
     assert integration is not None
