@@ -52,7 +52,11 @@ def wait_for(platform: UpProcess, job: str, path: str, value: str) -> Any:
 def test_ray_job_is_validated_started_and_finished(platform: UpProcess) -> None:
     define(platform, "kuberay/ray.io_rayjobs")
     head = {"rayStartParams": {}, "template": TEMPLATE}
-    spec = {"entrypoint": "true", "submissionMode": "HTTPMode", "rayClusterSpec": {"headGroupSpec": head}}
+    spec: dict[str, Any] = {
+        "entrypoint": "true",
+        "submissionMode": "HTTPMode",
+        "rayClusterSpec": {"headGroupSpec": head},
+    }
     refusal = platform.kubectl("create", "-f", "-", sent=manifest("ray.io/v1", "RayJob", **spec), fails=True)
     assert "a kueue managed job should delete the cluster after finishing" in refusal
     spec["shutdownAfterJobFinishes"] = True

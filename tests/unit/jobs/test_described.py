@@ -238,7 +238,7 @@ def test_failed_expression_is_reported_on_job() -> None:
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
 WORKERS = {"groupName": "workers", "template": template()}
-CLUSTER = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [WORKERS]}
+CLUSTER: dict[str, Any] = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [WORKERS]}
 MANAGED = ManagedJobs()
 
 
@@ -366,7 +366,7 @@ def test_topology_annotations_of_ray_groups_are_validated() -> None:
 
 
 def test_queue_name_of_unsuspended_ray_job_cannot_be_removed() -> None:
-    spec = {"shutdownAfterJobFinishes": True, "rayClusterSpec": CLUSTER}
+    spec: dict[str, Any] = {"shutdownAfterJobFinishes": True, "rayClusterSpec": CLUSTER}
     old, new = ray_object("RayJob", **spec), ray_object("RayJob", {}, **spec)
     assert errors_of(new, old) == ['metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "": field is immutable']
     suspended = {**new, "spec": {**spec, "suspend": True}}

@@ -50,7 +50,7 @@ class ComponentPodSet(NamedTuple):
     """A pod set of a component: the path of its template in the wrapped object, the pod count, and annotations."""
 
     path: str
-    count: int
+    pod_count: int
     annotations: Part
 
 
@@ -74,7 +74,7 @@ class AppWrapperIntegration(DescribedJobIntegration):
             {
                 "name": f"{job['metadata']['name']}-{index}".lower(),
                 "template": template,
-                "count": pod_set.count,
+                "count": pod_set.pod_count,
                 "topologyRequest": workloads.topology_request(template, **_topology_indexes(pod_set.annotations)),
             }
             for index, (_, pod_set, template) in enumerate(templates)
