@@ -11,7 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.jobs.described.description import built_in_descriptions
-from batchyard.jobs.described.integration import find_integration
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.sim.forecast import ForecastOptions, forecast_workloads
 from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.scenario import make_scenario

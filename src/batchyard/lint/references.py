@@ -479,11 +479,11 @@ def job_parts(job: Obj, objects: ObjectReader) -> JobParts | None:
 
 
 def _find_description(kind: str, job_kinds: Sequence[Obj]) -> "DescribedJobIntegration | None":
-    from batchyard.jobs.described import description, integration  # noqa: PLC0415 - CEL takes 0.1 s to load
+    from batchyard.jobs.described import description, kinds  # noqa: PLC0415 - CEL takes 0.1 s to load
 
     by_kind = {f"{each['spec']['kind']}.{each['spec']['group']}": each for each in job_kinds}
     try:
-        return integration.find_integration(kind, by_kind)
+        return kinds.find_integration(kind, by_kind)
     except description.InvalidJobKind:
         return None
 

@@ -12,7 +12,8 @@ import make
 from batchyard.interfaces.client import Update
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
 from batchyard.jobs.described.controller import DescribedJobReconciler
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, condition_state
 

@@ -13,7 +13,8 @@ from batchyard.interfaces.client import EventType, Update, WatchEvent
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
 from batchyard.jobs.described.controller import DescribedJobReconciler, described_job_errors
 from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload import lifecycle
 from stage import Stage, condition_state

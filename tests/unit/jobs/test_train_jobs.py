@@ -14,7 +14,8 @@ from batchyard.api.meta import Key, Obj, with_path
 from batchyard.interfaces.client import Update
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
 from batchyard.jobs.described.controller import DescribedJobReconciler, described_job_errors, queue_described_job
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.scheduling.workload import evictions, lifecycle
 from stage import Stage, condition_state
 

@@ -15,7 +15,8 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.reconciler import JobPass, JobReconciler
 from batchyard.jobframework.workloads import PodSetInfo
 from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.scheduling.workload import lifecycle
 
 

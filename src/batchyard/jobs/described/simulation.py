@@ -15,7 +15,8 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, ObjectReader, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.described.description import InvalidJobKind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 
 #: The annotations of a job that its pods inherit.
 _INHERITED_ANNOTATIONS: Final = (well_known.RUNTIME, well_known.EXIT_CODE, well_known.CHECKPOINT_EVERY)
