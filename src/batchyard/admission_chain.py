@@ -145,7 +145,7 @@ class AdmissionChain:
         controller = _described_jobs()
         queued_job: Obj = controller.queue_described_job(job, reader.get, self._managed_jobs)
         queued_job = self._with_dependency_gate(queued_job, reader)
-        if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs)):
+        if errors := list(controller.described_job_errors(queued_job, None, self._managed_jobs, reader.get)):
             raise InvalidObject(errors)
         if self._ready_timeout_max is not None:
             check_ready_timeouts(queued_job, None, self._ready_timeout_max)
@@ -155,7 +155,7 @@ class AdmissionChain:
         if scheme.is_built_in(group_kind(new)) or not self._managed_jobs.has_kind_of(new):
             return
         controller = _described_jobs()
-        if errors := list(controller.described_job_errors(new, old, self._managed_jobs)):
+        if errors := list(controller.described_job_errors(new, old, self._managed_jobs, reader.get)):
             raise InvalidObject(errors)
         self._check_queue(new, old, reader)
 

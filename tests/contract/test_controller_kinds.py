@@ -129,7 +129,9 @@ def observe(world: World, accesses: ControllerAccesses) -> None:
 @pytest.mark.parametrize("group", REMOTE_GROUPS)
 def test_group_lists_all_kinds_read_by_its_controllers(group: str, accesses: ControllerAccesses) -> None:
     # `described_job_rules` grants the rights on described kinds.
-    named = {*kinds_read([group]), *(scheme.DESCRIBED_KINDS if group in {ADMISSION, PODS} else ())}
+    described = scheme.DESCRIBED_KINDS if group in {ADMISSION, PODS} else ()
+    referenced = scheme.REFERENCED_KINDS if group == ADMISSION else ()
+    named = {*kinds_read([group]), *described, *referenced}
     for name in names_in(group):
         assert [kind for kind in accesses.seen.get(name, ()) if kind not in named] == [], name
 

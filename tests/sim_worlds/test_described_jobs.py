@@ -11,7 +11,7 @@ from batchyard.api.manifests import read_manifests
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import MINUTE
 from batchyard.jobs.described.description import built_in_descriptions
-from batchyard.jobs.described.integration import find_integration
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.sim.forecast import ForecastOptions, forecast_workloads
 from batchyard.sim.forecasting.run_times import EstimateBasis
 from batchyard.sim.scenario import make_scenario
@@ -63,6 +63,10 @@ spec:
     succeeded: "{'phase': 'Succeeded'}"
     failed: "{'phase': 'Failed'}"
 """
+
+
+NODE: Final = {"name": "node", "template": {"spec": {"template": {"spec": {"containers": [{"name": "node"}]}}}}}
+RUNTIME: Final = {"spec": {"template": {"spec": {"replicatedJobs": [NODE]}}}}
 
 
 def template(**annotations: str) -> dict[str, Any]:
@@ -148,6 +152,7 @@ def test_waiting_workload_of_described_job_is_explained() -> None:
 def test_simulated_statuses_have_their_states(kind: str) -> None:
     integration = find_integration(kind, {})
     assert integration is not None
+    integration = integration.with_objects(lambda _: RUNTIME)
     job: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {}}
     ready = {**job, "status": integration.simulated_status("ready", job)}
     assert (integration.is_active(ready), integration.pods_ready(ready), integration.completion(ready)) == (
@@ -160,6 +165,59 @@ def test_simulated_statuses_have_their_states(kind: str) -> None:
         status = integration.simulated_status(state, job)
         completion = integration.completion({**job, "status": status}) if status and integration.spec.failed else None
         assert completion is None or completion.succeeded is succeeded
+
+
+def train_job(name: str, at: str = "0s") -> str:
+    labels, annotations = {"kueue.x-k8s.io/queue-name": "training"}, {"batchyard.dev/runtime": "10m"}
+    metadata = {"name": name, "labels": labels, "annotations": {"batchyard.dev/submit-at": at, **annotations}}
+    job = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata}
+    trainer = {"numNodes": 3, "resourcesPerNode": {"requests": {"cpu": "1"}}}
+    return yaml.safe_dump({**job, "spec": {"runtimeRef": {"name": "torch"}, "trainer": trainer}})
+
+
+TRAINING_RUNTIME: Final = """
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata: {name: torch}
+spec:
+  mlPolicy: {numNodes: 1, torch: {}}
+  template:
+    spec:
+      replicatedJobs:
+      - name: node
+        template:
+          metadata: {labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}}
+          spec: {template: {spec: {containers: [{name: node, image: pytorch/pytorch}]}}}
+"""
+
+
+def test_train_jobs_wait_run_and_finish() -> None:
+    world = world_of(train_job("a"), train_job("b", "1m"), TRAINING_RUNTIME)
+    world.run_until(2 * MINUTE)
+    pods = world.objects(scheme.POD)
+    assert [(pod["metadata"]["name"], pod["spec"]["nodeSelector"]) for pod in pods] == [
+        (f"a-node-{index}", {"pool": "spot"}) for index in range(3)
+    ]
+    world.run_until(None)
+    ends = [world.objects("TrainJob.trainer.kubeflow.org")[i]["status"]["conditions"][0]["type"] for i in range(2)]
+    assert ends == ["Complete", "Complete"]
+
+
+def test_app_wrapper_waits_runs_and_finishes() -> None:
+    wrapped = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "w"}}
+    job = {**wrapped, "spec": {"parallelism": 3, "template": template(runtime="10m")}}
+    metadata = {"name": "a", "labels": {"kueue.x-k8s.io/queue-name": "training"}}
+    spec = {"components": [{"template": job}]}
+    header = {"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "metadata": metadata}
+    world = world_of(yaml.safe_dump({**header, "spec": spec}), training("b", at="1m", runtime="5m"), JOB_KIND)
+    world.run_until(2 * MINUTE)
+    pods = world.objects(scheme.POD)
+    assert [(pod["metadata"]["name"], pod["spec"]["nodeSelector"]) for pod in pods] == [
+        (f"a-a-0-{index}", {"pool": "spot"}) for index in range(3)
+    ]
+    world.run_until(None)
+    (app_wrapper,) = world.objects("AppWrapper.workload.codeflare.dev")
+    assert app_wrapper["status"] == {"phase": "Succeeded"}
 
 
 def test_start_of_waiting_job_is_forecast_from_run_times_of_templates() -> None:

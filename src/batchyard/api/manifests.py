@@ -309,10 +309,11 @@ def read_manifests(sources: Iterable[tuple[str, str]]) -> Manifests:
 
 
 def _custom_job_kinds(texts: Sequence[str]) -> Sequence[ServedKind]:
-    """Return the custom kinds of jobs that the texts use: those that batchyard describes, and those of JobKinds."""
-    groups = {info.group for info in scheme.DESCRIBED_KINDS.values()}
+    """Return the custom kinds that the texts use: jobs that batchyard or JobKinds describe, and their references."""
+    known_kinds = [*scheme.DESCRIBED_KINDS.values(), *scheme.REFERENCED_KINDS.values()]
+    groups = {info.group for info in known_kinds}
     has_known_kinds = any(group in text for group in groups for text in texts)
-    job_kinds = list(scheme.DESCRIBED_KINDS.values()) if has_known_kinds else []
+    job_kinds = known_kinds if has_known_kinds else []
     for text in texts:
         if "JobKind" not in text:
             continue

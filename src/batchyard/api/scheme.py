@@ -75,6 +75,8 @@ JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     **{f"kubeflow.org/{kind.lower()}": f"{kind}.kubeflow.org" for kind in _KUBEFLOW_KINDS},
     **{f"ray.io/{kind.lower()}": f"{kind}.ray.io" for kind in ("RayCluster", "RayJob", "RayService")},
     "leaderworkerset.x-k8s.io/leaderworkerset": LEADER_WORKER_SET,
+    "trainer.kubeflow.org/trainjob": "TrainJob.trainer.kubeflow.org",
+    "workload.codeflare.dev/appwrapper": "AppWrapper.workload.codeflare.dev",
 }
 #: The kinds that serve, whose pods are queued.
 SERVING_KINDS: Final = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
@@ -329,16 +331,36 @@ def custom_job_kind(kind: str, group: str, version: str, plural: str) -> ServedK
     return ServedKind(f"{kind}.{group}", kind, group, (version,), version, *names, namespaced=True, has_status=True)
 
 
+_DESCRIBED_VERSIONS: Final = {"MPIJob": "v2beta1", "TrainJob": "v1alpha1", "AppWrapper": "v1beta2"}
+
+
 def _described_kind(constant: str) -> ServedKind:
     kind, _, group = constant.partition(".")
-    version = "v2beta1" if kind == "MPIJob" else "v1"
-    return custom_job_kind(kind, group, version, f"{kind.lower()}s")
+    return custom_job_kind(kind, group, _DESCRIBED_VERSIONS.get(kind, "v1"), f"{kind.lower()}s")
 
 
 #: The custom kinds of jobs that batchyard describes, and LeaderWorkerSets.
 DESCRIBED_KINDS: Final = {
     kind: _described_kind(kind) for kind in JOB_FRAMEWORKS.values() if kind not in _KIND_BY_CONSTANT
 }
+
+
+def _training_runtime(kind: str, *, namespaced: bool) -> ServedKind:
+    group, version = "trainer.kubeflow.org", "v1alpha1"
+    names = f"{kind.lower()}s", kind.lower()
+    return ServedKind(f"{kind}.{group}", kind, group, (version,), version, *names, namespaced=namespaced)
+
+
+#: The custom kinds of the objects to which jobs of described kinds refer.
+REFERENCED_KINDS: Final = {
+    info.constant: info
+    for info in (
+        _training_runtime("ClusterTrainingRuntime", namespaced=False),
+        _training_runtime("TrainingRuntime", namespaced=True),
+    )
+}
+#: The kinds whose objects exist before the jobs that depend on them.
+EARLY_KINDS: Final = frozenset({JOB_KIND, *REFERENCED_KINDS})
 
 
 def find_kind(api_version: str, kind: str) -> ServedKind | None:

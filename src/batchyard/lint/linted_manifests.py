@@ -383,6 +383,11 @@ class LintedManifests:
         """Return the last manifest that defines an object; None if no manifest defines it."""
         return self._latest_manifests.get(Key(kind, namespace, name))
 
+    def find_object(self, key: Key) -> Obj | None:
+        """Return the object of the last manifest that defines it; None if no manifest defines it."""
+        manifest = self._latest_manifests.get(key)
+        return None if manifest is None else manifest.obj
+
     def has_kind(self, kind: str) -> bool:
         """Return whether the manifests contain objects of a kind; if so, rules assume that they contain all of them."""
         return kind in self._manifests_by_kind

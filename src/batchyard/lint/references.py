@@ -16,6 +16,7 @@ from batchyard.api.views.node import GRACE_DEFAULT, FlavorView
 from batchyard.autoscaler.provisioning_request_pods import QUEUED_CLASS
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import SECOND, parse_duration
+from batchyard.interfaces.client import ObjectReader
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.lint.findings import RuleResult, Severity
 from batchyard.lint.linted_manifests import PROVISIONING_CONTROLLER, LintedManifests
@@ -522,8 +523,8 @@ class JobParts(NamedTuple):
     template_paths: Sequence[str]
 
 
-def job_parts(job: Obj, job_kinds: Sequence[Obj]) -> JobParts | None:
-    """Return the parts of a job, described by one of `job_kinds` if its kind is custom.
+def job_parts(job: Obj, objects: ObjectReader) -> JobParts | None:
+    """Return the parts of a job, described by a JobKind of `objects` if its kind is custom.
 
     Return None for other kinds, and for a job that its description does not fit.
     """
@@ -540,9 +541,10 @@ def job_parts(job: Obj, job_kinds: Sequence[Obj]) -> JobParts | None:
         return None
     from batchyard.jobs.described.integration import ExpressionFailed  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    described = _find_description(kind, job_kinds)
+    described = _find_description(kind, objects.list(scheme.JOB_KIND))
     if described is None:
         return None
+    described = described.with_objects(objects.get)
     try:
         if described.is_ignored(job):
             return None
@@ -561,11 +563,11 @@ def _service_parts(service: Obj) -> JobParts:
 
 
 def _find_description(kind: str, job_kinds: Sequence[Obj]) -> "DescribedJobIntegration | None":
-    from batchyard.jobs.described import description, integration  # noqa: PLC0415 - CEL takes 0.1 s to load
+    from batchyard.jobs.described import description, kinds  # noqa: PLC0415 - CEL takes 0.1 s to load
 
     by_kind = {f"{each['spec']['kind']}.{each['spec']['group']}": each for each in job_kinds}
     try:
-        return integration.find_integration(kind, by_kind)
+        return kinds.find_integration(kind, by_kind)
     except description.InvalidJobKind:
         return None
 
@@ -581,7 +583,7 @@ def invalid_expression(linted: LintedManifests) -> Iterator[RuleResult]:
 
 
 def undescribed_job(linted: LintedManifests) -> Iterator[RuleResult]:
-    """Report each job of a custom kind for which an expression of the description fails."""
+    """Report each job of a custom kind that violates a rule of the description, or for which an expression fails."""
     job_kinds = [manifest.obj for manifest in _job_kinds_of(linted)]
     for manifest in linted.manifests:
         kind = group_kind(manifest.obj)
@@ -589,7 +591,11 @@ def undescribed_job(linted: LintedManifests) -> Iterator[RuleResult]:
             continue
         from batchyard.jobs.described.integration import ExpressionFailed  # noqa: PLC0415 - as above
 
+        described = described.with_objects(linted.find_object)
         try:
+            if label(manifest.obj, well_known.QUEUE_NAME):
+                for fault in described.validation_errors(manifest.obj):
+                    yield RuleResult(manifest, fault.path, fault.problem, fault.remedy or "correct the field")
             if not described.is_ignored(manifest.obj):
                 described.pod_sets(manifest.obj)
         except ExpressionFailed as error:

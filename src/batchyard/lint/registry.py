@@ -404,7 +404,7 @@ def _linted_jobs_of(
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    parts = references.job_parts(obj, reader.list(scheme.JOB_KIND))
+    parts = references.job_parts(obj, reader)
     if parts is None:
         return
     yield _make_linted_job(manifest, parts, reader)

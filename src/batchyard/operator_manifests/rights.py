@@ -99,6 +99,13 @@ def described_job_rules(kinds: Sequence[ServedKind]) -> Iterator[Obj]:
         yield _rule(group, [f"{plural}/{controller_groups.FINALIZERS}" for plural in plurals], ["update"])
 
 
+def _referenced_rules() -> Iterator[Obj]:
+    """Yield the RBAC rules for reading the objects to which jobs of described kinds refer."""
+    kinds = scheme.REFERENCED_KINDS.values()
+    for group in dict.fromkeys(info.group for info in kinds):
+        yield _rule(group, sorted(info.plural for info in kinds if info.group == group), sorted(_READ_VERBS))
+
+
 def controller_rules(groups: Sequence[str]) -> list[Obj]:
     """Return the RBAC rules for the named controller groups; equal verbs in one API group share a rule."""
     verbs_by_resource: dict[tuple[str, str], dict[str, None]] = {
@@ -130,6 +137,7 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     rules = [_rule(group, sorted(resources), needed_verbs) for (group, needed_verbs), resources in grouped_resources]
     if controller_groups.ADMISSION in groups:
         rules += described_job_rules([*scheme.DESCRIBED_KINDS.values()])
+        rules += _referenced_rules()
     if any(group in controller_groups.UPSTREAM_GROUPS for group in groups):
         rules.append(_rule(_REGISTRATION_GROUP, ["validatingwebhookconfigurations"], ["list"]))
     return rules

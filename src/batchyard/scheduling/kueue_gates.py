@@ -245,10 +245,10 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_without_effect("Workloads of Deployments get no label with the uid of the Deployment", "DeploymentJobUIDLabel"),
     **_without_effect(
         "the kind of job is not supported",
-        "DeferRayServiceFinalizationForRedisCleanup",
-        *("RayServiceValidateUpgradeStrategy", "SparkApplicationIntegration", "ValidateRayAndSparkJobUpdates"),
-        "WaitForPodsReadyMaxNotReady",
+        *("DeferRayServiceFinalizationForRedisCleanup", "RayServiceValidateUpgradeStrategy"),
+        *("SparkApplicationIntegration", "WaitForPodsReadyMaxNotReady"),
     ),
+    **_without_effect("removing the queue name of a Ray object is always validated", "ValidateRayAndSparkJobUpdates"),
 }
 
 

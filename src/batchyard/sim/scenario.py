@@ -344,7 +344,7 @@ def _make_steps(
 
 
 def _apply_rank(obj: Obj) -> int:
-    return {scheme.NAMESPACE: 0, scheme.JOB_KIND: 1}.get(group_kind(obj), 2)
+    return 0 if (kind := group_kind(obj)) == scheme.NAMESPACE else 1 if kind in scheme.EARLY_KINDS else 2
 
 
 def _duplicate_error(kind: str) -> FieldError:

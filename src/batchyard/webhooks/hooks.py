@@ -291,7 +291,8 @@ def review_validation(
         is_checked = PODS in enabled_groups and scheme.POD in managed_jobs.kinds
         errors = list(_queued_pod_errors(new_object, old)) if is_checked else []
     elif not scheme.is_built_in(group_kind(new_object)):
-        errors = _described_job_errors(new_object, old, managed_jobs) if ADMISSION in enabled_groups else []
+        is_checked = ADMISSION in enabled_groups
+        errors = _described_job_errors(new_object, old, managed_jobs, fetched_objects) if is_checked else []
     else:
         errors = list(_validation_errors(new_object, old, request.get("subResource") or "", rules))
     if errors:
@@ -386,12 +387,14 @@ def _with_requested_kind(
     return replace(managed_jobs, job_kinds={**managed_jobs.job_kinds, kind: job_kind})
 
 
-def _described_job_errors(new: Obj, old: Obj | None, managed_jobs: ManagedJobs) -> list[FieldError]:
+def _described_job_errors(
+    new: Obj, old: Obj | None, managed_jobs: ManagedJobs, objects: FetchedObjects
+) -> list[FieldError]:
     if not managed_jobs.has_kind_of(new):
         return []
     from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
-    return list(controller.described_job_errors(new, old, managed_jobs))
+    return list(controller.described_job_errors(new, old, managed_jobs, objects.get))
 
 
 def _validation_errors(new: Obj, old: Obj | None, subresource: str, rules: DecisionRules) -> Iterator[FieldError]:

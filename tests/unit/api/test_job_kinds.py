@@ -50,6 +50,15 @@ def test_valid_job_kind_gets_defaults() -> None:
         ({"podSets": [{"name": "A", "path": "spec"}]}, "spec.podSets[0].name"),
         ({"podSets": [{"name": "a", "path": "spec", "size": "1"}]}, "spec.podSets[0].size"),
         ({"podSets": [{"name": "a", "path": "spec", "template": "a-b"}]}, "spec.podSets[0].template"),
+        (
+            {"validations": [{"rule": "true", "fieldPath": "a", "message": "a", "items": "a[0]"}]},
+            "spec.validations[0].items",
+        ),
+        (
+            {"validations": [{"rule": "true", "fieldPath": "a", "message": "a", "reason": "Bad"}]},
+            "spec.validations[0].reason",
+        ),
+        ({"validations": [{"rule": "true", "fieldPath": "a"}]}, "spec.validations[0].message"),
         ({"resource": "others"}, "metadata.name"),
         ({"group": "example", "name": "trainings.example"}, "spec.group"),
         ({"version": "1"}, "spec.version"),

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 import make
+from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.interfaces.client import EventType, Update, WatchEvent
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
-from batchyard.jobs.described.controller import DescribedJobReconciler
+from batchyard.jobs.described.controller import DescribedJobReconciler, described_job_errors
 from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload import lifecycle
 from stage import Stage, condition_state
@@ -230,3 +232,163 @@ def test_failed_expression_is_reported_on_job() -> None:
     (event,) = result.events
     assert (result.writes, event.reason, event.regarding) == ([], "ErrWorkloadCompose", key)
     assert "spec.podSets[1].nameExpression of JobKind rayclusters.ray.io failed: Key not found" in event.message
+
+
+# Validation of Ray's kinds. Source: pkg/controller/jobs/ray*/*_webhook.go of Kueue.
+
+
+QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
+WORKERS = {"groupName": "workers", "template": template()}
+CLUSTER: dict[str, Any] = {"headGroupSpec": {"template": template()}, "workerGroupSpecs": [WORKERS]}
+MANAGED = ManagedJobs()
+
+
+def ray_object(kind: str, labels: dict[str, str] = QUEUE, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": "a", "namespace": "team", "labels": labels}
+    return {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def errors_of(new: dict[str, Any], old: dict[str, Any] | None = None, jobs: ManagedJobs = MANAGED) -> list[str]:
+    return [f"{each.path}: {each.problem}" for each in described_job_errors(new, old, jobs, lambda _: None)]
+
+
+def many_groups(count: int) -> dict[str, Any]:
+    return {**CLUSTER, "workerGroupSpecs": [{**WORKERS, "groupName": f"g{i}"} for i in range(count)]}
+
+
+HEAD_NAMED = {**CLUSTER, "workerGroupSpecs": [WORKERS, {**WORKERS, "groupName": "head"}]}
+RAY_CASES: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("RayCluster", CLUSTER, []),
+    (
+        "RayCluster",
+        {**CLUSTER, "enableInTreeAutoscaling": True},
+        [
+            (
+                "spec.enableInTreeAutoscaling: Invalid value: true: a kueue-managed RayCluster can use autoscaling "
+                "only as an elastic job: enable the ElasticJobsViaWorkloadSlices feature gate and set the "
+                '"kueue.x-k8s.io/elastic-job": "true" annotation'
+            )
+        ],
+    ),
+    ("RayCluster", many_groups(17), []),
+    ("RayCluster", many_groups(18), ["spec.workerGroupSpecs: Too many: 19: must have at most 18 items"]),
+    (
+        "RayCluster",
+        HEAD_NAMED,
+        ['spec.workerGroupSpecs[1].groupName: Forbidden: "head" is reserved for the head group'],
+    ),
+    ("RayJob", {"shutdownAfterJobFinishes": True, "rayClusterSpec": CLUSTER}, []),
+    (
+        "RayJob",
+        {"rayClusterSpec": CLUSTER},
+        [
+            (
+                "spec.shutdownAfterJobFinishes: Invalid value: false: "
+                "a kueue managed job should delete the cluster after finishing"
+            )
+        ],
+    ),
+    (
+        "RayJob",
+        {"clusterSelector": {"k": "v"}, "rayClusterSpec": CLUSTER},
+        ['spec.clusterSelector: Invalid value: {"k":"v"}: a kueue managed job should not use an existing cluster'],
+    ),
+    ("RayJob", {"clusterSelector": {"k": "v"}}, []),
+    (
+        "RayJob",
+        {"shutdownAfterJobFinishes": True},
+        [
+            (
+                "spec.rayClusterSpec: Required value: "
+                "rayClusterSpec is required for Kueue-managed jobs that don't use clusterSelector"
+            )
+        ],
+    ),
+    (
+        "RayJob",
+        {"shutdownAfterJobFinishes": True, "rayClusterSpec": {**CLUSTER, "enableInTreeAutoscaling": True}},
+        [
+            (
+                "spec.rayClusterSpec.enableInTreeAutoscaling: Invalid value: true: "
+                "a kueue managed job should only use autoscaling when workload slicing is enabled"
+            )
+        ],
+    ),
+    (
+        "RayJob",
+        {"shutdownAfterJobFinishes": True, "rayClusterSpec": many_groups(18)},
+        ["spec.rayClusterSpec.workerGroupSpecs: Too many: 19: must have at most 18 items"],
+    ),
+    (
+        "RayJob",
+        {"shutdownAfterJobFinishes": True, "rayClusterSpec": HEAD_NAMED},
+        ['spec.rayClusterSpec.workerGroupSpecs[1].groupName: Forbidden: "head" is reserved for the head group'],
+    ),
+    ("RayService", {"rayClusterConfig": CLUSTER}, []),
+    (
+        "RayService",
+        {"rayClusterConfig": {**CLUSTER, "enableInTreeAutoscaling": True}},
+        [
+            (
+                "spec.rayClusterSpec.enableInTreeAutoscaling: Invalid value: true: "
+                "a kueue managed job should only use autoscaling when workload slicing is enabled"
+            )
+        ],
+    ),
+    (
+        "RayService",
+        {"rayClusterConfig": many_groups(18)},
+        ["spec.rayClusterSpec.workerGroupSpecs: Too many: 19: must have at most 18 items"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "expected"), RAY_CASES)
+def test_queued_ray_objects_are_validated(kind: str, spec: dict[str, Any], expected: list[str]) -> None:
+    assert errors_of(ray_object(kind, **spec)) == expected
+    assert errors_of(ray_object(kind, **spec), ray_object(kind, **spec)) == expected
+    unnamed = ray_object(kind, {}, **spec)
+    assert errors_of(unnamed) == []
+    assert errors_of(unnamed, jobs=ManagedJobs(without_queue_name=True)) == expected
+
+
+def test_topology_annotations_of_ray_groups_are_validated() -> None:
+    both = {f"kueue.x-k8s.io/podset-{mode}-topology": "block" for mode in ("required", "preferred")}
+    wrong = {**template(), "metadata": {"annotations": both}}
+    sliced = {"kueue.x-k8s.io/podset-slice-required-topology": "block", "kueue.x-k8s.io/podset-slice-size": "6"}
+    slices = {**template(), "metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": "block", **sliced}}}
+    groups = [{**WORKERS, "template": wrong}, {**WORKERS, "groupName": "b", "replicas": 5, "template": slices}]
+    errors = errors_of(ray_object("RayCluster", {}, headGroupSpec={"template": wrong}, workerGroupSpecs=groups))
+    path = ".template.metadata.annotations"
+    starts = [f"spec.headGroupSpec{path}: Invalid", f"spec.workerGroupSpecs[0]{path}: Invalid"]
+    assert [each.startswith(start) for each, start in zip(errors, starts, strict=False)] == [True, True]
+    size_path = f"spec.workerGroupSpecs[1]{path}[kueue.x-k8s.io/podset-slice-size]"
+    assert errors[2:] == [f'{size_path}: Invalid value: "6": must not be greater than pod set count 5']
+
+
+def test_queue_name_of_unsuspended_ray_job_cannot_be_removed() -> None:
+    spec: dict[str, Any] = {"shutdownAfterJobFinishes": True, "rayClusterSpec": CLUSTER}
+    old, new = ray_object("RayJob", **spec), ray_object("RayJob", {}, **spec)
+    assert errors_of(new, old) == ['metadata.labels[kueue.x-k8s.io/queue-name]: Invalid value: "": field is immutable']
+    suspended = {**new, "spec": {**spec, "suspend": True}}
+    assert errors_of(suspended, old) == []
+
+
+def test_updates_of_ray_jobs_without_queue_are_not_validated() -> None:
+    label = "kueue.x-k8s.io/prebuilt-workload-name"
+    old, new = (ray_object("RayCluster", {label: name}, **CLUSTER) for name in ("a", "b"))
+    assert errors_of(new, old) == []
+
+
+def test_rule_that_fails_names_expression() -> None:
+    fields = {"validations": [{"rule": "job.spec.size > 0", "fieldPath": "spec.size", "message": "must be positive"}]}
+    integration = DescribedJobIntegration(parse_job_kind(description(**fields)))
+    (error,) = integration.validation_errors(JOB)
+    assert error.path == "spec.size"
+    assert "spec.validations[0].rule of JobKind trains.example.com failed: Key not found" in error.problem
+
+
+def test_rule_without_value_reports_message() -> None:
+    fields = {"validations": [{"rule": "false", "fieldPath": "spec", "message": "is never valid"}]}
+    integration = DescribedJobIntegration(parse_job_kind(description(**fields)))
+    assert [str(each) for each in integration.validation_errors(JOB)] == ["spec: Invalid value: is never valid"]

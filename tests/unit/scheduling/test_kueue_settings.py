@@ -152,8 +152,8 @@ def test_explicit_default_is_accepted(line: str) -> None:
     ("line", "reported"),
     [
         (
-            "integrations: {frameworks: [batch/job, ray.io/rayjob, trainer.kubeflow.org/trainjob]}",
-            ["the job integrations trainer.kubeflow.org/trainjob"],
+            "integrations: {frameworks: [batch/job, ray.io/rayjob, sparkoperator.k8s.io/sparkapplication]}",
+            ["the job integrations sparkoperator.k8s.io/sparkapplication"],
         ),
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset]}", []),
         ("featureGates: {VisibilityOnDemand: true}", []),

@@ -21,6 +21,7 @@ def job_kind_errors(job_kind: Obj) -> Iterator[FieldError]:
     yield from rules.metadata_errors(job_kind)
     yield from _name_errors(job_kind, spec)
     yield from _path_errors("spec.suspend", spec["suspend"], "spec.suspend")
+    yield from _items_path_errors(spec)
     for index, pod_set in enumerate(spec["podSets"]):
         field = f"spec.podSets[{index}]"
         yield from _path_errors(f"{field}.path", pod_set["path"], "spec.workers")
@@ -30,6 +31,12 @@ def job_kind_errors(job_kind: Obj) -> Iterator[FieldError]:
             yield FieldError(field, "must have either name or nameExpression", remedy)
         elif pod_set.get("name") and (problems := rules.dns_label_errors(pod_set["name"])):
             yield rules.invalid(f"{field}.name", pod_set["name"], ", ".join(problems), "use a name such as workers")
+
+
+def _items_path_errors(spec: Any) -> Iterator[FieldError]:
+    for index, validation in enumerate(spec.get("validations") or ()):
+        if validation.get("items"):
+            yield from _path_errors(f"spec.validations[{index}].items", validation["items"], "spec.workers")
 
 
 def job_kind_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:

@@ -10,21 +10,40 @@ from batchyard.api.meta import Key, Obj, annotation, group_kind, key_of, label
 from batchyard.api.validation import job as queued_jobs
 from batchyard.api.validation import rules
 from batchyard.base.instant import Instant
-from batchyard.interfaces.client import EventType, ObjectReader, Reader, UpdateStatus, WatchEvent
+from batchyard.interfaces.client import EventType, ObjectReader, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.reconciler import JobPass, JobReconciler
+from batchyard.jobframework.workloads import PodSetInfo
 from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 from batchyard.scheduling.workload import lifecycle
 
 
 class DescribedJobReconciler(JobReconciler):
     """Controller that manages the Workloads of a described kind; it leaves jobs alone that the description excludes."""
 
-    def __init__(self, integration: DescribedJobIntegration, options: Mapping[str, Any]) -> None:
-        """Create the controller of the jobs of a kind, with the options of JobReconciler."""
+    def __init__(
+        self, integration: DescribedJobIntegration, options: Mapping[str, Any], objects: ObjectReader | None = None
+    ) -> None:
+        """Create the controller of the jobs of a kind, with the options of JobReconciler.
+
+        `objects` reads the objects to which jobs refer.
+        """
+        if objects is not None:
+            integration = integration.with_objects(objects.get)
         super().__init__(integration, **options)
+        self.kinds = (*self.kinds, *integration.referenced_kinds)
         self._described = integration
+        self._objects = objects
+
+    def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
+        """Return the keys of the jobs that an event affects; a new referenced object affects all jobs."""
+        if event.key.kind not in self._described.referenced_kinds:
+            return super().keys_for(event, now)
+        if event.type is not EventType.ADDED or self._objects is None:
+            return ()
+        return [key_of(job) for job in self._objects.list(self._described.kind)]
 
     def reconcile(self, key: Key, reader: Reader, now: Instant) -> ReconcileResult:
         """Return the writes that a job or its Workloads need now; none for an excluded job.
@@ -39,6 +58,19 @@ class DescribedJobReconciler(JobReconciler):
         except ExpressionFailed as error:
             return ReconcileResult([], [EventRecord(key, "Warning", "ErrWorkloadCompose", str(error))])
 
+    def _start_with(self, job_pass: JobPass, injections: Sequence[PodSetInfo], message: str) -> ReconcileResult:
+        """Return the next write of a start, with the Event about the start if it unsuspends the job."""
+        result = super()._start_with(job_pass, injections, message)
+        updated_jobs = [each.obj for each in result.writes if isinstance(each, Update)]
+        return ReconcileResult(result.writes) if any(map(self._described.is_suspended, updated_jobs)) else result
+
+    def _stop_job(self, job_pass: JobPass, workload: Obj | None, message: str) -> ReconcileResult | None:
+        """Return the next write of a stop; a stop in steps waits until the job is not active."""
+        is_stopping = job_pass.suspended and self._described.starts_in_steps
+        if is_stopping and self._described.is_active(job_pass.job):
+            return ReconcileResult()
+        return super()._stop_job(job_pass, workload, message)
+
     def _sync_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
         if lifecycle.is_finished(workload) or not self._described.is_on_hold(job_pass.job):
             return super()._sync_job(job_pass, workload)
@@ -52,7 +84,7 @@ def create_reconciler(kind: str, options: Mapping[str, Any], objects: ObjectRead
     """Return the controller of one of batchyard's described kinds, for Workloads that are older than its first job."""
     integration = find_integration(kind, {})
     assert integration is not None, f"no file describes {kind}"
-    return _with_older_workloads(DescribedJobReconciler(integration, options), objects)
+    return _with_older_workloads(DescribedJobReconciler(integration, options, objects), objects)
 
 
 def _with_older_workloads(reconciler: DescribedJobReconciler, objects: ObjectReader) -> DescribedJobReconciler:
@@ -153,18 +185,32 @@ def queue_described_job(job: Obj, find_object: FindObject, managed_jobs: Managed
     integration = find_integration(group_kind(job), managed_jobs.job_kinds)
     if integration is None or _is_ignored(job, integration):
         return job
-    return queue_job(job, find_object, managed_jobs, integration.suspend_path)
+    queued_job = queue_job(job, find_object, managed_jobs, integration.suspend_path)
+    return integration.prepared_job(queued_job) if managed_jobs.has_kind_of(job) else queued_job
 
 
-def described_job_errors(new: Obj, old: Obj | None, managed_jobs: ManagedJobs) -> Iterator[FieldError]:
-    """Validate Kueue's labels and annotations on a job of a described kind; `old` is None for a new job."""
+def described_job_errors(
+    new: Obj, old: Obj | None, managed_jobs: ManagedJobs, find_object: FindObject
+) -> Iterator[FieldError]:
+    """Validate a job of a described kind: Kueue's labels and annotations, and the rules of the description.
+
+    `old` is None for a new job. The rules of the description apply to jobs with a queue name. In a kind with rules,
+    updates of other jobs are not validated. `find_object` finds the objects to which the job refers.
+    """
     integration = find_integration(group_kind(new), managed_jobs.job_kinds)
     if integration is None:
         return
-    if old is None:
-        errors = queued_jobs.queue_settings_errors(new)
-    else:
-        errors = queued_jobs.queue_settings_update_errors(new, old, integration.suspend_path)
+    integration = integration.with_objects(find_object)
+    is_queued = managed_jobs.names(new) or (old is not None and managed_jobs.names(old))
+    if old is not None and integration.spec.validations and not is_queued:
+        return
+    errors = [] if old is None else [*queued_jobs.queue_settings_update_errors(new, old, integration.suspend_path)]
+    if managed_jobs.names(new):
+        errors += integration.validation_errors(new)
+    if not _is_ignored(new, integration):
+        errors += queued_jobs.queue_settings_errors(new) if old is None else ()
+        # The end of a deletion must not depend on objects to which the job refers.
+        errors += () if "deletionTimestamp" in new["metadata"] else integration.topology_errors(new)
     yield from rules.attribute_to_webhook(validating_webhook(new), errors)
     yield from rules.attribute_to_webhook(validating_webhook(new), _prebuilt_errors(new))
 

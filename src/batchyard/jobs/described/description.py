@@ -7,7 +7,7 @@ queue controller changes (`suspend`, templates) have paths instead: names of fie
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -15,9 +15,13 @@ from batchyard.api.errors import FieldError
 from batchyard.api.scheme import ServedKind, custom_job_kind
 from batchyard.api.yaml_documents import read_documents
 
-_FILES: Final = ("kubeflow.yaml", "ray.yaml")
+_FILES: Final = ("kubeflow.yaml", "ray.yaml", "trainer.yaml", "appwrapper.yaml")
 #: The most pod sets of one Workload. Source: apis/kueue/v1beta2/workload_types.go of Kueue.
 POD_SETS_MAX: Final = 18
+#: The reasons of field errors, as in the details of an API status.
+ValidationReason: TypeAlias = Literal[
+    "FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden", "FieldValueTooMany"
+]
 #: The expression that is true for every job.
 ALWAYS: Final = "true"
 
@@ -75,6 +79,21 @@ class Outcome(_Part, frozen=True, kw_only=True):
     message: str = "''"
 
 
+class JobValidation(_Part, frozen=True, kw_only=True):
+    """A rule that queued jobs must satisfy, with the field names of x-kubernetes-validations."""
+
+    #: CEL: whether the job is valid.
+    rule: str
+    #: The path of the field in the error; with `items`, that of a field of the item.
+    field_path: str
+    message: str
+    reason: ValidationReason = "FieldValueInvalid"
+    #: CEL: the value in the error, for the reasons FieldValueInvalid and FieldValueTooMany.
+    value: str = ""
+    #: The path of a list: the rule applies to each of its items, the variable `item`.
+    items: str = ""
+
+
 class SimulatedStatus(_Part, frozen=True, kw_only=True):
     """CEL: the status of a job in a simulation, in each state of its pods. A suspended job has the status `{}`."""
 
@@ -106,6 +125,7 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
     ignored: str = ""
     #: The job keeps no quota and waits, although it has not ended.
     on_hold: str = ""
+    validations: tuple[JobValidation, ...] = ()
     simulated_status: SimulatedStatus | None = None
 
     @property
@@ -123,6 +143,9 @@ class JobKindSpec(_Part, frozen=True, kw_only=True):
                 fields |= {f"spec.{name}.when": outcome.when, f"spec.{name}.message": outcome.message}
         for position, pod_set in enumerate(self.pod_sets):
             fields |= {f"spec.podSets[{position}].{field}": text for field, text in pod_set.expressions().items()}
+        for position, validation in enumerate(self.validations):
+            fields[f"spec.validations[{position}].rule"] = validation.rule
+            fields[f"spec.validations[{position}].value"] = validation.value
         if self.simulated_status is not None:
             status = self.simulated_status
             for name in ("starting", "ready", "succeeded", "failed"):

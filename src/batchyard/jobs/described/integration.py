@@ -3,21 +3,20 @@
 The behaviour is that of Kueue's integrations of such kinds, pkg/controller/jobs/{kubeflow,mpijob,ray*} of Kueue.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple, TypeVar
 
-import msgspec
-
-from batchyard.admission_plugins.built_in import JOB_KINDS_MAX
-from batchyard.api.meta import Obj, parse_quantity, with_path
+from batchyard.admission_plugins.built_in import FindObject
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Key, Obj, parse_quantity, with_path
 from batchyard.api.schema import validate
+from batchyard.api.validation import rules, topology
 from batchyard.apiserver.cel_library import evaluate_program, new_environment
-from batchyard.base.primitives import LruCache
 from batchyard.interfaces.client import Update, Write
 from batchyard.jobframework import workloads
 from batchyard.jobs.described import description
-from batchyard.jobs.described.description import DescribedPodSet, InvalidJobKind, JobKindSpec
+from batchyard.jobs.described.description import DescribedPodSet, InvalidJobKind, JobKindSpec, JobValidation
 from batchyard.scheduling.workload.adjustments import first_priority_class
 
 _COUNT_MAX: Final = 2**31 - 1
@@ -42,18 +41,40 @@ class PodSetPlace(NamedTuple):
 
 
 class DescribedJobIntegration:
-    """Kueue integration of the jobs that a description describes; it compiles the expressions of the description."""
+    """Kueue integration of the jobs that a description describes; it compiles the expressions of the description.
+
+    Subclasses compute by code the parts of a kind that expressions cannot describe.
+    """
+
+    #: The kinds of the objects to which jobs refer.
+    referenced_kinds: Sequence[str] = ()
+    #: Whether a start and a stop of a job can take several writes.
+    starts_in_steps = False
 
     def __init__(self, spec: JobKindSpec) -> None:
         """Compile the expressions. Raises InvalidJobKind with the field of the first expression that is invalid."""
         self.spec = spec
         self.kind = spec.group_kind
         self.suspend_path: Sequence[str] = spec.suspend.split(".")
+        #: Finds the objects to which jobs refer; `with_objects` sets it.
+        self.find_object: FindObject = _find_nothing
         self._description_name = f"JobKind {spec.resource}.{spec.group}"
         environment = new_environment("job", "item")
         self._programs = {
             field: _compile_expression(environment, field, text) for field, text in spec.expressions().items()
         }
+
+    def with_objects(self, find_object: FindObject) -> "DescribedJobIntegration":
+        """Return an integration that finds the objects to which jobs refer."""
+        if not self.referenced_kinds:
+            return self
+        integration = copy(self)
+        integration.find_object = find_object
+        return integration
+
+    def prepared_job(self, job: Obj) -> Obj:
+        """Return a new job with the fields that the queue controller needs."""
+        return job
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether the field of the description's `suspend` is true."""
@@ -92,6 +113,10 @@ class DescribedJobIntegration:
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the job's Workload, in the order of the description."""
         return [self._pod_set(job, place) for place in self._places(job)]
+
+    def simulated_pod_sets(self, job: Obj) -> list[dict[str, Any]]:
+        """Return the pod sets of a running job, from which simulations create pods."""
+        return self.pod_sets(job)
 
     def template_paths(self, job: Obj) -> list[str]:
         """Return the path of the template of each pod set in the job."""
@@ -159,6 +184,37 @@ class DescribedJobIntegration:
         """Return whether the job must release its quota and wait, although it has not ended."""
         return bool(self.spec.on_hold) and self._evaluate("spec.onHold", bool, job)
 
+    def validation_errors(self, job: Obj) -> Iterator[FieldError]:
+        """Yield the errors of the description's rules for queued jobs."""
+        for index, validation in enumerate(self.spec.validations):
+            field = f"spec.validations[{index}]"
+            items = workloads.value_at(job, validation.items.split(".")) if validation.items else [None]
+            for position, item in enumerate(items if isinstance(items, list) else ()):
+                prefix = f"{validation.items}[{position}]." if validation.items else ""
+                path = f"{prefix}{validation.field_path}"
+                try:
+                    if not self._evaluate(f"{field}.rule", bool, job, item):
+                        value = self._value(f"{field}.value", job, item) if validation.value else None
+                        yield _rule_error(validation, path, value)
+                except ExpressionFailed as error:
+                    remedy = "correct the job, or the expression in the JobKind"
+                    yield rules.invalid_without_value(path, str(error), remedy)
+
+    def topology_errors(self, job: Obj) -> Iterator[FieldError]:
+        """Yield the errors of the topology annotations of the pod templates; none if an expression fails."""
+        try:
+            pod_sets, paths = self.pod_sets(job), self.template_paths(job)
+        except ExpressionFailed:
+            return
+        topologies = [
+            topology.PodSetTopology(annotations, f"{path}.metadata.annotations", pod_set["count"])
+            for pod_set, path in zip(pod_sets, paths, strict=True)
+            if (annotations := (pod_set["template"].get("metadata") or {}).get("annotations"))
+        ]
+        for each in topologies:
+            yield from topology.topology_request_errors(each.annotations, each.path, each.count)
+        yield from topology.pod_set_group_errors(topologies)
+
     def _places(self, job: Obj) -> list[PodSetPlace]:
         places: list[PodSetPlace] = []
         for index, each in enumerate(self.spec.pod_sets):
@@ -211,13 +267,13 @@ class DescribedJobIntegration:
         return template if isinstance(template, Mapping) else {}
 
     def _topology_indexes(self, job: Obj, place: PodSetPlace) -> dict[str, Any]:
-        topology = place.description.topology
+        described = place.description.topology
         indexes: dict[str, Any] = {}
-        if topology.pod_index_label:
-            indexes["podIndexLabel"] = topology.pod_index_label
-        if topology.sub_group_index_label:
-            indexes["subGroupIndexLabel"] = topology.sub_group_index_label
-        if topology.sub_group_count:
+        if described.pod_index_label:
+            indexes["podIndexLabel"] = described.pod_index_label
+        if described.sub_group_index_label:
+            indexes["subGroupIndexLabel"] = described.sub_group_index_label
+        if described.sub_group_count:
             field = f"{place.field}.topology.subGroupCount"
             indexes["subGroupCount"] = self._count(field, self._value(field, job, place.item))
         return indexes
@@ -248,30 +304,8 @@ class DescribedJobIntegration:
         return ExpressionFailed(f"{field} of {self._description_name} failed: {problem}; the expression is {text}")
 
 
-#: The compiled descriptions of users' JobKinds, by their spec as JSON.
-_COMPILED: Final[LruCache[bytes, DescribedJobIntegration]] = LruCache(JOB_KINDS_MAX)
-
-
-def find_integration(kind: str, job_kinds: Mapping[str, Obj]) -> DescribedJobIntegration | None:
-    """Return the integration of a kind such as `PyTorchJob.kubeflow.org`; None if nothing describes the kind.
-
-    `job_kinds` are the users' JobKinds, by the kind that they describe. Raises InvalidJobKind if one is invalid.
-    """
-    job_kind = job_kinds.get(kind)
-    if job_kind is None:
-        return _find_built_in(kind)
-    cache_key = msgspec.json.encode(job_kind["spec"])
-    integration = _COMPILED.get(cache_key)
-    if integration is None:
-        integration = DescribedJobIntegration(description.parse_job_kind(job_kind))
-        _COMPILED.put(cache_key, integration)
-    return integration
-
-
-@cache
-def _find_built_in(kind: str) -> DescribedJobIntegration | None:
-    spec = description.built_in_descriptions().get(kind)
-    return None if spec is None else DescribedJobIntegration(spec)
+def _find_nothing(_key: Key) -> None:
+    """Find no object, as in a check of a job without access to other objects."""
 
 
 def _compile_expression(environment: Any, field: str, text: str) -> Any:
@@ -280,6 +314,20 @@ def _compile_expression(environment: Any, field: str, text: str) -> Any:
     except RuntimeError as error:  # the only exception of the library
         problem = str(error).partition("<input>:")[2].partition("\n")[0] or str(error)
         raise InvalidJobKind(field, f"invalid CEL expression: {problem}") from error
+
+
+def _rule_error(validation: JobValidation, path: str, value: Any) -> FieldError:
+    message, remedy = validation.message, ""
+    match validation.reason:
+        case "FieldValueRequired":
+            return rules.required(path, message, remedy)
+        case "FieldValueForbidden":
+            return rules.forbidden(path, message, remedy)
+        case "FieldValueTooMany":
+            return FieldError(path, f"Too many: {rules.format_json(value)}: {message}", remedy)
+    if not validation.value:
+        return rules.invalid_without_value(path, message, remedy)
+    return rules.invalid(path, value, message, remedy)
 
 
 def _containers_of(template: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

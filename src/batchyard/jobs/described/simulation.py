@@ -15,7 +15,8 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import Create, Delete, EventType, ObjectReader, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.described.description import InvalidJobKind
-from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed, find_integration
+from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
+from batchyard.jobs.described.kinds import find_integration
 
 #: The annotations of a job that its pods inherit.
 _INHERITED_ANNOTATIONS: Final = (well_known.RUNTIME, well_known.EXIT_CODE, well_known.CHECKPOINT_EVERY)
@@ -56,7 +57,9 @@ class SimulatedJobs:
             return ReconcileResult()
         try:
             integration = find_integration(key.kind, self._managed_jobs.job_kinds)
-            return ReconcileResult() if integration is None else _run_job(job, integration, reader)
+            if integration is None:
+                return ReconcileResult()
+            return _run_job(job, integration.with_objects(self._objects.get), reader)
         except (ExpressionFailed, InvalidJobKind) as error:
             return ReconcileResult([], [EventRecord(key, "Warning", "SimulationFailed", str(error))])
 
@@ -109,7 +112,7 @@ def _status_writes(job: Obj, status: Mapping[str, Any] | None) -> list[Write]:
 
 def _pods_of(job: Obj, integration: DescribedJobIntegration) -> list[Obj]:
     pods: list[Obj] = []
-    for pod_set in integration.pod_sets(job):
+    for pod_set in integration.simulated_pod_sets(job):
         if len(pods) + pod_set["count"] > _PODS_MAX:
             raise ExpressionFailed(f"the job has more than {_PODS_MAX} pods, and a simulation runs no more")
         index_label = (pod_set.get("topologyRequest") or {}).get("podIndexLabel")

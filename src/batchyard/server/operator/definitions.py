@@ -144,7 +144,7 @@ class JobKindDiscovery:
         while True:
             await sleep_for(SEARCH_INTERVAL)
             for info in await self.search(reads_job_kinds=reads_job_kinds()):
-                if info.constant != scheme.JOB_KIND:
+                if info.constant != scheme.JOB_KIND and info.constant not in scheme.REFERENCED_KINDS:
                     self._report(f"batchyard: {info.group_resource} are served: jobs of this kind are queued now")
                 on_found(info)
 
@@ -172,6 +172,8 @@ class JobKindDiscovery:
             yield job_kind
         served_groups = {group for group, _ in versions}
         kinds = [*self._managed_jobs.kinds, *self._managed_jobs.job_kinds]
+        job_groups = {kind.partition(".")[2] for kind in kinds}
+        kinds += [kind for kind, info in scheme.REFERENCED_KINDS.items() if info.group in job_groups]
         for kind in kinds:
             if kind in found or scheme.is_built_in(kind) or kind.partition(".")[2] not in served_groups:
                 continue
@@ -202,7 +204,7 @@ class JobKindDiscovery:
 def described_kind(kind: str, job_kinds: Mapping[str, Obj]) -> ServedKind | None:
     """Return the names of a custom kind of jobs as described; None if nothing describes it."""
     if kind not in job_kinds:
-        return scheme.DESCRIBED_KINDS.get(kind)
+        return scheme.DESCRIBED_KINDS.get(kind) or scheme.REFERENCED_KINDS.get(kind)
     spec = job_kinds[kind]["spec"]
     return scheme.custom_job_kind(spec["kind"], spec["group"], spec["version"], spec["resource"])
 

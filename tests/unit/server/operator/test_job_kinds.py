@@ -75,6 +75,15 @@ def test_kind_without_rights_is_reported_once_and_found_with_rights() -> None:
     assert search(server, discovery) == ["TFJob.kubeflow.org"]
 
 
+def test_runtimes_of_train_jobs_are_found_with_them() -> None:
+    kinds = ["TrainJob", "ClusterTrainingRuntime", "TrainingRuntime"]
+    server = ApiServer(trainer_kubeflow_org__v1alpha1=kinds)
+    discovery = JobKindDiscovery(server, ManagedJobs(), list[str]().append)
+    assert search(server, discovery) == [f"{kind}.trainer.kubeflow.org" for kind in kinds]
+    without_train_jobs = ManagedJobs(kinds=("Job.batch",))
+    assert search(server, JobKindDiscovery(server, without_train_jobs, list[str]().append)) == []
+
+
 def test_job_kinds_of_users_are_listed() -> None:
     server = ApiServer(jobs_batchyard_dev__v1alpha1=["JobKind"], ml_example_com__v1=["Training"])
     server.job_kinds = [JOB_KIND]
