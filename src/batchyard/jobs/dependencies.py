@@ -139,10 +139,10 @@ class JobDependencies:
         return None if completion is None else completion.succeeded
 
     def _described_completion(self, kind: str, job: meta.Obj) -> JobCompletion | None:
-        from batchyard.jobs.described import description, integration  # noqa: PLC0415 - CEL takes 0.1 s to load
+        from batchyard.jobs.described import description, integration, kinds  # noqa: PLC0415 - CEL takes 0.1 s to load
 
         try:
-            described = integration.find_integration(kind, self._managed_jobs.job_kinds)
+            described = kinds.find_integration(kind, self._managed_jobs.job_kinds)
             return None if described is None else described.completion(job)
         except (description.InvalidJobKind, integration.ExpressionFailed):
             return None

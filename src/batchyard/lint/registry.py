@@ -12,7 +12,7 @@ from batchyard.api.views.workload import WorkloadView
 from batchyard.api.yaml_documents import DocumentLines
 from batchyard.cloud.cluster_objects import catalog_errors, pool_errors
 from batchyard.jobframework.workloads import workload_spec
-from batchyard.lint import capacity, flavors, pods, preemption, queues, references
+from batchyard.lint import capacity, flavors, job_kinds, pods, preemption, queues, references
 from batchyard.lint.findings import UNKNOWN_NAMESPACE, LintFinding, LintRule, Severity, make_finding
 from batchyard.lint.linted_manifests import LintedManifests
 from batchyard.lint.repair import repair_manifest
@@ -105,9 +105,9 @@ _REFERENCE_RULES: Final = (
     LintRule("defined-twice", _NOTE, "an object is defined twice", references.defined_twice),
 )
 _JOB_KIND_RULES: Final = (
-    LintRule("invalid-expression", _ERROR, "an expression of a JobKind is invalid", references.invalid_expression),
-    LintRule("undescribed-job", _ERROR, "a job does not fit the description of its kind", references.undescribed_job),
-    LintRule("no-simulated-status", _NOTE, "a JobKind has no `simulatedStatus`", references.no_simulated_status),
+    LintRule("invalid-expression", _ERROR, "an expression of a JobKind is invalid", job_kinds.invalid_expression),
+    LintRule("undescribed-job", _ERROR, "a job does not fit the description of its kind", job_kinds.undescribed_job),
+    LintRule("no-simulated-status", _NOTE, "a JobKind has no `simulatedStatus`", job_kinds.no_simulated_status),
 )
 _LABEL_RULES: Final = (
     LintRule(
@@ -404,7 +404,7 @@ def _linted_jobs_of(
         paths = [f"spec.podSets[{index}].template" for index in range(len(obj["spec"]["podSets"]))]
         ref = obj["spec"].get("priorityClassRef") or {}
         yield _make_linted_work(manifest, obj["spec"], paths, reader, (ref.get("kind", ""), ref.get("name", "")))
-    parts = references.job_parts(obj, reader)
+    parts = job_kinds.job_parts(obj, reader)
     if parts is None:
         return
     yield _make_linted_job(manifest, parts, reader)
@@ -414,11 +414,11 @@ def _make_linted_pods(group: pods.LintedPodGroup, reader: _ObjectReader) -> Lint
     """Return a pod or a group of pods as a job: its manifest is that of the first pod, its pod sets are the roles."""
     first = group.members[0]
     pod_class = adjustments.first_priority_class((first.obj,))
-    parts = references.JobParts(pod_class, group.pod_sets, [""] * len(group.pod_sets))
+    parts = job_kinds.JobParts(pod_class, group.pod_sets, [""] * len(group.pod_sets))
     return _make_linted_job(first, parts, reader)
 
 
-def _make_linted_job(manifest: Manifest, parts: references.JobParts, reader: _ObjectReader) -> LintedJob:
+def _make_linted_job(manifest: Manifest, parts: job_kinds.JobParts, reader: _ObjectReader) -> LintedJob:
     key = adjustments.priority_class_key(manifest.obj, parts.pod_class)
     priority = adjustments.resolve_priority(manifest.obj, parts.pod_class, reader)
     value = (

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from batchyard.jobs.described.integration import find_integration
+from batchyard.jobs.described.kinds import find_integration
 
 GPU = "nvidia.com/gpu"
 Batchyard: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]

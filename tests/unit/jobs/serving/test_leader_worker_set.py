@@ -12,7 +12,7 @@ from batchyard.jobframework.workloads import CopiedKeys, workload_name
 from batchyard.jobs.pod.admission import queue_pod
 from batchyard.jobs.pod.controller import PodReconciler
 from batchyard.jobs.serving.leader_worker_set import LeaderWorkerSetReconciler
-from batchyard.lint.references import job_parts
+from batchyard.lint.job_kinds import job_parts
 from batchyard.scheduling.workload import lifecycle
 from stage import Stage
 from unit.jobs.serving.services import completed, errors, service
@@ -327,7 +327,8 @@ def test_controllers_restart_with_existing_objects() -> None:
     ],
 )
 def test_lint_knows_pod_sets_of_one_workload(given: Obj, counts: list[int], paths: list[str]) -> None:
-    parts = job_parts(given, ())
+    objects = Stage(PodReconciler()).client
+    parts = job_parts(given, objects)
     assert parts is not None
     assert ([each["count"] for each in parts.pod_sets], list(parts.template_paths)) == (counts, paths)
-    assert job_parts(with_path(given, ("metadata", "labels"), {}), ()) is None
+    assert job_parts(with_path(given, ("metadata", "labels"), {}), objects) is None
