@@ -9,6 +9,7 @@ from batchyard import controller_groups
 from batchyard.accounting.budgets import Budgets
 from batchyard.accounting.controller import ChangeHistory, CostController, no_history
 from batchyard.admission_plugins.built_in import ManagedJobs
+from batchyard.admission_plugins.job_annotations import kinds_with_queues
 from batchyard.admissionchecks.provisioning import ProvisioningChecks, ProvisioningController
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Obj
@@ -420,7 +421,7 @@ def _admission_controllers(
             "job-dependencies",
             (scheme.JOB_KIND,),
             partial(_create_dependencies, kueue.managed_jobs),
-            annotated=AnnotatedKinds((*kueue.managed_jobs.kinds, scheme.WORKLOAD), well_known.AFTER),
+            annotated=AnnotatedKinds((*kinds_with_queues(kueue.managed_jobs), scheme.WORKLOAD), well_known.AFTER),
         ),
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from batchyard.admission_plugins.built_in import FindObject, ManagedJobs, find_managed_ancestor, validating_webhook
-from batchyard.api import meta, well_known
+from batchyard.api import meta, scheme, well_known
 from batchyard.api.errors import FieldError, Forbidden
 from batchyard.api.validation import rules
 from batchyard.api.views import queued_pods
@@ -31,8 +31,9 @@ def gate_elastic_job(job: meta.Obj) -> meta.Obj:
 
 
 def kinds_with_queues(managed_jobs: ManagedJobs) -> list[str]:
-    """Return the kinds of jobs on which a job may depend, such as `Job.batch`."""
-    return list(dict.fromkeys((*meta.JOB_KINDS, *managed_jobs.kinds, *managed_jobs.job_kinds)))
+    """Return the kinds of jobs on which a job may depend, such as `Job.batch`: kinds that serve never finish."""
+    kinds = dict.fromkeys((*meta.JOB_KINDS, *managed_jobs.kinds, *managed_jobs.job_kinds))
+    return [kind for kind in kinds if kind not in scheme.SERVING_KINDS]
 
 
 def gate_dependent_job(job: meta.Obj, find_object: FindObject, managed_jobs: ManagedJobs) -> meta.Obj:
