@@ -35,9 +35,32 @@ def await_replicas(platform: UpProcess, name: str, count: int) -> None:
     platform.kubectl("wait", f"--for=jsonpath={{.status.readyReplicas}}={count}", "--timeout=60s", name)
 
 
+def apply_stateful_sets(platform: UpProcess) -> None:
+    """Create the second StatefulSet once the first one runs: Workloads of the same second have no fixed order."""
+    first, _, second = (EXAMPLES / "statefulset.yaml").read_text().rpartition("---\n")
+    platform.kubectl("apply", "-f", "-", sent=first)
+    await_replicas(platform, "statefulset/cache", 3)
+    platform.kubectl("apply", "-f", "-", sent=second)
+    wait_for_workloads(platform, {"statefulset-cache": [True], "statefulset-search": [False]})
+
+
 def workloads(platform: UpProcess) -> dict[str, dict[str, Any]]:
     items = json.loads(platform.kubectl("get", "workloads", "-o", "json"))["items"]
     return {each["metadata"]["name"].rpartition("-")[0]: each for each in items}
+
+
+def wait_for_workloads(platform: UpProcess, expected: dict[str, list[bool]]) -> None:
+    """Wait until each owner has Workloads with or without an admission; groups of a LeaderWorkerSet count together."""
+    found: dict[str, list[bool]] = {}
+    for _ in range(240):
+        found = {}
+        for name, each in workloads(platform).items():
+            owner = name.rstrip("-0123456789")
+            found[owner] = sorted([*found.get(owner, []), "admission" in (each.get("status") or {})])
+        if found == expected:
+            return
+        threading.Event().wait(0.25)
+    raise AssertionError(f"{found} instead of {expected}")
 
 
 def await_condition(platform: UpProcess, name: str, type: str, reason: str) -> dict[str, Any]:  # noqa: A002
@@ -68,8 +91,7 @@ def test_pods_of_deployment_wait_one_by_one(platform: UpProcess) -> None:
 
 
 def test_second_stateful_set_waits_until_first_is_scaled_to_zero(platform: UpProcess) -> None:
-    platform.kubectl("apply", "-f", str(EXAMPLES / "statefulset.yaml"))
-    await_replicas(platform, "statefulset/cache", 3)
+    apply_stateful_sets(platform)
     found = workloads(platform)
     assert found["statefulset-cache"]["spec"]["podSets"][0]["count"] == 3
     assert "admission" not in found["statefulset-search"]["status"]
@@ -82,8 +104,7 @@ def test_second_stateful_set_waits_until_first_is_scaled_to_zero(platform: UpPro
 
 
 def test_stateful_set_waits_again_after_it_was_scaled_to_zero(platform: UpProcess) -> None:
-    platform.kubectl("apply", "-f", str(EXAMPLES / "statefulset.yaml"))
-    await_replicas(platform, "statefulset/cache", 3)
+    apply_stateful_sets(platform)
     platform.kubectl("delete", "statefulset", "search")
     platform.kubectl("scale", "statefulset", "cache", "--replicas=0")
     await_condition(platform, "statefulset-cache", "QuotaReserved", "OnHold")
@@ -95,8 +116,7 @@ def test_stateful_set_waits_again_after_it_was_scaled_to_zero(platform: UpProces
 
 
 def test_updated_stateful_set_keeps_its_workload(platform: UpProcess) -> None:
-    platform.kubectl("apply", "-f", str(EXAMPLES / "statefulset.yaml"))
-    await_replicas(platform, "statefulset/cache", 3)
+    apply_stateful_sets(platform)
     before = workloads(platform)["statefulset-cache"]["metadata"]["uid"]
     platform.kubectl("set", "image", "statefulset/cache", "main=busybox:1.38")
     platform.kubectl("rollout", "status", "statefulset/cache", "--timeout=60s")
@@ -144,7 +164,7 @@ def test_groups_of_leader_worker_set_wait_one_by_one(platform: UpProcess) -> Non
     platform.kubectl("apply", "-f", "-", sent=LEADER_WORKER_SETS)
     platform.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     platform.kubectl("apply", "-f", "-", sent=MODEL)
-    wait_for_workloads(platform, {"leaderworkerset-llm-0": True, "leaderworkerset-llm-1": False})
+    wait_for_workloads(platform, {"leaderworkerset-llm": [False, True]})
     template = json.loads(platform.kubectl("get", "lws", "llm", "-o", "json"))["spec"]["leaderWorkerTemplate"]
     annotations = template["workerTemplate"]["metadata"]["annotations"]
     assert annotations["kueue.x-k8s.io/pod-suspending-parent"] == "leaderworkerset.x-k8s.io/leaderworkerset"
@@ -152,17 +172,6 @@ def test_groups_of_leader_worker_set_wait_one_by_one(platform: UpProcess) -> Non
     refused = platform.kubectl("patch", "lws", "llm", "--type=merge", "-p", change, fails=True)
     assert "spec.leaderWorkerTemplate.size: Invalid value: 4: field is immutable" in refused
     platform.kubectl("patch", "lws", "llm", "--type=merge", "-p", '{"spec": {"replicas": 1}}')
-    wait_for_workloads(platform, {"leaderworkerset-llm-0": True})
+    wait_for_workloads(platform, {"leaderworkerset-llm": [True]})
     platform.kubectl("delete", "lws", "llm")
     wait_for_workloads(platform, {})
-
-
-def wait_for_workloads(platform: UpProcess, expected: dict[str, bool]) -> None:
-    """Wait until there are only these Workloads, with or without an admission."""
-    found: dict[str, bool] = {}
-    for _ in range(240):
-        found = {name: "admission" in (each.get("status") or {}) for name, each in workloads(platform).items()}
-        if found == expected:
-            return
-        threading.Event().wait(0.25)
-    raise AssertionError(f"{found} instead of {expected}")
