@@ -1,11 +1,10 @@
 """Jobs of kinds with the CustomResourceDefinitions of their projects, on a running platform with real kubectl.
 
-The variable BATCHYARD_KIND_DEFINITIONS names a folder with one folder of CustomResourceDefinitions for each project,
-such as `kuberay`. Without the folder, the tests are skipped.
+The folder `shared/crds/other` beside this repository has one folder of CustomResourceDefinitions for each project, such
+as `kuberay`. Without it, the tests are skipped.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 from e2e_platform.platform_process import UpProcess
 from e2e_platform.test_described_jobs import QUEUES
 
-DEFINITIONS = Path(os.environ.get("BATCHYARD_KIND_DEFINITIONS", "/nonexistent"))
+DEFINITIONS = Path(__file__).parents[3] / "shared" / "crds" / "other"
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
-    pytest.mark.skipif(not DEFINITIONS.is_dir(), reason="BATCHYARD_KIND_DEFINITIONS names no folder"),
+    pytest.mark.skipif(not DEFINITIONS.is_dir(), reason=f"there is no folder {DEFINITIONS}"),
 ]
 CPU = {"requests": {"cpu": "1"}}
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "python", "resources": CPU}]}}
