@@ -358,7 +358,7 @@ class CopiedKeys(NamedTuple):
     annotations: Sequence[str] = ()
 
 
-NO_COPIED_KEYS: Final = CopiedKeys()
+NO_COPIED_KEYS: Final[CopiedKeys] = CopiedKeys()
 
 
 def make_workload(
