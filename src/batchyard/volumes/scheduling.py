@@ -3,7 +3,7 @@
 Messages are kube-scheduler's. Sources: its plugins volumerestrictions and volumebinding (binder.go).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api import meta, scheme
@@ -136,5 +136,6 @@ def _find_problem(claim: meta.Obj | None, name: str) -> str:
     return f'persistentvolumeclaim "{name}" is being deleted' if "deletionTimestamp" in claim["metadata"] else ""
 
 
-def _matches_topology(expressions: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> bool:
-    return all(labels.get(each["key"]) in each["values"] for each in expressions)
+def _matches_topology(expressions: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> bool:
+    """Return whether a topology term selects a node with these labels; a term without expressions selects none."""
+    return bool(expressions) and all(labels.get(each["key"]) in each["values"] for each in expressions)

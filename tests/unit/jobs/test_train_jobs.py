@@ -375,6 +375,15 @@ def test_train_job_gets_workload_when_its_runtime_appears() -> None:
     assert stage.only_workload()["spec"]["podSets"][0]["name"] == "node"
 
 
+def test_train_job_gets_workload_when_its_runtime_is_corrected() -> None:
+    broken = runtime()
+    broken["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"] = {"template": {"spec": 1}}
+    stage = stage_with_admitted_job(broken)
+    assert stage.workloads() == []
+    stage.put(runtime())
+    assert stage.only_workload()["spec"]["podSets"][0]["name"] == "node"
+
+
 def test_evicted_train_job_keeps_quota_until_its_jobs_are_inactive() -> None:
     stage = stage_with_admitted_job(runtime())
     active = {"jobsStatus": [{"name": "node", "active": 1}]}

@@ -6,6 +6,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
+from batchyard.api.validation.core import storage_class_errors
 from batchyard.api.views.pods import PodView
 from batchyard.kubelet.simulated.kubelet import SimulatedKubelets
 from batchyard.placement.cluster_snapshot import ClusterSnapshot
@@ -97,6 +98,20 @@ def test_topologies_of_a_class_limit_its_nodes() -> None:
     terms = [{"matchLabelExpressions": [{"key": HOST, "values": ["n-2"]}]}]
     world.put(storage_class("zonal", allowedTopologies=terms), claim(storageClassName="zonal"), waiting())
     assert world.node_of() == "n-2"
+
+
+def test_topology_term_without_expressions_selects_no_node() -> None:
+    world = SchedulingWorld()
+    world.put(storage_class("none", allowedTopologies=[{}]), claim(storageClassName="none"), waiting())
+    assert world.node_of() == ""
+
+
+def test_topology_terms_of_a_class_are_validated() -> None:
+    expressions = [{"key": HOST, "values": ["a", "a"]}, {"key": HOST, "values": []}, {"key": "-", "values": ["a"]}]
+    invalid = storage_class("zonal", allowedTopologies=[{"matchLabelExpressions": expressions}])
+    path = "allowedTopologies.matchLabelExpressions"
+    expected = [f"{path}[0].values[1]", f"{path}[1].values", f"{path}[1].key", f"{path}[2].key"]
+    assert [error.path for error in storage_class_errors(invalid)] == expected
 
 
 def test_claim_of_one_pod_has_one_pod() -> None:

@@ -3,7 +3,7 @@
 Source: Kubernetes's pkg/apis/core/validation.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.errors import FieldError
@@ -318,6 +318,24 @@ def storage_class_errors(obj: Mapping[str, Any]) -> Iterator[FieldError]:
         yield rules.unsupported("reclaimPolicy", obj["reclaimPolicy"], ("Delete", "Retain"))
     if obj.get("volumeBindingMode", "Immediate") not in {"Immediate", "WaitForFirstConsumer"}:
         yield rules.unsupported("volumeBindingMode", obj["volumeBindingMode"], ("Immediate", "WaitForFirstConsumer"))
+    for term in obj.get("allowedTopologies") or ():
+        yield from _topology_term_errors(term.get("matchLabelExpressions") or ())
+
+
+def _topology_term_errors(expressions: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """Validate a term of `allowedTopologies`; the paths are those of Kubernetes, without the index of the term."""
+    repeated_indexes = rules.repeated_indexes([expression.get("key") or "" for expression in expressions])
+    for index, expression in enumerate(expressions):
+        path = f"allowedTopologies.matchLabelExpressions[{index}]"
+        key, values = expression.get("key") or "", expression.get("values") or ()
+        if not values:
+            yield rules.required(f"{path}.values", "", "name at least one value")
+        for value_index in sorted(rules.repeated_indexes(values)):
+            yield rules.duplicate(f"{path}.values[{value_index}]", values[value_index], "remove it")
+        for message in rules.qualified_name_errors(key):
+            yield rules.invalid(f"{path}.key", key, message, "use a label key such as topology.kubernetes.io/zone")
+        if index in repeated_indexes:
+            yield rules.duplicate(f"{path}.key", key, "name each label once")
 
 
 def storage_class_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:

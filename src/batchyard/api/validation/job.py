@@ -528,12 +528,12 @@ def _partial_admission_errors(job: Obj) -> Iterator[FieldError]:
     maximum = parallel_pod_count(job.get("spec") or {}) - 1
     minimum_parallelism = parse_integer(value)
     may_be_shrunk = is_elastic(job) and _annotation(job, well_known.PARTIAL_PREEMPTION) == "true"
+    remedy = f"use an integer from 1 to {maximum}" if maximum > 0 else "remove the annotation: pods run one at a time"
     if minimum_parallelism is None:
         message = f"strconv.Atoi: parsing {rules.format_json(value)}: invalid syntax"
-        yield rules.invalid(path, value, message, f"use an integer from 1 to {maximum}")
+        yield rules.invalid(path, value, message, remedy)
     elif not 0 < minimum_parallelism <= maximum and not (may_be_shrunk and minimum_parallelism > 0):
         message = f"should be between 0 and {maximum}"
-        remedy = f"use an integer from 1 to {maximum}" if maximum > 0 else "remove the field: pods run one at a time"
         yield rules.invalid(path, minimum_parallelism, message, remedy)
     if is_elastic(job) and not may_be_shrunk:
         message = "partial admission and elastic job cannot be used together"

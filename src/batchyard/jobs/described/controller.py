@@ -38,10 +38,11 @@ class DescribedJobReconciler(JobReconciler):
         self._objects = objects
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
-        """Return the keys of the jobs that an event affects; a new referenced object affects all jobs."""
+        """Return the keys of the jobs that an event affects; a new or changed referenced object affects all jobs."""
         if event.key.kind not in self._described.referenced_kinds:
             return super().keys_for(event, now)
-        if event.type is not EventType.ADDED or self._objects is None:
+        is_unchanged = event.old is not None and event.old.get("spec") == event.obj.get("spec")
+        if event.type is EventType.DELETED or is_unchanged or self._objects is None:
             return ()
         return [key_of(job) for job in self._objects.list(self._described.kind)]
 

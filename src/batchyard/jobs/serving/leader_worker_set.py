@@ -71,6 +71,7 @@ class LeaderWorkerSetReconciler:
         if kind in _CLASS_KINDS:
             return self._awaited_classes.observe(event)
         if kind == KIND:
+            self._awaited_classes.remove(event.key)
             return () if event.type is _DELETED else (event.key,)
         if kind == scheme.WORKLOAD:
             owners = obj["metadata"].get("ownerReferences") or ()

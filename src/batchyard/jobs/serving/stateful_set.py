@@ -34,18 +34,35 @@ _CLASS_KINDS: Final = (scheme.WORKLOAD_PRIORITY_CLASS, scheme.PRIORITY_CLASS)
 
 
 class AwaitedClasses:
-    """Index of the objects that wait for a priority class."""
+    """Index of the objects that wait for a priority class: each for at most one."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Key, dict[Key, None]] = {}
+        self._class_by_object: dict[Key, Key] = {}
+        self._objects_by_class: dict[Key, dict[Key, None]] = {}
 
     def add(self, missing: MissingPriorityClass, key: Key) -> None:
-        """Record that the object with this key waits for a class."""
-        self._waiting.setdefault(missing.key, {})[key] = None
+        """Record that the object with this key waits for a class, and for no other."""
+        self.remove(key)
+        self._class_by_object[key] = missing.key
+        self._objects_by_class.setdefault(missing.key, {})[key] = None
+
+    def remove(self, key: Key) -> None:
+        """Record that the object with this key waits for no class."""
+        class_key = self._class_by_object.pop(key, None)
+        if class_key is not None:
+            objects = self._objects_by_class[class_key]
+            del objects[key]
+            if not objects:
+                del self._objects_by_class[class_key]
 
     def observe(self, event: WatchEvent) -> Iterable[Key]:
         """Return the keys of the objects that waited for a class which exists now."""
-        return () if event.type is EventType.DELETED else self._waiting.pop(event.key, {})
+        if event.type is EventType.DELETED:
+            return ()
+        keys = list(self._objects_by_class.get(event.key, ()))
+        for key in keys:
+            self.remove(key)
+        return keys
 
 
 class StatefulSetReconciler:
@@ -67,6 +84,7 @@ class StatefulSetReconciler:
         if kind in _CLASS_KINDS:
             return self._awaited_classes.observe(event)
         if kind == scheme.STATEFUL_SET:
+            self._awaited_classes.remove(event.key)
             return () if event.type is EventType.DELETED else (event.key,)
         if kind == scheme.POD:
             return () if event.type is EventType.DELETED else _stateful_set_of(event)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from batchyard.api.meta import Obj
@@ -170,6 +170,14 @@ class FairQueue(Generic[_T]):
                 self._remove_idle_flows()
         return name, item
 
+    def remove_first(self, name: str) -> None:
+        """Remove the first item of a flow that has items: nothing waits for it any more."""
+        flow = self._flows[name]
+        flow.items.popleft()
+        if not flow.items:
+            self._heap = [entry for entry in self._heap if entry[2] != name]
+            heapify(self._heap)
+
     def charge(self, name: str, cost_seconds: float) -> None:
         """Charge the measured cost of an item in seconds to its flow, instead of the expected cost.
 
@@ -246,6 +254,11 @@ class PriorityLevel:
         self._arrivals: deque[_WaitingRequest] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def queued_count(self) -> int:
+        """The number of requests in the queues."""
+        return len(self._queues)
+
     def configure(self, obj: Obj, share_sum: int) -> None:
         """Set the seats and the queues, and start the requests that have a seat now."""
         self.uid, limited = obj["metadata"].get("uid", ""), obj["spec"].get("limited") or {}
@@ -302,9 +315,8 @@ class PriorityLevel:
     def _start_waiting(self) -> None:
         while len(self._queues) and (self.seats is None or self.executing_count < self.seats):
             waiting = self._queues.take_next_item()[1]
-            if not waiting.is_over:
-                self._end_waiting(waiting)
-                self._start(waiting.labels, waiting.start)
+            self._end_waiting(waiting)
+            self._start(waiting.labels, waiting.start)
         self._drop_ended()
 
     def _end_waiting(self, waiting: _WaitingRequest) -> None:
@@ -313,6 +325,7 @@ class PriorityLevel:
 
     def _reject(self, waiting: _WaitingRequest, reason: str) -> None:
         if not waiting.is_over:
+            self._queues.remove_first(str(waiting.queue))  # the requests of a queue end in the order of their arrival
             self._end_waiting(waiting)
             self._counts.count_rejection(waiting.labels, reason)
             waiting.reject()

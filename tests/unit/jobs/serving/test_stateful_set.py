@@ -8,13 +8,15 @@ import pytest
 import make
 from batchyard.admission_plugins.built_in import ALL_QUEUED_JOBS, ManagedJobs
 from batchyard.api import scheme, well_known
-from batchyard.api.meta import Obj, annotation, controller_reference, label, with_metadata, with_path
+from batchyard.api.meta import Key, Obj, annotation, controller_reference, label, with_metadata, with_path
+from batchyard.interfaces.client import EventType, WatchEvent
 from batchyard.jobframework.workloads import workload_name
 from batchyard.jobs.pod.admission import queue_pod
 from batchyard.jobs.pod.controller import PodReconciler
-from batchyard.jobs.serving.stateful_set import StatefulSetReconciler
+from batchyard.jobs.serving.stateful_set import AwaitedClasses, StatefulSetReconciler
 from batchyard.scheduling.decisions import DEFAULT_RULES, DecisionRules
 from batchyard.scheduling.workload import evictions, lifecycle
+from batchyard.scheduling.workload.adjustments import MissingPriorityClass
 from stage import Stage, condition_state
 from unit.jobs.pod.pods import queued
 from unit.jobs.serving.services import completed, elsewhere, errors, service
@@ -110,6 +112,15 @@ def test_missing_priority_class_is_reported_and_awaited() -> None:
     assert stage.events[-1].message == 'WorkloadPriorityClass "high" not found'
     stage.put(make.workload_priority_class("high", 7))
     assert stage.only_workload()["spec"]["priority"] == 7
+
+
+def test_changed_stateful_set_awaits_only_its_present_class() -> None:
+    classes, waiting = AwaitedClasses(), Key(KIND, "team", "web")
+    keys = [Key(scheme.WORKLOAD_PRIORITY_CLASS, "", name) for name in ("low", "high")]
+    for key in keys:
+        classes.add(MissingPriorityClass(key), waiting)
+    created = [WatchEvent(EventType.ADDED, key, make.workload_priority_class(key.name, 1), None, 1) for key in keys]
+    assert [list(classes.observe(event)) for event in (*created, created[1])] == [[], [waiting], []]
 
 
 def test_pods_join_group_of_workload() -> None:

@@ -97,6 +97,7 @@ def test_requests_wait_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> No
         world.level.admit(flow, is_rejected.clear, is_rejected.set)
         await asyncio.wait_for(is_rejected.wait(), 5)
         assert world.level.waiting_counts == {}
+        assert world.level.queued_count == 0  # the level keeps nothing of a request that was rejected
         world.configure(queue_response(), 1)
         world.request("b")
         assert world.started == ["b"]
