@@ -378,7 +378,8 @@ def test_train_job_gets_workload_when_its_runtime_appears() -> None:
 def test_train_job_gets_workload_when_its_runtime_is_corrected() -> None:
     broken = runtime()
     broken["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"] = {"template": {"spec": 1}}
-    stage = stage_with_admitted_job(broken)
+    stage = stage_with_admitted_job()
+    stage.put(broken)
     assert stage.workloads() == []
     stage.put(runtime())
     assert stage.only_workload()["spec"]["podSets"][0]["name"] == "node"
