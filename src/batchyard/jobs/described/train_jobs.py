@@ -44,7 +44,7 @@ Part = Mapping[str, Any]
 class TrainJobIntegration(DescribedJobIntegration):
     """Kueue integration of TrainJobs, which reads the runtimes of the TrainJobs."""
 
-    referenced_kinds = tuple(scheme.REFERENCED_KINDS)
+    referenced_kinds: Sequence[str] = tuple(scheme.REFERENCED_KINDS)
     starts_in_steps = True
 
     def prepared_job(self, job: Obj) -> Obj:
