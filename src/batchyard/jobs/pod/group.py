@@ -142,7 +142,8 @@ class PodJob(NamedTuple):
             counts[role] = counts.get(role, 0) + 1
         roles = sorted(counts)
         if self.rules.orders_roles_by_shape:
-            roles.sort(key=lambda role: queued_pods.role_hash(first_pods[role]["spec"]))
+            hash_by_role = {role: queued_pods.role_hash(first_pods[role]["spec"]) for role in roles}
+            roles.sort(key=hash_by_role.__getitem__)
         return [_pod_set(first_pods[role], role, counts[role]) for role in roles]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
