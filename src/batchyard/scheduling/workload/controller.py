@@ -173,9 +173,12 @@ def _sync_admission_gate(context: WorkloadReconcile) -> ReconcileResult | None:
             UpdateStatus(lifecycle.set_pending(workload, PENDING_EVALUATION, message, now)),
             EventRecord(key, "Normal", "AdmissionGateCleared", "Admission gate cleared, workload is now admissible"),
         )
+    reason = pending_reason.reason_for_pending(workload, context.queues)
+    if reason is None or reason.reason != ADMISSION_GATED:
+        return None  # a missing or stopped queue comes first: otherwise the two reasons replace each other for ever
     gate = annotation(workload, well_known.ADMISSION_GATED_BY)
     return _write_outcome(
-        UpdateStatus(lifecycle.set_pending(workload, *pending_reason.gate_reason(workload), now)),
+        UpdateStatus(lifecycle.set_pending(workload, *reason, now)),
         EventRecord(key, "Normal", "AdmissionGated", f"Workload admission is gated by: {gate}"),
     )
 

@@ -233,6 +233,28 @@ def test_admission_gate_is_reported_and_cleared() -> None:
     assert stage.reasons() == ["AdmissionGated", "AdmissionGateCleared"]
 
 
+@pytest.mark.parametrize(
+    ("queue", "spec", "reason"),
+    [
+        pytest.param(None, {}, "Misconfigured", id="no queue"),
+        pytest.param({"stopPolicy": "Hold"}, {}, "Suspended", id="stopped queue"),
+        pytest.param({}, {"active": False}, "Deactivated", id="inactive"),
+    ],
+)
+def test_gated_workload_keeps_the_reason_that_comes_first(
+    queue: dict[str, Any] | None, spec: dict[str, Any], reason: str
+) -> None:
+    # The stage would never settle if two steps replaced each other's reason.
+    stage = Stage(WorkloadLifecycle())
+    stage.put(make.namespace(), make.cluster_queue())
+    if queue is not None:
+        stage.put(make.local_queue(**queue))
+    stage.put(make.workload(annotations={"kueue.x-k8s.io/admission-gated-by": "someone"}, **spec))
+    assert condition_state(stage.workload(), "QuotaReserved")[1] == reason
+    stage.put(make.local_queue(), with_path(stage.workload(), ("spec", "active"), True))
+    assert condition_state(stage.workload(), "QuotaReserved")[1] == "AdmissionGated"
+
+
 def test_orphan_is_finished_without_finalizer() -> None:
     stage = open_stage()
     orphan = with_path(admitted_workload(), ("metadata", "labels"), {"kueue.x-k8s.io/job-uid": "gone"})
