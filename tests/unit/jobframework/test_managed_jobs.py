@@ -17,7 +17,7 @@ from object_edits import with_edits
 from stage import Stage, condition_state
 
 ALL = ManagedJobs(without_queue_name=True)
-APP_WRAPPER = ("workload.codeflare.dev/v1beta2", "AppWrapper")
+WRAPPER = ("jobs.example.com/v1", "Wrapper")
 FREE = make.job(queue=None, suspend=False)
 
 
@@ -25,15 +25,15 @@ def owned_by(owner: Obj, obj: Obj) -> Obj:
     return with_edits(obj, {"metadata.ownerReferences": [controller_reference(owner)]})
 
 
-def app_wrapper(queue: str | None) -> Obj:
+def wrapper_of(queue: str | None) -> Obj:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else None
-    return {"apiVersion": APP_WRAPPER[0], "kind": APP_WRAPPER[1], "metadata": make.metadata("aw", labels=labels)}
+    return {"apiVersion": WRAPPER[0], "kind": WRAPPER[1], "metadata": make.metadata("aw", labels=labels)}
 
 
 def nested_jobs(*queues: str | None) -> list[Obj]:
-    """Return a Job in a JobSet in an AppWrapper, with these queue names."""
+    """Return a Job in a JobSet in a wrapper, with these queue names."""
     job_queue, jobset_queue, wrapper_queue = queues
-    wrapper = app_wrapper(wrapper_queue)
+    wrapper = wrapper_of(wrapper_queue)
     jobset = owned_by(wrapper, make.jobset(queue=jobset_queue))
     return [owned_by(jobset, make.job(queue=job_queue, suspend=False)), jobset, wrapper]
 
@@ -60,15 +60,15 @@ def test_topmost_managed_owner_is_found(
 ) -> None:
     objects = nested_jobs(*queues)
     expected = without if scheme.JOB_SET in kinds or without == "aw" else ""
-    assert ancestor_name(objects, ManagedJobs(kinds=kinds, external_kinds=(APP_WRAPPER,))) == expected
-    assert ancestor_name(objects, ManagedJobs(None, True, kinds, (APP_WRAPPER,))) == with_flag
+    assert ancestor_name(objects, ManagedJobs(kinds=kinds, external_kinds=(WRAPPER,))) == expected
+    assert ancestor_name(objects, ManagedJobs(None, True, kinds, (WRAPPER,))) == with_flag
 
 
 def test_owner_of_unknown_kind_or_other_version_ends_search() -> None:
     objects = nested_jobs(None, None, "q")
     assert ancestor_name(objects, ManagedJobs()) == ""
     assert ancestor_name(objects, ALL) == "js"
-    other_version = ("workload.codeflare.dev/v1", "AppWrapper")
+    other_version = ("jobs.example.com/v2", "Wrapper")
     assert ancestor_name(objects, ManagedJobs(external_kinds=(other_version,))) == ""
 
 

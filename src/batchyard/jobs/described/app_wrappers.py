@@ -96,9 +96,8 @@ class AppWrapperIntegration(DescribedJobIntegration):
         return [f"spec.components[{index}].{pod_set.path}" for index, pod_set, _ in self._templates(job)]
 
     def topology_errors(self, job: Obj) -> Iterator[FieldError]:
-        """Yield no errors: Kueue validates the topology annotations of AppWrappers with their Workloads."""
-        del job
-        yield from ()
+        """Return no errors: Kueue validates the topology annotations of AppWrappers with their Workloads."""
+        return iter(())
 
     def started_job(self, job: Obj, injections: Sequence[workloads.PodSetInfo]) -> Obj:
         """Return the unsuspended AppWrapper with `podSetInfos` in its components.

@@ -115,9 +115,11 @@ class LeaderWorkerSetReconciler:
                 return outcome
             self._sync_workloads(service, reader, outcome)
         for pod_key in self._pods.get(key, ()):
-            pod = reader.get(pod_key)
-            new_pod = pod if pod is None else self._prepared_pod(pod, service, reader)
-            if new_pod is not None and new_pod is not pod:
+            pod: Obj | None = reader.get(pod_key)
+            if pod is None:
+                continue
+            new_pod = self._prepared_pod(pod, service, reader)
+            if new_pod is not pod:
                 outcome.add(Update(new_pod), ())
         return outcome
 
