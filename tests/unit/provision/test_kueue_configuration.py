@@ -120,8 +120,8 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
     [
         ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
-            "{integrations: {frameworks: [batch/job, leaderworkerset.x-k8s.io/leaderworkerset]}}",
-            "does not support the job integrations leaderworkerset.x-k8s.io/leaderworkerset",
+            "{integrations: {frameworks: [batch/job, sparkoperator.k8s.io/sparkapplication]}}",
+            "does not support the job integrations sparkoperator.k8s.io/sparkapplication",
         ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],
