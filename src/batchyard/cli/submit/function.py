@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 #: The most bytes of the source file and the arguments, which are in one ConfigMap.
 CALL_BYTES_MAX: Final = 900 * 1024
+#: The most levels of lists and dicts in an argument.
+_DEPTH_MAX: Final = 200
 #: The most calls of one `map`.
 CALLS_MAX: Final = 10_000
 #: How long a finished Job and its log are kept, in seconds.
@@ -184,6 +187,8 @@ class FunctionJob(Generic[R]):
         RemoteJobError if a pod failed without an exception. After `map`, the exception is that of the first failed
         input; with `return_exceptions`, exceptions are in the list instead.
         """
+        if timeout is not None and timeout < 0:
+            raise ValueError("timeout must not be negative")
         outcomes = _in_cluster(self._options, lambda cluster, _: self._outcomes(cluster, timeout))
         values = [value_of(each, self._function) for each in outcomes]
         if not return_exceptions:
@@ -306,7 +311,9 @@ def call_files(
     source_file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
     if source_file is None or not Path(source_file).is_file() or not name.isidentifier():
         raise ValueError(f"{name or function!r} cannot be submitted: define it with def at the top level of a file")
+    signature = inspect.signature(function)
     for args, kwargs in calls:
+        signature.bind(*args, **kwargs)  # raises the TypeError that the call would raise in the pod
         check_json([*args, kwargs], f"an argument of {name}")
     module = sys.modules[function.__module__].__name__
     shown_module = "batchyard_submitted" if module == "__main__" else module.replace(".", "_")
@@ -322,15 +329,19 @@ def call_files(
     return files
 
 
-def check_json(value: object, subject: str) -> None:
-    """Raise TypeError if a value is not a JSON value; tuples count as lists."""
+def check_json(value: object, subject: str, depth: int = 0) -> None:
+    """Raise TypeError if a value is not a JSON value, ValueError for NaN and deep nesting; tuples count as lists."""
+    if depth > _DEPTH_MAX:
+        raise ValueError(f"{subject} is nested deeper than {_DEPTH_MAX} levels")
     if isinstance(value, list | tuple):
         for each in value:
-            check_json(each, subject)
+            check_json(each, subject, depth + 1)
     elif isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TypeError(f"{subject} has a dict with a key that is not a string, which JSON cannot express")
-        check_json(list(value.values()), subject)
+        check_json(list(value.values()), subject, depth)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{subject} is {value}, which JSON cannot express")
     elif value is not None and not isinstance(value, bool | int | float | str):
         raise TypeError(f"{subject} has the type {type(value).__name__}, which JSON cannot express")
 

@@ -1,5 +1,7 @@
 """Python functions as Jobs: what is shipped, what the pod runs, and what its output means."""
 
+import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -106,12 +108,19 @@ def test_function_without_a_source_file_is_rejected(function: Any) -> None:
         (object(), TypeError, "has the type object"),
         ([{"a": {1: 2}}], TypeError, "a key that is not a string"),
         (b"bytes", TypeError, "has the type bytes"),
+        ([math.nan], ValueError, "is nan, which JSON cannot express"),
+        (json.loads("[" * 500 + "]" * 500), ValueError, "nested deeper than 200 levels"),
         ("x" * CALL_BYTES_MAX, ValueError, "store large data on a volume"),
     ],
 )
 def test_argument_that_cannot_be_shipped_is_rejected(argument: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         divide.submit(argument)  # type: ignore[arg-type]
+
+
+def test_call_that_does_not_fit_the_signature_is_rejected() -> None:
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        divide.submit(1, 2, 3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("inputs", [[], range(10_001)])
