@@ -274,7 +274,7 @@ def _count_calls(work: Callable[[], object]) -> Counter[CodeType]:
 
     def observe(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and f"/{PACKAGE}/" in code.co_filename and code.co_name != "<module>":
+        if event == "call" and f"/src/{PACKAGE}/" in code.co_filename and code.co_name != "<module>":
             calls[code] += 1
 
     sys.setprofile(observe)
