@@ -228,7 +228,7 @@ _FlowLabels: TypeAlias = tuple[str, str]
 class _WaitingRequest:
     """A request that waits for a seat until a deadline in monotonic seconds."""
 
-    queue: int
+    queue: str
     deadline: float
     labels: _FlowLabels
     start: Work
@@ -246,7 +246,6 @@ class PriorityLevel:
         #: The number of seats; None if the level is exempt.
         self.seats: int | None = 0
         self.executing_count = 0
-        self.waiting_counts: dict[int, int] = {}
         self._counts = counts
         #: Number of queues, hand size and length limit; None if requests without a seat are rejected.
         self._queuing: tuple[int, int, int] | None = None
@@ -255,8 +254,8 @@ class PriorityLevel:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def queued_count(self) -> int:
-        """The number of requests in the queues."""
+    def waiting_count(self) -> int:
+        """The number of requests that wait for a seat."""
         return len(self._queues)
 
     def configure(self, obj: Obj, share_sum: int) -> None:
@@ -280,20 +279,19 @@ class PriorityLevel:
             reject()
             return
         waiting = _WaitingRequest(queue, monotonic_seconds() + _WAIT_SECONDS_MAX, flow.labels, start, reject)
-        self.waiting_counts[queue] = self.waiting_counts.get(queue, 0) + 1
-        self._queues.put(str(queue), waiting)
+        self._queues.put(queue, waiting)
         self._arrivals.append(waiting)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_WAIT_SECONDS_MAX, self._expire)
 
-    def _shortest_queue(self, flow: "RequestFlow") -> int | None:
-        """Return the shortest queue of the flow's hand; None if it is full or the level has no queues."""
+    def _shortest_queue(self, flow: "RequestFlow") -> str | None:
+        """Return the name of the shortest queue of the flow's hand; None if it is full or the level has no queues."""
         if self._queuing is None:
             return None
         queue_count, hand_size, length_limit = self._queuing
-        hand = deal_hand(flow.schema.flow_hash(flow.distinguisher), queue_count, hand_size)
-        queue = min(hand, key=lambda each: self.waiting_counts.get(each, 0))
-        return queue if self.waiting_counts.get(queue, 0) < length_limit else None
+        hand = map(str, deal_hand(flow.schema.flow_hash(flow.distinguisher), queue_count, hand_size))
+        queue = min(hand, key=self._queues.waiting_count)
+        return queue if self._queues.waiting_count(queue) < length_limit else None
 
     def release(self) -> None:
         """Free the seat of a request that is complete, and start the next waiting request."""
@@ -315,18 +313,14 @@ class PriorityLevel:
     def _start_waiting(self) -> None:
         while len(self._queues) and (self.seats is None or self.executing_count < self.seats):
             waiting = self._queues.take_next_item()[1]
-            self._end_waiting(waiting)
+            waiting.is_over = True
             self._start(waiting.labels, waiting.start)
         self._drop_ended()
 
-    def _end_waiting(self, waiting: _WaitingRequest) -> None:
-        waiting.is_over = True
-        _decrement_count(self.waiting_counts, waiting.queue)
-
     def _reject(self, waiting: _WaitingRequest, reason: str) -> None:
         if not waiting.is_over:
-            self._queues.remove_first(str(waiting.queue))  # the requests of a queue end in the order of their arrival
-            self._end_waiting(waiting)
+            self._queues.remove_first(waiting.queue)  # the requests of a queue end in the order of their arrival
+            waiting.is_over = True
             self._counts.count_rejection(waiting.labels, reason)
             waiting.reject()
 
@@ -454,7 +448,7 @@ class PriorityAndFairness:
             "rejected_requests_total": self._counts.rejected,
             "nominal_limit_seats": {(level.name,): level.seats or 0 for level in levels},
             "current_executing_seats": {(level.name,): level.executing_count for level in levels},
-            "current_inqueue_seats": {(level.name,): sum(level.waiting_counts.values()) for level in levels},
+            "current_inqueue_seats": {(level.name,): level.waiting_count for level in levels},
         }
         for name, values in values_by_name.items():
             yield gauge_text(metric(f"apiserver_flowcontrol_{name}"), list(values.items()))

@@ -55,7 +55,7 @@ def test_waiting_requests_get_free_seats_in_order() -> None:
         world.level.release()
         world.level.release()
         assert world.started == ["a", "b", "c"]
-        assert world.level.waiting_counts == {}
+        assert world.level.waiting_count == 0
         world.level.reject_all()
 
     asyncio.run(talk())
@@ -96,8 +96,7 @@ def test_requests_wait_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> No
         flow = RequestFlow(FlowSchema("s", "", 1, "mine", "ByUser", ()), world.level, "anna")
         world.level.admit(flow, is_rejected.clear, is_rejected.set)
         await asyncio.wait_for(is_rejected.wait(), 5)
-        assert world.level.waiting_counts == {}
-        assert world.level.queued_count == 0  # the level keeps nothing of a request that was rejected
+        assert world.level.waiting_count == 0  # the level keeps nothing of a request that was rejected
         world.configure(queue_response(), 1)
         world.request("b")
         assert world.started == ["b"]
