@@ -102,17 +102,15 @@ def without_finalizer(obj: Obj, name: str) -> Obj:
     return with_metadata(obj, finalizers=[other for other in finalizers if other != name] or None)
 
 
+def owner_reference(owner: Obj) -> dict[str, Any]:
+    """Return a reference to an owner that does not control its dependents."""
+    metadata, fields = owner["metadata"], {field: owner[field] for field in ("apiVersion", "kind")}
+    return {**fields, "name": metadata["name"], "uid": metadata.get("uid", "")}
+
+
 def controller_reference(owner: Obj) -> dict[str, Any]:
     """Return an owner reference to `owner` with `controller: true`, for objects that `owner` controls."""
-    metadata = owner["metadata"]
-    return {
-        "apiVersion": owner["apiVersion"],
-        "kind": owner["kind"],
-        "name": metadata["name"],
-        "uid": metadata.get("uid", ""),
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    return {**owner_reference(owner), "controller": True, "blockOwnerDeletion": True}
 
 
 def with_controller(obj: Obj, owner: Obj) -> Obj:

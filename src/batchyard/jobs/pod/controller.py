@@ -485,16 +485,11 @@ def _clean_up(excess: Sequence[Obj], replaced: Sequence[Obj]) -> ReconcileResult
     return outcome
 
 
-def _owner_reference(pod: Obj) -> dict[str, Any]:
-    metadata = pod["metadata"]
-    return {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata.get("uid", "")}
-
-
 def _with_owners(workload: Obj, members: Sequence[Obj]) -> Obj:
     """Return the Workload with all members as owners; the same object if it has them."""
     owners = list(workload["metadata"].get("ownerReferences") or ())
     known_uids = {owner["uid"] for owner in owners}
-    added = [_owner_reference(pod) for pod in members if pod["metadata"].get("uid") not in known_uids]
+    added = [meta.owner_reference(pod) for pod in members if pod["metadata"].get("uid") not in known_uids]
     return meta.with_metadata(workload, ownerReferences=[*owners, *added]) if added else workload
 
 
@@ -514,7 +509,7 @@ def _with_group_metadata(
         "name": job.group,
         "labels": dict(labels) or None,
         "annotations": {**group_annotations, well_known.IS_GROUP_WORKLOAD: queued_pods.ENABLED},
-        "ownerReferences": [_owner_reference(pod) for pod in job.pods],
+        "ownerReferences": [meta.owner_reference(pod) for pod in job.pods],
     }
     return meta.with_metadata(workload, **fields)
 

@@ -236,7 +236,7 @@ def service_workload(
         workload,
         name=name or workload["metadata"]["name"],
         annotations={**annotations, well_known.IS_GROUP_WORKLOAD: queued_pods.ENABLED, **_owner_annotations(service)},
-        ownerReferences=[_owner_reference(service)],
+        ownerReferences=[meta.owner_reference(service)],
     )
 
 
@@ -245,12 +245,6 @@ def _owner_annotations(service: Obj) -> dict[str, str]:
         well_known.JOB_OWNER_KIND: f"{service['apiVersion']}, Kind={service['kind']}",
         well_known.JOB_OWNER_NAME: service["metadata"]["name"],
     }
-
-
-def _owner_reference(service: Obj) -> dict[str, Any]:
-    metadata = service["metadata"]
-    fields = {"apiVersion": service["apiVersion"], "kind": service["kind"]}
-    return {**fields, "name": metadata["name"], "uid": metadata.get("uid", "")}
 
 
 def missing_class_events(key: Key, missing: MissingPriorityClass) -> list[EventRecord]:
@@ -314,5 +308,5 @@ def _with_owner(workload: Obj, stateful_set: Obj) -> Obj:
     if any(owner["uid"] == stateful_set["metadata"].get("uid") for owner in owners):
         return workload
     annotations = {**(workload["metadata"].get("annotations") or {}), **_owner_annotations(stateful_set)}
-    owner = _owner_reference(stateful_set)
+    owner = meta.owner_reference(stateful_set)
     return meta.with_metadata(workload, annotations=annotations, ownerReferences=[*owners, owner])
