@@ -2,22 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from e2e_local_pods.node import PATIENCE, local_platform, script, terminated_state, wait_for
+from e2e_local_pods.node import PATIENCE, script, terminated_state, wait_for
 from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    """One platform for the tests of this module."""
-    with local_platform(tmp_path_factory.mktemp("platform")) as started:
-        yield started
 
 
 def features(platform: UpProcess) -> dict[str, Any]:

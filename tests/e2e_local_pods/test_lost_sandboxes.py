@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -15,19 +14,6 @@ from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 FIRST = "{.status.containerStatuses[0]}"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory."""
-    return tmp_path_factory.mktemp("platform")
-
-
-@pytest.fixture(scope="module")
-def platform(folder: Path) -> Iterator[UpProcess]:
-    """One platform for the tests of this module."""
-    with local_platform(folder) as started:
-        yield started
 
 
 def run_of(platform: UpProcess, folder: Path, pod: str, run: str) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from e2e_platform.platform_process import UpProcess
 from integration_shim.machine import until
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    """One platform for the tests of this module."""
-    with local_platform(tmp_path_factory.mktemp("platform")) as started:
-        yield started
 
 
 def test_machine_is_registered_as_node_with_its_capacity(platform: UpProcess) -> None:

@@ -2,32 +2,19 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e_local_pods.node import PATIENCE, local_platform, script, wait_for
+from e2e_local_pods.node import PATIENCE, script, wait_for
 from e2e_platform.platform_process import UpProcess
 from integration_shim.machine import until
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data directory of the platform."""
-    return tmp_path_factory.mktemp("platform")
-
-
-@pytest.fixture(scope="module")
-def platform(folder: Path) -> Iterator[UpProcess]:
-    """One platform for the tests of this module."""
-    with local_platform(folder) as started:
-        yield started
 
 
 def create_claim(platform: UpProcess, name: str) -> None:

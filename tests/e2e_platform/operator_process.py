@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
-from e2e_platform.platform_process import Child
+from e2e_platform.platform_process import Child, UpProcess
 
 _PLAIN = """
 apiVersion: v1
@@ -81,3 +83,14 @@ def ask_text(port: int, path: str, token: str = "") -> tuple[int, str]:
     text = response.read().decode()
     connection.close()
     return response.status, text
+
+
+@contextmanager
+def platform_with_queues(folder: Path, *, has_operator: bool) -> Iterator[UpProcess]:
+    """A platform that runs all controllers, or one whose jobs, pods and services an operator queues."""
+    options = ("--controllers", "*,-admission,-pods") if has_operator else ()
+    with UpProcess(folder, "--speed", "10x", *options) as started, ExitStack() as stack:
+        if has_operator:
+            operator = OperatorRun(started.kubeconfig, "--controllers", "admission,pods", "--no-leader-elect")
+            stack.enter_context(operator).wait_until("runs admission, pods", within=120)
+        yield started

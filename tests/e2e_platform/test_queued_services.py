@@ -4,13 +4,12 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e_platform.operator_process import OperatorRun
+from e2e_platform.operator_process import platform_with_queues
 from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -20,14 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "pods"
 
 @pytest.fixture(params=["platform", "operator"])
 def platform(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UpProcess]:
-    """A platform that runs all controllers, or one whose services an operator queues."""
-    with ExitStack() as stack:
-        if request.param == "platform":
-            yield stack.enter_context(UpProcess(tmp_path, "--speed", "10x"))
-            return
-        started = stack.enter_context(UpProcess(tmp_path, "--speed", "10x", "--controllers", "*,-admission,-pods"))
-        operator = OperatorRun(started.kubeconfig, "--controllers", "admission,pods", "--no-leader-elect")
-        stack.enter_context(operator).wait_until("runs admission, pods", within=120)
+    with platform_with_queues(tmp_path, has_operator=request.param == "operator") as started:
         yield started
 
 
