@@ -255,7 +255,7 @@ def _create_service_reconciler(settings: PlatformSettings, objects: ObjectReader
     kueue = settings.kueue
     if kind == scheme.STATEFUL_SET:
         return stateful_set.StatefulSetReconciler(kueue.managed_jobs, kueue.policy.rules)
-    copied_keys = CopiedKeys(kueue.copied_labels, kueue.copied_annotations)
+    copied_keys = _job_options(settings)["copied_keys"]
     return leader_worker_set.LeaderWorkerSetReconciler(kueue.managed_jobs, copied_keys, kueue.policy.rules, objects)
 
 

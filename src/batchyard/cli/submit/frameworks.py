@@ -84,9 +84,10 @@ def with_shape(job: JobRequest, options: ShapeOptions) -> JobRequest:
     job = _with_dependencies(job, options.after)
     if options.array:
         return _with_array(job, options.array)
-    for name, text in chosen.items():
-        return _with_framework(job, name, text, options)
-    return job
+    if not chosen:
+        return job
+    ((name, text),) = chosen.items()
+    return _with_framework(job, name, text, options)
 
 
 def _with_array(job: JobRequest, text: str) -> JobRequest:
