@@ -195,3 +195,12 @@ def priority_class(name: str, value: int, *, is_default: bool = False) -> Obj:
         "value": value,
         "globalDefault": is_default,
     }
+
+
+def job_kind(name: str = "trainings.ml.example.com", **spec: Any) -> dict[str, Any]:
+    """A JobKind of jobs with a number of workers and one pod template, which never end."""
+    described = {"group": "ml.example.com", "version": "v1", "kind": "Training", "resource": "trainings"}
+    state = {"suspend": "spec.paused", "active": "false", "ready": "true"}
+    pod_sets = [{"name": "workers", "path": "spec", "template": "template", "count": "item.workers"}]
+    fields = {**described, **state, "podSets": pod_sets, **spec}
+    return {"apiVersion": "jobs.batchyard.dev/v1alpha1", "kind": "JobKind", "metadata": {"name": name}, "spec": fields}

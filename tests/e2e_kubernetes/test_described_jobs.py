@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+import make
 from e2e_kubernetes.installed_operators import SETTINGS, InstalledOperators
 from e2e_kubernetes.objects import queue, template
 
@@ -74,23 +75,11 @@ def test_kubeflow_job_is_queued_once_its_definition_exists(cluster: InstalledOpe
     clean_up(cluster, "pytorchjobs", "torch")
 
 
-JOB_KIND: Final[dict[str, Any]] = {
-    "apiVersion": "jobs.batchyard.dev/v1alpha1",
-    "kind": "JobKind",
-    "metadata": {"name": "trainings.ml.example.com"},
-    "spec": {
-        "group": "ml.example.com",
-        "version": "v1",
-        "kind": "Training",
-        "resource": "trainings",
-        "suspend": "spec.paused",
-        "ready": "true",
-        "active": "job.?status.?active.orValue(0) > 0",
-        "succeeded": {"when": "job.?status.?phase.orValue('') == 'Succeeded'", "message": "'done'"},
-        "podSets": [{"name": "workers", "path": "spec", "count": "item.workers"}],
-        "reclaimable": "[{'name': 'workers', 'count': job.?status.?succeeded.orValue(0)}]",
-    },
-}
+JOB_KIND: Final = make.job_kind(
+    active="job.?status.?active.orValue(0) > 0",
+    succeeded={"when": "job.?status.?phase.orValue('') == 'Succeeded'", "message": "'done'"},
+    reclaimable="[{'name': 'workers', 'count': job.?status.?succeeded.orValue(0)}]",
+)
 VERBS: Final = "list,watch,patch,delete"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import make
 from e2e_platform.platform_process import UpProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
@@ -46,21 +47,7 @@ metadata: {name: training, namespace: default}
 spec: {clusterQueue: research}
 """
 
-JOB_KIND: dict[str, Any] = {
-    "apiVersion": "jobs.batchyard.dev/v1alpha1",
-    "kind": "JobKind",
-    "metadata": {"name": "trainings.ml.example.com"},
-    "spec": {
-        "group": "ml.example.com",
-        "version": "v1",
-        "kind": "Training",
-        "resource": "trainings",
-        "suspend": "spec.paused",
-        "active": "false",
-        "ready": "true",
-        "podSets": [{"name": "workers", "path": "spec", "count": "item.workers"}],
-    },
-}
+JOB_KIND = make.job_kind()
 
 
 @pytest.fixture

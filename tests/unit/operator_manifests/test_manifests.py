@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import make
 from batchyard.api.manifests import decode
 from batchyard.apiserver.crd.definitions import DefinitionStrategy
 from batchyard.cli.commands.install import option_problems
@@ -24,21 +25,6 @@ HELM = shutil.which("helm") or shutil.which("helm", path=str(ROOT / ".helm"))
 CHART = str(DEPLOY / "charts/batchyard")
 NAME = "batchyard-operator"
 WEBHOOK_CONFIGURATIONS = [f"{phase}WebhookConfiguration/{NAME}-webhooks" for phase in ("Mutating", "Validating")]
-TRAINING: Any = {
-    "apiVersion": "jobs.batchyard.dev/v1alpha1",
-    "kind": "JobKind",
-    "metadata": {"name": "trainings.ml.example.com"},
-    "spec": {
-        "group": "ml.example.com",
-        "version": "v1",
-        "kind": "Training",
-        "resource": "trainings",
-        "suspend": "spec.suspend",
-        "active": "false",
-        "ready": "true",
-        "podSets": [{"name": "workers", "path": "spec", "count": "1"}],
-    },
-}
 CONFIGURATION = """\
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -203,7 +189,7 @@ def test_helm_chart_gives_job_kinds_rights_and_webhooks() -> None:
     value = "jobKinds[0].group=ml.example.com,jobKinds[0].version=v1,jobKinds[0].kind=Training"
     options = ("--namespace", "batchyard-system", "--set", f"{value},jobKinds[0].resource=trainings")
     rendered = by_name(objects_printed_by(str(HELM), "template", "release", CHART, *options))
-    expected = by_name(manifests(InstallSettings(job_kinds=[TRAINING])))
+    expected = by_name(manifests(InstallSettings(job_kinds=[make.job_kind()])))
     for name, field in ((f"ClusterRole/{NAME}", "rules"), *((each, "webhooks") for each in WEBHOOK_CONFIGURATIONS)):
         assert sorted_items(rendered[name][field]) == sorted_items(expected[name][field])
 

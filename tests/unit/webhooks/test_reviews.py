@@ -57,21 +57,7 @@ TRAINING: Obj = {
     "metadata": {"name": "a", "namespace": "team", "labels": QUEUED},
     "spec": {"workers": 2, "template": {"spec": {"containers": [{"name": "main", "image": "python"}]}}},
 }
-JOB_KIND: Obj = {
-    "apiVersion": "jobs.batchyard.dev/v1alpha1",
-    "kind": "JobKind",
-    "metadata": {"name": "trainings.ml.example.com"},
-    "spec": {
-        "group": "ml.example.com",
-        "version": "v1",
-        "kind": "Training",
-        "resource": "trainings",
-        "suspend": "spec.paused",
-        "active": "false",
-        "ready": "true",
-        "podSets": [{"name": "workers", "path": "spec", "template": "template", "count": "item.workers"}],
-    },
-}
+JOB_KIND: Obj = make.job_kind()
 PYTORCH: Obj = {**TRAINING, "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": {}}}
 
 
