@@ -33,8 +33,10 @@ def read(platform: UpProcess, *arguments: str) -> dict[str, Any]:
 
 
 def test_single_pods_run_one_after_another(platform: UpProcess) -> None:
-    platform.kubectl("apply", "-f", str(EXAMPLES / "single.yaml"))
+    *first, second = parts("single.yaml")
+    platform.kubectl("apply", "-f", "-", sent="\n---\n".join(first))
     platform.kubectl("wait", *READY, "pod/notebook")
+    platform.kubectl("apply", "-f", "-", sent=second)
     waiting = read(platform, "pod", "report")
     assert "kueue.x-k8s.io/admission" in [each["name"] for each in waiting["spec"]["schedulingGates"]]
     platform.kubectl("delete", "pod", "notebook", "--grace-period=0", "--force")

@@ -4,6 +4,8 @@ The role rules are derived from the kinds that each controller group reads and w
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from batchyard import controller_groups
@@ -114,9 +116,6 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
     for kind in controller_groups.kinds_read(groups):
         info = kind_info(kind)
         verbs_by_resource.setdefault((info.group, info.plural), {}).update(dict.fromkeys(_READ_VERBS))
-    for kind in controller_groups.kinds_looked_up(groups):
-        info = kind_info(kind)
-        verbs_by_resource.setdefault((info.group, info.plural), {})[_LOOKUP_VERB] = None
     for kind, written_verbs in controller_groups.verbs_by_written_kind(groups).items():
         info = kind_info(kind)
         object_verbs = [
@@ -144,9 +143,12 @@ def controller_rules(groups: Sequence[str]) -> list[Obj]:
 
 
 def _webhook_rules(settings: InstallSettings) -> Iterator[Obj]:
-    """Yield the RBAC rules for writing the certificate authority into the webhook configurations and CRDs."""
+    """Yield the RBAC rules for owners, and for the certificate authority in webhook configurations and CRDs."""
     if not has_webhooks(settings):
         return
+    owners = map(kind_info, controller_groups.kinds_looked_up(settings.controllers))
+    for group, infos in groupby(owners, attrgetter("group")):
+        yield _rule(group, [info.plural for info in infos], [_LOOKUP_VERB])
     configuration_resources = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
     yield _rule(_REGISTRATION_GROUP, configuration_resources, _UPDATE_VERBS, [settings.webhook_service])
     if names := crd_names(settings, only_converted=True):

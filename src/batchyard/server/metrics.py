@@ -102,6 +102,8 @@ class ServerMetrics:
         self.defects = 0
         #: Functions that yield more metrics, such as those of the decision ledger and the trace export.
         self.additional_sources: list[TextSource] = []
+        #: Functions that yield more metrics of the API server.
+        self.api_sources: list[TextSource] = []
 
     def begin(self, observed_platform: ObservedPlatform, existing_events: Iterable[WatchEvent]) -> None:
         """Start to collect metrics of a platform's controllers, given the existing objects as ADDED events."""
@@ -147,6 +149,8 @@ class ServerMetrics:
     def _controller_texts(self) -> Iterator[str]:
         if self._runner is not None:
             yield from self._controllers.texts(self._runner)
+        for texts in self.api_sources:
+            yield from texts()
 
     def _observe(self, events: Sequence[WatchEvent]) -> None:
         workload_metrics, queue_metrics = self._workloads, self._queues

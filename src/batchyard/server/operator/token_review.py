@@ -49,9 +49,12 @@ class ReviewCache(Generic[_K, _V]):
         entry = self._answers.get(key)
         return None if entry is None or self._now() - entry[0] >= CACHE_LIFETIME else entry
 
-    def put(self, key: _K, answer: _V) -> None:
-        """Store an answer of now, and drop the least recently used answer if the cache is full."""
-        self._answers.put(key, (self._now(), answer))
+    def put(self, key: _K, answer: _V, asked_at: Instant) -> None:
+        """Store an answer, and drop the least recently used one if the cache is full.
+
+        The answer is valid from the time of the question, because a permission may be revoked before it arrives.
+        """
+        self._answers.put(key, (asked_at, answer))
 
 
 class DecisionWatch:
@@ -114,6 +117,7 @@ class TokenReviewer:
             raise StatusError(
                 429, "TooManyRequests", f"{problem}; try again later", {"retryAfterSeconds": 1}
             ) from error
+        asked_at = self._now()
         try:
             response = await self._send_review(_TOKEN_REVIEWS_PATH, "TokenReview", {"token": token})
         finally:
@@ -124,7 +128,7 @@ class TokenReviewer:
             raise StatusError(503, "ServiceUnavailable", f"the API server cannot check the token: {problem}; {remedy}")
         status = _review_status(response)
         user = user_info(status.get("user") or {}) if status.get("authenticated") is True else None
-        self._users.put(token_digest, user)
+        self._users.put(token_digest, user, asked_at)
         return user
 
     def _process_review_end(self, token_digest: bytes, review: "asyncio.Task[UserInfo | None]") -> None:
@@ -162,12 +166,13 @@ class TokenReviewer:
         resource_attributes = {name: value for name in names if (value := getattr(attributes, name))}
         subject = {"user": user.name, "groups": list(user.groups), "uid": user.uid, "extra": dict(user.extra)}
         async with self._review_slots:
+            asked_at = self._now()
             response = await self._send_review(
                 _ACCESS_REVIEWS_PATH, "SubjectAccessReview", {**subject, "resourceAttributes": resource_attributes}
             )
         is_allowed = response.code in (200, 201) and _review_status(response).get("allowed") is True
         previous_decision = self._permissions.get(attributes)
-        self._permissions.put(attributes, is_allowed)
+        self._permissions.put(attributes, is_allowed, asked_at)
         if previous_decision is None or previous_decision[1] is not is_allowed:
             for watch in list(self._watches):
                 if watch.user == user:

@@ -132,6 +132,7 @@ class UserRequests:
     def __init__(self, transport: UserTransport, now: Callable[[], Instant]) -> None:
         self._transport = transport
         #: The tokens that the API server at a URL has authenticated as their user, by the digest of the token.
+        self._now = now
         self._confirmed: ReviewCache[tuple[bytes, UserInfo, str], None] = ReviewCache(now)
         self._open_requests = _OpenRequests("requests are in flight", REQUESTS_PER_FLOW_MAX, REQUESTS_MAX, 0)
         self._open_logs = _OpenRequests(
@@ -169,6 +170,7 @@ class UserRequests:
         confirmation = hashlib.sha256(token.encode()).digest(), user, self._transport.url
         if self._confirmed.get(confirmation) is not None:
             return
+        asked_at = self._now()
         response = await self._transport.send_request(token, HttpRequest("POST", _SELF_REVIEWS_PATH, _SELF_REVIEW))
         if response.code == 404:
             problem = "the API server has no SelfSubjectReview (authentication.k8s.io/v1, since Kubernetes 1.28)"
@@ -184,7 +186,7 @@ class UserRequests:
             problem = f"the API server executes requests with the token of {user.name} as {other_name}"
             remedy = "use kubectl, or an operator whose kubeconfig has the address of the API server itself"
             raise StatusError(403, "Forbidden", f"{problem}, so the page cannot send them: {remedy}")
-        self._confirmed.put(confirmation, None)
+        self._confirmed.put(confirmation, None, asked_at)
 
 
 class _OpenRequests:

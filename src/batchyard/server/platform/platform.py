@@ -292,7 +292,7 @@ class EmbeddedPlatform:
         revision = lambda: self._store.revision  # noqa: E731 - reads one field
         flows = PriorityAndFairness(partial(flow_attributes, self._resources, self._server.impersonate), self._client)
         self._store.listen(flows.observe)
-        self._metrics.server_metrics.additional_sources.append(flows.texts)
+        self._metrics.server_metrics.api_sources.append(flows.texts)
         dispatcher = RequestDispatcher(self._server, self._kernel, self._commit, revision, metrics.requests, watchdog)
         dispatcher.set_flows(flows)
         metrics.watch_count = lambda: dispatcher.watch_count

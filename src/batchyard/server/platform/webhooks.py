@@ -93,7 +93,7 @@ class PlatformWebhooks:
     def observe_conversion(self) -> ConversionObserver:
         """Counts the calls of conversion webhooks."""
         conversion_metrics = ConversionWebhookMetrics()
-        self._platform.metrics.server_metrics.additional_sources.append(conversion_metrics.texts)
+        self._platform.metrics.server_metrics.api_sources.append(conversion_metrics.texts)
         return conversion_metrics.count_conversion
 
     def close(self) -> None:

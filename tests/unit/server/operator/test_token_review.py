@@ -24,18 +24,20 @@ def test_full_cache_drops_the_oldest_answer(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(token_review, "CACHE_SIZE_MAX", 2)
     cache: ReviewCache[str, int] = ReviewCache(lambda: 0)
     for key, answer in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
-        cache.put(key, answer)
+        cache.put(key, answer, 0)
     assert [cache.get(key) for key in "abc"] == [(0, 3), None, (0, 4)]
 
 
 def test_answer_expires() -> None:
     now = [0]
     cache: ReviewCache[str, int] = ReviewCache(lambda: now[0])
-    cache.put("a", 1)
+    cache.put("a", 1, 0)
     now[0] = CACHE_LIFETIME - 1
     assert cache.get("a") == (0, 1)
     now[0] = CACHE_LIFETIME
     assert cache.get("a") is None
+    cache.put("b", 1, 0)
+    assert cache.get("b") is None, "it is as old as its question"
 
 
 def hold_token_reviews(page: OperatorPage) -> asyncio.Event:
