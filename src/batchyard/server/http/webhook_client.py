@@ -67,9 +67,12 @@ class _Target(NamedTuple):
     service: tuple[str, str] | None
 
 
-class _Connection(NamedTuple):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        #: The time in seconds, by `monotonic_seconds`, at which it became idle.
+        self.idle_since = 0.0
 
 
 class WebhookClient:
@@ -88,6 +91,7 @@ class WebhookClient:
         self._create_pod_socket = create_pod_socket
         self._slots_by_webhook: dict[str, asyncio.Semaphore] = {}
         self._idle_connections: dict[tuple[Any, ...], list[_Connection]] = {}
+        self._idle_timers: dict[tuple[Any, ...], asyncio.TimerHandle] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def seconds(self) -> float:
@@ -108,6 +112,9 @@ class WebhookClient:
             for connection in connections:
                 connection.writer.transport.abort()
         self._idle_connections.clear()
+        for timer in self._idle_timers.values():
+            timer.cancel()
+        self._idle_timers.clear()
 
     async def _call(
         self, request: WebhookRequest, timeout_seconds: float, on_reply: Callable[[TimedReply], None]
@@ -172,16 +179,22 @@ class WebhookClient:
         if len(connections) >= _IDLE_CONNECTIONS_MAX:
             connection.writer.transport.abort()
             return
+        connection.idle_since = monotonic_seconds()
         connections.append(connection)
-        self._loop.call_later(_IDLE_SECONDS, self._close_idle, key, connection)
+        if key not in self._idle_timers:
+            self._idle_timers[key] = self._loop.call_later(_IDLE_SECONDS, self._close_idle, key)
 
-    def _close_idle(self, key: tuple[Any, ...], connection: _Connection) -> None:
-        connections = self._idle_connections.get(key, [])
-        if connection in connections:
-            connections.remove(connection)
-            connection.writer.close()
-        if not connections:
-            self._idle_connections.pop(key, None)
+    def _close_idle(self, key: tuple[Any, ...]) -> None:
+        """Close the connections to a webhook that were idle too long; look at the others again later."""
+        connections, now = self._idle_connections[key], monotonic_seconds()
+        while connections and now - connections[0].idle_since >= _IDLE_SECONDS:  # the last ones are used first
+            connections.pop(0).writer.close()
+        del self._idle_timers[key]
+        if connections:
+            delay = connections[0].idle_since + _IDLE_SECONDS - now
+            self._idle_timers[key] = self._loop.call_later(delay, self._close_idle, key)
+        else:
+            del self._idle_connections[key]
 
     async def _connect(self, target: _Target, address: EndpointAddress) -> _Connection:
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from batchyard.apiserver.admission.calls import TimedReply, WebhookCallError, WebhookRequest
 from batchyard.apiserver.service_endpoints import EndpointAddress
+from batchyard.server.http import webhook_client
 from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, ResponseReader, WebhookClient
 from hook_server import HookCertificates, HookServer
 
@@ -141,6 +142,30 @@ def test_connections_are_reused_and_calls_in_flight_bounded(tmp_path: Path) -> N
         replies = call(*[config] * count, seconds=30)
         assert [reply.reply for reply in replies] == [b'{"a": 1}'] * count
         assert len(server.connections) <= CALLS_IN_FLIGHT_MAX
+
+
+@pytest.mark.parametrize(("idle_seconds", "connections"), [(60.0, 1), (0.01, 3)])
+def test_idle_connections_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_seconds: float, connections: int
+) -> None:
+    monkeypatch.setattr(webhook_client, "_IDLE_SECONDS", idle_seconds)
+    certificates = HookCertificates(tmp_path)
+
+    async def call_with_pauses(config: Mapping[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        client = WebhookClient(loop, lambda work: work(), lambda *_: EndpointAddress("", 0), socket.socket)
+        for _ in range(3):
+            answer: asyncio.Future[TimedReply] = loop.create_future()
+            client.call(WebhookRequest("a", config, 10, b"{}"), 10, answer.set_result)
+            await answer
+            paused = asyncio.Event()
+            loop.call_later(0.1, paused.set)
+            await paused.wait()
+        client.close()
+
+    with HookServer(certificates, echo) as server:
+        asyncio.run(call_with_pauses({"url": server.url, "caBundle": certificates.bundle}))
+        assert len(server.connections) == connections
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
