@@ -20,6 +20,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine"),
     pytest.mark.skipif(not DEFINITIONS.is_dir(), reason=f"there is no folder {DEFINITIONS}"),
 ]
+QUEUES_WITH_MEMORY = QUEUES.replace("[cpu]", "[memory, cpu]").replace(
+    "resources: [", "resources: [{name: memory, nominalQuota: 16Gi}, "
+)
 CPU = {"requests": {"cpu": "1"}}
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "python", "resources": CPU}]}}
 
@@ -110,6 +113,29 @@ def test_app_wrapper_starts_and_finishes(platform: UpProcess) -> None:
     platform.kubectl("wait", "--for=condition=Finished", "workloads", "--all", "--timeout=30s")
     path = "jsonpath={.items[*].status.conditions[?(@.type=='Finished')].message}"
     assert platform.kubectl("get", "workloads", "-o", path) == "AppWrapper finished successfully"
+
+
+def test_spark_application_starts_and_finishes(platform: UpProcess) -> None:
+    define(platform, "spark-operator/sparkoperator.k8s.io_sparkapplications")
+    platform.kubectl("apply", "-f", "-", sent=QUEUES_WITH_MEMORY)
+    common = {"type": "Scala", "mode": "cluster", "mainApplicationFile": "local:///pi.jar", "sparkVersion": "4.0.0"}
+    roles = {"driver": {"cores": 1}, "executor": {"instances": 2, "memory": "2g"}}
+    header = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
+    refusal = platform.kubectl(
+        "create", "-f", "-", sent=manifest(*header, **{**common, "mode": "client"}, **roles), fails=True
+    )
+    assert "only Cluster mode is supported for a kueue managed job" in refusal
+    platform.kubectl("create", "-f", "-", sent=manifest(*header, **common, **roles))
+    started = wait_for(platform, "sparkapp/first", ".spec.suspend", "false")
+    assert started["spec"]["executor"]["nodeSelector"] == {"pool": "spot"}
+    path = "jsonpath={.items[*].status.admission.podSetAssignments[*].resourceUsage.memory}"
+    assert platform.kubectl("get", "workloads", "-o", path) == "1408Mi 4864Mi"
+    state = {"state": "FAILED", "errorMessage": "no driver"}
+    patch = json.dumps({"status": {"applicationState": state, "driverInfo": {}}})
+    platform.kubectl("patch", "sparkapp", "first", "--subresource=status", "--type=merge", "-p", patch)
+    platform.kubectl("wait", "--for=condition=Finished", "workloads", "--all", "--timeout=30s")
+    path = "jsonpath={.items[*].status.conditions[?(@.type=='Finished')].message}"
+    assert platform.kubectl("get", "workloads", "-o", path) == "no driver"
 
 
 def stop(platform: UpProcess, policy: str) -> None:

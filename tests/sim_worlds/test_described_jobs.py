@@ -93,8 +93,8 @@ def pytorch_job(name: str, at: str = "0s", **annotations: str) -> str:
     return yaml.safe_dump({**job, "spec": {"pytorchReplicaSpecs": replicas}})
 
 
-def world_of(*texts: str) -> World:
-    text = "\n---\n".join([*texts, QUEUES])
+def world_of(*texts: str, queues: str = QUEUES) -> World:
+    text = "\n---\n".join([*texts, queues])
     manifests = read_manifests([("manifests.yaml", text)])
     assert manifests.faults == []
     return World(make_scenario(manifests))
@@ -218,6 +218,29 @@ def test_app_wrapper_waits_runs_and_finishes() -> None:
     world.run_until(None)
     (app_wrapper,) = world.objects("AppWrapper.workload.codeflare.dev")
     assert app_wrapper["status"] == {"phase": "Succeeded"}
+
+
+def test_spark_application_waits_runs_and_finishes() -> None:
+    metadata = {
+        "name": "pi",
+        "labels": {"kueue.x-k8s.io/queue-name": "training"},
+        "annotations": {"batchyard.dev/runtime": "10m", "batchyard.dev/submit-at": "1m"},
+    }
+    header = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "metadata": metadata}
+    spec = {"type": "Scala", "mode": "cluster", "driver": {}, "executor": {"instances": 3, "cores": 1}}
+    with_memory = "[{name: memory, nominalQuota: 16Gi}, "
+    queues = QUEUES.replace("[cpu]", "[memory, cpu]").replace("resources: [", f"resources: {with_memory}")
+    texts = yaml.safe_dump({**header, "spec": spec}), training("b", runtime="5m"), JOB_KIND
+    world = world_of(*texts, queues=queues)
+    world.run_until(7 * MINUTE)
+    assert sorted(pod["metadata"]["name"] for pod in world.objects(scheme.POD) if "pi-" in pod["metadata"]["name"]) == [
+        *("pi-driver-0", "pi-executor-0", "pi-executor-1", "pi-executor-2")
+    ]
+    (application,) = world.objects("SparkApplication.sparkoperator.k8s.io")
+    assert application["status"]["executorState"] == {f"pi-exec-{index}": "RUNNING" for index in (1, 2, 3)}
+    world.run_until(None)
+    (application,) = world.objects("SparkApplication.sparkoperator.k8s.io")
+    assert application["status"] == {"applicationState": {"state": "COMPLETED"}}
 
 
 def test_start_of_waiting_job_is_forecast_from_run_times_of_templates() -> None:

@@ -64,6 +64,8 @@ STORAGE_CLASS: Final = "StorageClass.storage.k8s.io"
 MUTATING_WEBHOOKS: Final = "MutatingWebhookConfiguration.admissionregistration.k8s.io"
 LEADER_WORKER_SET: Final = "LeaderWorkerSet.leaderworkerset.x-k8s.io"
 _KUBEFLOW_KINDS: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob")
+#: The integration that Kueue has only with the feature gate SparkApplicationIntegration.
+SPARK_FRAMEWORK: Final = "sparkoperator.k8s.io/sparkapplication"
 #: The kinds of jobs that can be queued, by their name in `integrations.frameworks` of Kueue's Configuration: first the
 #: built-in kinds, then custom kinds.
 JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
@@ -77,6 +79,7 @@ JOB_FRAMEWORKS: Final[Mapping[str, str]] = {
     "leaderworkerset.x-k8s.io/leaderworkerset": LEADER_WORKER_SET,
     "trainer.kubeflow.org/trainjob": "TrainJob.trainer.kubeflow.org",
     "workload.codeflare.dev/appwrapper": "AppWrapper.workload.codeflare.dev",
+    SPARK_FRAMEWORK: "SparkApplication.sparkoperator.k8s.io",
 }
 #: The kinds that serve, whose pods are queued.
 SERVING_KINDS: Final = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
@@ -331,7 +334,12 @@ def custom_job_kind(kind: str, group: str, version: str, plural: str) -> ServedK
     return ServedKind(f"{kind}.{group}", kind, group, (version,), version, *names, namespaced=True, has_status=True)
 
 
-_DESCRIBED_VERSIONS: Final = {"MPIJob": "v2beta1", "TrainJob": "v1alpha1", "AppWrapper": "v1beta2"}
+_DESCRIBED_VERSIONS: Final = {
+    "MPIJob": "v2beta1",
+    "TrainJob": "v1alpha1",
+    "AppWrapper": "v1beta2",
+    "SparkApplication": "v1beta2",
+}
 
 
 def _described_kind(constant: str) -> ServedKind:

@@ -33,6 +33,7 @@ from batchyard.scheduling.kueue_gates import (
     MULTI_KUEUE,
     PARTIAL_ADMISSION,
     QUOTA_CHECK_STRATEGY,
+    SPARK_INTEGRATION,
     GateEffect,
     changed_gates,
     is_gate_enabled,
@@ -260,7 +261,7 @@ def parse_kueue_settings(configuration: Mapping[str, Any]) -> KueueSettings:
 def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
     """Return which jobs a Configuration manages; without a list of frameworks, all supported kinds."""
     integrations = configuration.get("integrations") or {}
-    frameworks = integrations.get("frameworks") or scheme.JOB_FRAMEWORKS
+    frameworks = integrations.get("frameworks") or _default_frameworks(configuration)
     kueue_namespace = configuration.get("namespace") or "kueue-system"
     external_names = [name.split(".", 2) for name in integrations.get("externalFrameworks") or ()]
     kinds = [kind for framework, kind in scheme.JOB_FRAMEWORKS.items() if framework in frameworks]
@@ -273,6 +274,11 @@ def _managed_jobs(configuration: Mapping[str, Any]) -> ManagedJobs:
         tuple((f"{group}/{version}", kind) for kind, version, group in external_names),
         implies_pods=implies_pods,
     )
+
+
+def _default_frameworks(configuration: Mapping[str, Any]) -> list[str]:
+    is_spark_disabled = (configuration.get("featureGates") or {}).get(SPARK_INTEGRATION) is False
+    return [name for name in scheme.JOB_FRAMEWORKS if not is_spark_disabled or name != scheme.SPARK_FRAMEWORK]
 
 
 def parse_admission_fair_sharing(
@@ -354,9 +360,14 @@ def unsupported_fields(configuration: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def unsupported_field_errors(configuration: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield an error for each unsupported field of a Kueue Configuration."""
+    """Yield an error for each unsupported field of a Kueue Configuration, and for an integration without its gate."""
     for path, actual_behavior in unsupported_fields(configuration):
         yield FieldError(path, f"this setting is not supported: {actual_behavior}", "remove the field")
+    frameworks = (configuration.get("integrations") or {}).get("frameworks") or ()
+    if scheme.SPARK_FRAMEWORK in frameworks and not is_gate_enabled(configuration, SPARK_INTEGRATION):
+        text = f"{scheme.SPARK_FRAMEWORK} integration is alpha feature. please enable {SPARK_INTEGRATION} featuregate"
+        path = f"integrations.frameworks[{list(frameworks).index(scheme.SPARK_FRAMEWORK)}]"
+        yield FieldError(path, text, f"set featureGates.{SPARK_INTEGRATION} to true, or remove the integration")
 
 
 def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldError]:
@@ -376,11 +387,7 @@ def feature_gate_errors(gates: Mapping[str, bool], path: str) -> Iterator[FieldE
 
 
 def ignored_settings(configuration: Mapping[str, Any]) -> Iterator[str]:
-    """Yield texts about ignored settings: job integrations and feature gates."""
-    frameworks = (configuration.get("integrations") or {}).get("frameworks") or ()
-    ignored_frameworks = [name for name in frameworks if name not in scheme.JOB_FRAMEWORKS]
-    if ignored_frameworks:
-        yield f"the job integrations {', '.join(ignored_frameworks)}"
+    """Yield texts about ignored settings: feature gates."""
     names = changed_gates(configuration, GateEffect.NONE)
     if names:
         yield f"featureGates {', '.join(names)}"

@@ -15,6 +15,7 @@ QUOTA_CHECK_STRATEGY: Final = "QuotaCheckStrategy"
 PARTIAL_ADMISSION: Final = "PartialAdmission"
 FAILURE_RECOVERY_POLICY: Final = "FailureRecoveryPolicy"
 MULTI_KUEUE: Final = "MultiKueue"
+SPARK_INTEGRATION: Final = "SparkApplicationIntegration"
 
 
 class GateEffect(StrEnum):
@@ -55,6 +56,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
         well_known.ANCHOR_AT_QUOTA_RESERVATION,
     ),
     **_obeyed("disabled, `multiKueue` has no effect; otherwise, `multiKueue` is rejected", MULTI_KUEUE),
+    **_obeyed("disabled, SparkApplications are not queued; required to name their integration", SPARK_INTEGRATION),
     **_obeyed("disabled, LocalQueues have no metrics", "LocalQueueMetrics"),
     **_obeyed("disabled, `kueue_cohort_info` and `kueue_cluster_queue_info` are not served", "MetricsForCohorts"),
     **_obeyed(
@@ -246,7 +248,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_without_effect(
         "the kind of job is not supported",
         *("DeferRayServiceFinalizationForRedisCleanup", "RayServiceValidateUpgradeStrategy"),
-        *("SparkApplicationIntegration", "WaitForPodsReadyMaxNotReady"),
+        "WaitForPodsReadyMaxNotReady",
     ),
     **_without_effect("removing the queue name of a Ray object is always validated", "ValidateRayAndSparkJobUpdates"),
 }

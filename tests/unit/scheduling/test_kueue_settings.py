@@ -151,10 +151,6 @@ def test_explicit_default_is_accepted(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        (
-            "integrations: {frameworks: [batch/job, ray.io/rayjob, sparkoperator.k8s.io/sparkapplication]}",
-            ["the job integrations sparkoperator.k8s.io/sparkapplication"],
-        ),
         ("integrations: {frameworks: [batch/job, jobset.x-k8s.io/jobset]}", []),
         ("featureGates: {VisibilityOnDemand: true}", []),
         ("featureGates: {VisibilityOnDemand: false, PartialAdmission: false}", ["featureGates VisibilityOnDemand"]),
@@ -170,14 +166,26 @@ def test_ignored_settings_are_listed(line: str, reported: list[str]) -> None:
         ("integrations: {frameworks: [batch/job]}", (scheme.JOB,)),
         ("integrations: {frameworks: [jobset.x-k8s.io/jobset, pod]}", (scheme.JOB_SET, scheme.POD)),
         ("integrations: {frameworks: [kubeflow.org/mpijob]}", ("MPIJob.kubeflow.org",)),
-        ("integrations: {frameworks: [sparkoperator.k8s.io/sparkapplication]}", ()),
         ("integrations: {frameworks: [statefulset]}", (scheme.STATEFUL_SET, scheme.POD)),
         ("integrations: {frameworks: [pod, deployment]}", (scheme.POD, scheme.DEPLOYMENT)),
         ("integrations: {labelKeysToCopy: [team]}", tuple(scheme.JOB_FRAMEWORKS.values())),
+        ("featureGates: {SparkApplicationIntegration: false}", tuple(scheme.JOB_FRAMEWORKS.values())[:-1]),
     ],
 )
 def test_frameworks_enable_kinds_of_jobs(line: str, kinds: tuple[str, ...]) -> None:
     assert parse_kueue_settings(configuration(line)).managed_jobs.kinds == kinds
+
+
+def test_spark_integration_requires_its_gate() -> None:
+    line = "integrations: {frameworks: [batch/job, sparkoperator.k8s.io/sparkapplication]}"
+    (error,) = unsupported_field_errors(configuration(line))
+    assert error.path == "integrations.frameworks[1]"
+    assert error.problem == (
+        "sparkoperator.k8s.io/sparkapplication integration is alpha feature. please enable SparkApplicationIntegration "
+        "featuregate"
+    )
+    text = f"{line}\nfeatureGates: {{SparkApplicationIntegration: true}}"
+    assert list(unsupported_field_errors(configuration(text))) == []
 
 
 def test_labels_of_kueue_are_not_copied_from_jobs() -> None:

@@ -15,7 +15,7 @@ from batchyard.api.errors import FieldError
 from batchyard.api.scheme import ServedKind, custom_job_kind
 from batchyard.api.yaml_documents import read_documents
 
-_FILES: Final = ("kubeflow.yaml", "ray.yaml", "trainer.yaml", "appwrapper.yaml")
+_FILES: Final = ("kubeflow.yaml", "ray.yaml", "trainer.yaml", "appwrapper.yaml", "spark.yaml")
 #: The most pod sets of one Workload. Source: apis/kueue/v1beta2/workload_types.go of Kueue.
 POD_SETS_MAX: Final = 18
 #: The reasons of field errors, as in the details of an API status.

@@ -47,4 +47,8 @@ def _integration_class(kind: str) -> type[DescribedJobIntegration]:
         from batchyard.jobs.described.app_wrappers import AppWrapperIntegration  # noqa: PLC0415 - as above
 
         return AppWrapperIntegration
+    if kind == "SparkApplication.sparkoperator.k8s.io":
+        from batchyard.jobs.described.spark_applications import SparkApplicationIntegration  # noqa: PLC0415 - as above
+
+        return SparkApplicationIntegration
     return DescribedJobIntegration
