@@ -118,14 +118,12 @@ def test_app_wrapper_starts_and_finishes(platform: UpProcess) -> None:
 def test_spark_application_starts_and_finishes(platform: UpProcess) -> None:
     define(platform, "spark-operator/sparkoperator.k8s.io_sparkapplications")
     platform.kubectl("apply", "-f", "-", sent=QUEUES_WITH_MEMORY)
-    common = {"type": "Scala", "mode": "cluster", "mainApplicationFile": "local:///pi.jar", "sparkVersion": "4.0.0"}
-    roles = {"driver": {"cores": 1}, "executor": {"instances": 2, "memory": "2g"}}
+    spec: dict[str, Any] = {"type": "Scala", "mainApplicationFile": "local:///pi.jar", "sparkVersion": "4.0.0"}
+    spec |= {"driver": {"cores": 1}, "executor": {"instances": 2, "memory": "2g"}}
     header = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
-    refusal = platform.kubectl(
-        "create", "-f", "-", sent=manifest(*header, **{**common, "mode": "client"}, **roles), fails=True
-    )
+    refusal = platform.kubectl("create", "-f", "-", sent=manifest(*header, mode="client", **spec), fails=True)
     assert "only Cluster mode is supported for a kueue managed job" in refusal
-    platform.kubectl("create", "-f", "-", sent=manifest(*header, **common, **roles))
+    platform.kubectl("create", "-f", "-", sent=manifest(*header, mode="cluster", **spec))
     started = wait_for(platform, "sparkapp/first", ".spec.suspend", "false")
     assert started["spec"]["executor"]["nodeSelector"] == {"pool": "spot"}
     path = "jsonpath={.items[*].status.admission.podSetAssignments[*].resourceUsage.memory}"

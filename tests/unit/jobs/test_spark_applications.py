@@ -150,8 +150,11 @@ def test_pod_templates_have_containers_volumes_and_limits_of_roles() -> None:
     sidecar, init = {"name": "log", "image": "busybox"}, {"name": "init", "image": "busybox"}
     names = ("data", "spark-local-dir-1")
     driver = {
-        **{"coreLimit": "2", "memoryLimit": "3g", "gpu": {"name": "nvidia.com/gpu", "quantity": 1}},
-        **{"sidecars": [sidecar, sidecar], "initContainers": [init]},
+        "coreLimit": "2",
+        "memoryLimit": "3g",
+        "gpu": {"name": "nvidia.com/gpu", "quantity": 1},
+        "sidecars": [sidecar, sidecar],
+        "initContainers": [init],
         "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in names],
     }
     volumes = [{"name": name, "emptyDir": {}} for name in (*names, "unused")]
