@@ -45,6 +45,10 @@ _NAMES: Final[Mapping[str, tuple[str, str]]] = {
         "ClusterQueues, Cohorts",
         "how long Workloads run before Workloads of the same ClusterQueue may preempt them",
     ),
+    "PARTIAL_START": (
+        "elastic Jobs",
+        "`true`: the Job starts with the pods that have quota; requires the scale-up strategy `partial`",
+    ),
     "FULL_PARALLELISM": (
         "Jobs",
         "after a partial preemption, the parallelism that the Job requests again; set by batchyard",

@@ -18,6 +18,8 @@ ELASTIC_JOB: Final = "kueue.x-k8s.io/elastic-job"
 SCALE_UP_STRATEGY: Final = "kueue.x-k8s.io/elastic-job-scale-up-strategy"
 #: The strategy with which a job that grows may get a part of the additional pods.
 PARTIAL_SCALE_UP: Final = "partial"
+#: Whether an elastic job that grows in part may also start with a part of its pods.
+PARTIAL_START: Final = "batchyard.dev/partial-start"
 #: Whether an elastic job may be preempted down to its minimum number of pods.
 PARTIAL_PREEMPTION: Final = "kueue.x-k8s.io/partial-preemption"
 ADMISSION_GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"

@@ -227,6 +227,11 @@ class ElasticJob(NamedTuple):
         return self.rules.partial_scale_up and strategy == well_known.PARTIAL_SCALE_UP
 
     @property
+    def starts_in_part(self) -> bool:
+        """Whether the job may start with one pod, and get the others one by one."""
+        return self.grows_in_part and meta.annotation(self.job, well_known.PARTIAL_START) == "true"
+
+    @property
     def may_shrink(self) -> bool:
         """Whether the job may be preempted down to its minimum."""
         return self.rules.partial_preemption and shrinking.allows_partial_preemption(self.job)
@@ -338,7 +343,7 @@ def _resize(elastic: ElasticJob, workload: Obj, counts: Counts, new_counts: Coun
     pod_sets = with_counts(workload["spec"]["podSets"], new_counts)
     has_quota = lifecycle.has_quota_reservation(workload)
     if elastic.grows_in_part and not elastic.may_shrink and not has_quota and _replaced_key(workload) is None:
-        pod_sets = with_min_counts(pod_sets, new_counts)  # a first slice is admitted with all its pods
+        pod_sets = with_min_counts(pod_sets, _least_counts(elastic, new_counts))
     if not has_quota or has_shrunk(counts, new_counts):
         return ReconcileResult([Update(meta.with_path(workload, ("spec", "podSets"), pod_sets))])
     return _create_slice(elastic, pod_sets, workload)
@@ -350,8 +355,8 @@ def _create_slice(
     """Return the write that creates a slice.
 
     With partial scale-up, `minCount` is the number of pods that have quota in the replaced slice, of each pod set that
-    grows. In a first slice, it is the number of pods that are requested. For a job that may be preempted in part, it is
-    the minimum of the job.
+    grows. In a first slice, it is the number of pods that are requested. For a job that starts in part, it is 1. For a
+    job that may be preempted in part, it is the minimum of the job.
     """
     annotations: dict[str, str] = {}
     if elastic.grows_in_part:
@@ -359,7 +364,9 @@ def _create_slice(
         requested = counts_of(pod_sets)
         granted = requested if replaced is None else granted_counts(replaced)
         growing = requested if replaced is None else [name for name, n in requested.items() if n > granted[name]]
-        pod_sets = with_min_counts(pod_sets, {name: granted[name] for name in growing})
+        pod_sets = with_min_counts(pod_sets, _least_counts(elastic, {name: granted[name] for name in growing}))
+        if elastic.starts_in_part:
+            annotations[well_known.PARTIAL_START] = "true"
     if elastic.may_shrink:
         annotations[well_known.PARTIAL_PREEMPTION] = "true"
     if elastic.may_shrink or not elastic.grows_in_part:
@@ -374,6 +381,11 @@ def _create_slice(
         )
 
     return elastic.actions.create_workload(pod_sets, complete)
+
+
+def _least_counts(elastic: ElasticJob, counts: Counts) -> Counts:
+    """Return the numbers of pods with which a slice may be admitted: these, or one pod if the job starts in part."""
+    return {name: min(count, 1) for name, count in counts.items()} if elastic.starts_in_part else counts
 
 
 def _probe_extra(granted: Counts) -> str:

@@ -94,10 +94,12 @@ class SchedulingPolicy:
     def may_shrink(self, workload: WorkloadView) -> bool:
         """Return whether a Workload with `minCount` may be admitted with fewer pods than it requests.
 
-        Of an elastic job, only a slice that replaces another may, also if the other was evicted.
+        Of an elastic job, only a slice that replaces another may, also if the other was evicted, or a slice of a job
+        that starts in part.
         """
         if workload.elastic:
-            return self.rules.partial_scale_up and bool(workload.replaced_slice) and slices.grows_in_part(workload)
+            may_be_partial = bool(workload.replaced_slice) or slices.starts_in_part(workload)
+            return self.rules.partial_scale_up and may_be_partial and slices.grows_in_part(workload)
         return self.partial_admission
 
 

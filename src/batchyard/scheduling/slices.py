@@ -14,7 +14,7 @@ from batchyard.api.meta import annotation
 from batchyard.api.views.node import Requests
 from batchyard.api.views.topology import TopologyAssignment
 from batchyard.api.views.workload import AdmittedPodSet, WorkloadView, workload_view
-from batchyard.api.well_known import PARTIAL_SCALE_UP, SCALE_UP_STRATEGY
+from batchyard.api.well_known import PARTIAL_SCALE_UP, PARTIAL_START, SCALE_UP_STRATEGY
 from batchyard.scheduling.cluster_queue import (
     AdmittedWorkload,
     ClusterQueue,
@@ -198,6 +198,11 @@ def nominate_slice(
 def grows_in_part(workload: WorkloadView) -> bool:
     """Return whether a slice may get a part of its additional pods, because its job has the strategy `partial`."""
     return workload.elastic and annotation(workload.obj, SCALE_UP_STRATEGY) == PARTIAL_SCALE_UP
+
+
+def starts_in_part(workload: WorkloadView) -> bool:
+    """Return whether a slice may be admitted with a part of its pods although it replaces no other slice."""
+    return annotation(workload.obj, PARTIAL_START) == "true"
 
 
 def _baselines(workload: WorkloadView, replaced: AdmittedWorkload) -> list[int]:

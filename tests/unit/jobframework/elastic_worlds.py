@@ -14,6 +14,7 @@ from yard import preemption, queue
 
 ELASTIC: Final = {well_known.ELASTIC_JOB: "true"}
 PARTIAL: Final = {**ELASTIC, well_known.SCALE_UP_STRATEGY: "partial"}
+ARRAY: Final = {**PARTIAL, well_known.PARTIAL_START: "true"}
 SHRINKABLE: Final = {**ELASTIC, well_known.PARTIAL_PREEMPTION: "true", well_known.MIN_PARALLELISM: "2"}
 GATES: Final = {well_known.PARTIAL_SCALE_UP_GATE: True, well_known.PARTIAL_PREEMPTION_GATE: True}
 

@@ -19,7 +19,7 @@ from batchyard.scheduling.workload import evictions, lifecycle
 from batchyard.scheduling.workload.pods_ready import PodsReadyPolicy
 from batchyard.sim.world import World
 from stage import Stage, condition_state
-from unit.jobframework.elastic_worlds import ELASTIC, HIGH, PARTIAL, SHRINKABLE, submitted, urgent, world_of
+from unit.jobframework.elastic_worlds import ARRAY, ELASTIC, HIGH, PARTIAL, SHRINKABLE, submitted, urgent, world_of
 
 RULES = replace(DEFAULT_RULES, partial_scale_up=True, partial_preemption=True)
 SHRINKS = "PartiallyPreempted"
@@ -87,6 +87,16 @@ def test_atomic_strategy_sets_no_minimum() -> None:
     admit(stage, 5)
     scale(stage, 10)
     assert sizes(stage) == [(5, None), (10, None)]
+
+
+def test_job_that_starts_in_part_needs_one_pod() -> None:
+    stage = job_stage(5, ARRAY)
+    assert sizes(stage) == [(5, 1)]
+    assert annotation(unfinished(stage)[0], well_known.PARTIAL_START) == "true"
+    scale(stage, 8)
+    assert sizes(stage) == [(8, 1)]
+    admit(stage, 3)
+    assert sizes(stage) == [(8, 1), (8, 1)]
 
 
 def test_partly_admitted_slice_gets_a_probe_for_the_rest() -> None:
@@ -261,6 +271,31 @@ def test_job_grows_by_the_quota_that_is_free() -> None:
     world, _ = world_of(submitted("train", 0, 5, PARTIAL), submitted("train", 10, 10, PARTIAL), quota=7, until=20)
     pods = world.objects(scheme.POD)
     assert (ungated_count(world), len(pods)) == (7, 10)
+
+
+def array(tasks: int) -> Obj:
+    job = submitted("train", 1, tasks, ARRAY, "100s")
+    return with_path(with_path(job, ("spec", "completions"), tasks), ("spec", "completionMode"), "Indexed")
+
+
+@pytest.mark.parametrize(("until", "count"), [(5, 3), (55, 7), (1000, 10)])
+def test_tasks_start_as_quota_becomes_free(until: int, count: int) -> None:
+    world, _ = world_of(submitted("busy", 0, 4, {}, "50s"), array(10), quota=7, until=until)
+    assert ungated_count(world) == count
+
+
+def test_tasks_share_the_quota_that_the_first_ones_got() -> None:
+    world, _ = world_of(submitted("busy", 0, 4, {}), array(10), quota=7, until=1000)
+    job = world.objects(scheme.JOB)[-1]
+    assert job["status"]["succeeded"] == 10
+    assert job["status"]["completionTime"] == "2026-01-01T00:06:41Z"  # four rounds
+
+
+def test_preempted_array_starts_again_with_what_is_free() -> None:
+    world, _ = world_of(HIGH, array(10), *urgent("urgent", 10, 4), quota=7, until=60)
+    assert ungated_count(world) == 3
+    world.run_until(2000 * SECOND)
+    assert world.objects(scheme.JOB)[0]["status"]["succeeded"] == 10
 
 
 @pytest.mark.parametrize(("until", "count"), [(9, 7), (12, 2), (60, 2), (109, 2), (115, 7)])

@@ -10,9 +10,9 @@ from batchyard.api import meta
 from batchyard.api.errors import FieldError
 from batchyard.api.patterns import pattern_fault
 from batchyard.api.times import ReservationWindow, is_time, parse_time, parse_time_or_duration, reservation_window
-from batchyard.api.validation import job, pods, rules
-from batchyard.api.validation.job import tpu_topology_errors
+from batchyard.api.validation import pods, rules
 from batchyard.api.validation.rules import is_extended
+from batchyard.api.validation.tpu_slices import single_zone_errors, tpu_slice_errors, tpu_topology_errors
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import HOUR, SECOND, parse_duration
 
@@ -73,7 +73,7 @@ def pool_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     yield from run_duration_errors(pool, path)
     yield from _accelerator_errors(pool, path)
     yield from _placement_errors(pool, path)
-    yield from job.tpu_slice_errors(pool, path)
+    yield from tpu_slice_errors(pool, path)
 
 
 def run_duration_errors(spec: SpecFields, path: str) -> Iterator[FieldError]:
@@ -167,7 +167,7 @@ def _placement_errors(pool: SpecFields, path: str) -> Iterator[FieldError]:
     if pool.get("provisioning") == "queued":
         message = "compact placement is not available with queued provisioning"
         yield rules.forbidden(group_path, message, "remove placementGroup, or set provisioning to standard or spot")
-    yield from job.single_zone_errors(pool, path, "a placement group")
+    yield from single_zone_errors(pool, path, "a placement group")
 
 
 # Rules of Instances and ResizeRequests, whose specs are immutable.

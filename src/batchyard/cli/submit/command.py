@@ -509,6 +509,11 @@ def _format_manifests(objects: Sequence[Obj], document_format: DocumentFormat) -
     return render_json({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
+def _check_output(output: DocumentFormat | None, *, is_dry_run: bool) -> None:
+    if output is DocumentFormat.YAML and not is_dry_run:
+        raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
+
+
 def _check_dry_run(queue: str, gpu_model: str, gpu_count: int) -> None:
     if not queue:
         raise typer.BadParameter("--dry-run sends no requests, so it cannot find the queue: add --queue QUEUE")
@@ -536,6 +541,7 @@ def submit(
     completions: Completions = None,
     parallelism: Parallelism = None,
     array: frameworks.Array = "",
+    partial_start: frameworks.PartialStart = False,
     pytorch: frameworks.PyTorch = "",
     mpi: frameworks.Mpi = "",
     ray: frameworks.Ray = "",
@@ -555,8 +561,7 @@ def submit(
 ) -> None:
     """Create a Job in a queue, report its progress, print its logs, and exit with its exit code."""
     argv = command_line(context)
-    if output is DocumentFormat.YAML and not dry_run:
-        raise typer.BadParameter("--output yaml requires --dry-run: use --output json for events as JSON lines")
+    _check_output(output, is_dry_run=dry_run)
     gpu_model, gpu_count = parse_gpus(gpus)
     if dry_run:
         _check_dry_run(queue, gpu_model, gpu_count)
@@ -575,8 +580,8 @@ def submit(
         gpu_model=gpu_model,
         checkpoint_folder="" if checkpoint_dir is None else str(checkpoint_dir.resolve()),
     )
-    has_counts, has_folder = bool(completions or parallelism), folder is not None
-    shape = frameworks.ShapeOptions(pytorch, mpi, ray, array, after or (), gpu_resource, has_counts, has_folder)
+    has_counts, has_folder, sizes = bool(completions or parallelism), folder is not None, (pytorch, mpi, ray, array)
+    shape = frameworks.ShapeOptions(*sizes, partial_start, after or (), gpu_resource, has_counts, has_folder)
     job = frameworks.with_shape(job, shape)
     kubeconfig = select_kubeconfig(context, kubeconfig, data_dir)
     request = SubmitRequest(job, folder, kubeconfig, kube_context, data_dir or DATA_DIR, dry_run, detach, output)

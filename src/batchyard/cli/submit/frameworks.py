@@ -28,6 +28,9 @@ Ray: TypeAlias = Annotated[
 Array: TypeAlias = Annotated[
     str, typer.Option(metavar="N[%M]", help="Run the command N times, M at once; a failed one does not stop the rest.")
 ]
+PartialStart: TypeAlias = Annotated[
+    bool, typer.Option("--partial-start", help="Start the tasks of an array that fit in the quota, the others later.")
+]
 After: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(metavar="ok|any|notok:JOB", help="Start after another job succeeds, ends or fails; repeatable."),
@@ -54,18 +57,25 @@ FRAMEWORKS: Final[Mapping[str, JobFramework]] = {
     "mpi": JobFramework("MPIJob.kubeflow.org", "the MPI operator of Kubeflow", "mpioperator/openmpi:v0.6.0"),
     "ray": JobFramework("RayJob.ray.io", "KubeRay", "rayproject/ray:2.46.0"),
 }
+#: The annotations of a Job that starts with the tasks that have quota.
+_PARTIAL_START: Final = {
+    well_known.ELASTIC_JOB: "true",
+    well_known.SCALE_UP_STRATEGY: well_known.PARTIAL_SCALE_UP,
+    well_known.PARTIAL_START: "true",
+}
 #: The image of jobs that name none.
 DEFAULT_IMAGE: Final = "python:3.12-slim"
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeOptions:
-    """The values of the options about the kind of the job and its pods; '' for options that are not set."""
+    """The values of the options about the kind of the job and its pods; '' or False for options that are not set."""
 
     pytorch: str
     mpi: str
     ray: str
     array: str
+    has_partial_start: bool
     after: Sequence[str]
     gpu_resource: str
     has_counts: bool
@@ -81,9 +91,12 @@ def with_shape(job: JobRequest, options: ShapeOptions) -> JobRequest:
         raise typer.BadParameter(f"{used[0]} and {used[1]} exclude each other: use one of them")
     if used and options.has_counts:
         raise typer.BadParameter(f"{used[0]} sets the number of pods: remove --completions and --parallelism")
+    if options.has_partial_start and not options.array:
+        raise typer.BadParameter("--partial-start is for arrays of tasks: add --array N")
     job = _with_dependencies(job, options.after)
     if options.array:
-        return _with_array(job, options.array)
+        job = _with_array(job, options.array)
+        return replace(job, annotations={**_PARTIAL_START, **job.annotations}) if options.has_partial_start else job
     if not chosen:
         return job
     ((name, text),) = chosen.items()

@@ -99,6 +99,11 @@ def test_valid_queued_job_is_accepted(edits: dict[str, Any]) -> None:
             id="a minimum parallelism equal to parallelism",
         ),
         pytest.param(
+            {f'{NOTES}."batchyard.dev/partial-start"': "true"},
+            f'{NOTES}[batchyard.dev/partial-start]: Invalid value: "true": only an elastic Job that grows in part can',
+            id="a partial start of a Job that is not elastic",
+        ),
+        pytest.param(
             {note("job-min-parallelism"): "2", note("elastic-job"): "true"},
             f'{NOTES}[{PREFIX}/job-min-parallelism]: Invalid value: "2": partial admission and elastic job cannot',
             id="partial and elastic",

@@ -175,6 +175,7 @@ def test_default_name_derives_from_command(batchyard: Batchyard) -> None:
         pytest.param(("--ray", "2", "--", "true"), 2, "--ray needs an image", id="no image with Ray"),
         pytest.param(("--mpi", "2", "--image", "i", ".", "--", "true"), 2, "cannot ship a folder", id="MPI and folder"),
         pytest.param(("--array", "0", "--", "true"), 2, "use N or N%M, such as 100", id="empty array"),
+        pytest.param(("--partial-start", "--", "true"), 2, "add --array N", id="partial start of one pod"),
         pytest.param(("--array", "9", "--completions", "2", "--", "true"), 2, "remove --completions", id="two counts"),
         pytest.param(("--after", "a", "--", "true"), 2, "must begin with ok:, any: or notok:", id="no outcome"),
         pytest.param(("--queue", "q", "--kubeconfig", "none", "--", "true"), 1, "no such file", id="no file"),
@@ -245,6 +246,15 @@ def test_array_is_an_indexed_job_with_retries_for_each_index(batchyard: Batchyar
     expected = {"completions": 100, "parallelism": 10, "completionMode": "Indexed", "backoffLimitPerIndex": 2}
     assert spec.items() >= expected.items()
     assert "backoffLimit" not in spec
+
+
+def test_array_may_start_in_part(batchyard: Batchyard) -> None:
+    job = printed_job(batchyard, "--array", "9", "--partial-start")
+    assert job["metadata"]["annotations"] == {
+        "kueue.x-k8s.io/elastic-job": "true",
+        "kueue.x-k8s.io/elastic-job-scale-up-strategy": "partial",
+        "batchyard.dev/partial-start": "true",
+    }
 
 
 def test_dependencies_become_an_annotation(batchyard: Batchyard) -> None:
