@@ -62,8 +62,14 @@ def _violations(world: World) -> str:
 
 def cluster_violations(seed: int, *, conflicts: float = 0.0, crash_every: int = 0) -> str:
     """Run the random cluster of a seed with more faults; return its violations and the command to reproduce them."""
+    again = f"python tools/worlds.py {seed}"
+    return troubled_violations(random_cluster_scenario(SeededDraws(seed)), again, conflicts, crash_every)
+
+
+def troubled_violations(scenario: Scenario, command: str, conflicts: float, crash_every: int) -> str:
+    """Run a world with repeated crashes; return its violations and the command to reproduce them."""
     trouble = WriteFaults(conflicts) if conflicts or crash_every else None
-    world = World(random_cluster_scenario(SeededDraws(seed)), write_faults=trouble)
+    world = World(scenario, write_faults=trouble)
     if trouble is not None and crash_every:
         last = CRASHES_MAX * crash_every
         trouble.on_write = lambda count: world.crash() if count % crash_every == 0 and count <= last else None
@@ -71,7 +77,7 @@ def cluster_violations(seed: int, *, conflicts: float = 0.0, crash_every: int = 
     world.kernel.run(steps_max=STEPS_MAX)
     world.flush_batched_writes()
     world.kernel.run(steps_max=STEPS_MAX)
-    again = f"again: python tools/worlds.py {seed} --conflicts {conflicts:g} --crash-every {crash_every}"
+    again = f"again: {command} --conflicts {conflicts:g} --crash-every {crash_every}"
     assert world.kernel.pending_count() == 0, f"the world still spins after {world.kernel.steps} steps\n{again}"
     broken = violation_text(inspection.finish())
     return f"{broken}\n{again}" if broken else ""

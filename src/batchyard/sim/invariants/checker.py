@@ -32,6 +32,7 @@ from batchyard.sim.invariants.cluster import (
     RequestsAreWhole,
     SlicesAreWhole,
 )
+from batchyard.sim.invariants.described_jobs import DescribedJobsRunWithAdmission
 from batchyard.sim.invariants.invariant import Invariant, InvariantViolation, WorldView
 from batchyard.sim.invariants.liveness import NothingHangs, NothingIsOrphaned, NothingIsStuck
 from batchyard.sim.invariants.object_states import is_new_preemption
@@ -375,6 +376,7 @@ INVARIANTS: Final[tuple[type[Invariant], ...]] = (
     AdmittedHasAssignment,
     PreemptionRespectsPriority,
     NoJobRunsWithoutAdmission,
+    DescribedJobsRunWithAdmission,
     FinishedHoldsNothing,
     NothingIsStuck,
     WatchHasNoGap,
