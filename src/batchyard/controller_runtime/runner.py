@@ -24,6 +24,8 @@ its writes succeed. Only then its events are recorded, except events of a single
 - After that, and after other errors, it is retried with backoff from 1 ms to 30 s.
 - After a Forbidden, the key is not retried until an object changes.
 - A TemporarilyForbidden or InvalidObject is retried after 1 s to 1 min.
+- A controller that writes for one object too often within a second pauses for this object, so that two controllers
+  cannot undo each other's writes without end.
 - An exception of a controller is a defect. The runner raises it with a note that names the controller and the key.
   With a `defects` handler, the exception is reported there instead; the key is retried with backoff.
 """
@@ -33,6 +35,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, key_of
 from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
@@ -48,7 +51,7 @@ from batchyard.controller_runtime.kernel import (
 )
 from batchyard.interfaces.client import Delete, EventType, ObjectClient, ObjectWriter, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle
-from batchyard.scheduling.messages import WRITE_REFUSED
+from batchyard.scheduling.messages import WRITE_LOOP, WRITE_REFUSED
 
 KeysFor: TypeAlias = Callable[[WatchEvent, Instant], Iterable[Key]]
 EventSink: TypeAlias = Callable[[Instant, str, EventRecord], None]
@@ -64,6 +67,10 @@ REFUSED_BACKOFF_MIN: Final = SECOND
 REFUSED_BACKOFF_MAX: Final = MINUTE
 #: The maximum backoff for rejected writes that do not depend on each other.
 INDEPENDENT_BACKOFF_MAX: Final = 8 * SECOND
+#: How many reconciles of one object may write within a second, and for how long it then is not reconciled. Controllers
+#: write for an object a few times a second.
+WRITES_PER_SECOND_MAX: Final = 500
+WRITE_LOOP_PAUSE: Final = 30 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
 
@@ -90,6 +97,8 @@ class Runner:
         "_queues_by_kind",
         "_sink",
         "_stopped",
+        "_write_counts",
+        "_write_second",
         "meter",
     )
 
@@ -114,6 +123,9 @@ class Runner:
         self._outstanding = 0
         self._is_drain_scheduled = False
         self._stopped = False
+        #: The numbers of reconciles with writes in a second, by controller and key.
+        self._write_counts: dict[tuple[ControllerQueue, Key], int] = {}
+        self._write_second = 0
         self.meter: ReconcileTimer | None = None
         for controller in controllers:
             if isinstance(controller, OnDemandController):
@@ -250,6 +262,8 @@ class Runner:
             self._retry(queue, key, error)
             return
         if reconcile_result.writes:
+            if self._is_in_write_loop(queue, key, now):
+                return
             if reconcile_result.requeue_at is not None:
                 self._requeue_by(queue, key, reconcile_result.requeue_at)
                 if reconcile_result.is_settled:
@@ -262,6 +276,21 @@ class Runner:
             self._requeue_at(queue, key, reconcile_result.requeue_at)
         if reconcile_result.events or queue.failures:
             self._record_success(queue, key, reconcile_result.events)
+
+    def _is_in_write_loop(self, queue: ControllerQueue, key: Key, now: Instant) -> bool:
+        """Count a reconcile with writes; if there are too many within a second, drop the writes and delay the key."""
+        second = now // SECOND
+        if second != self._write_second:
+            self._write_second = second
+            self._write_counts.clear()
+        count = self._write_counts[queue, key] = self._write_counts.get((queue, key), 0) + 1
+        if count <= WRITES_PER_SECOND_MAX or not _identifies_object(key):
+            return False
+        queue.retries += 1
+        text = f"{queue.controller.name} has written {count - 1} times within a second, and pauses for 30 seconds"
+        self._record_events(queue, [EventRecord(key, "Warning", WRITE_LOOP, text)])
+        self._requeue_at(queue, key, self._kernel.now() + WRITE_LOOP_PAUSE)
+        return True
 
     def _start_writes(
         self, queue: ControllerQueue, key: Key, reconcile_result: ReconcileResult
@@ -425,6 +454,11 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
     kind = written_key.kind.partition(".")[0]
     message = f"{type(rejected_write).__name__} of {kind} {written_key}: {error}"
     return [EventRecord(regarding_key, "Warning", WRITE_REFUSED, message)]
+
+
+def _identifies_object(key: Key) -> bool:
+    """Return whether a key is that of an object; a controller may also have a key for all its work."""
+    return "." in key.kind or scheme.is_built_in(key.kind)
 
 
 def _is_permanent_error(error: ApiError) -> bool:

@@ -25,6 +25,8 @@ PREEMPTION_GATED: Final = "Workload requires preemption, but it's gated"
 BYPASSED: Final = "Bypassed scheduling evaluation because an equivalent workload recently failed"
 #: The reason of the Event about a write of a controller that the API server rejects repeatedly.
 WRITE_REFUSED: Final = "WriteRefused"
+#: The reason of the Event about an object that a controller writes so often that it must pause.
+WRITE_LOOP: Final = "WriteLoop"
 
 NAMESPACE_MISMATCH: Final = "workload namespace doesn't match ClusterQueue selector"
 
