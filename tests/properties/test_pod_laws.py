@@ -59,7 +59,8 @@ def pod_group(rng: RandomChoices, number: int) -> list[dict[str, Any]]:
     }
     annotations |= {key: value for key, value in switches.items() if rng.draw_bool(20)}
     labels = {well_known.POD_GROUP_NAME: name, well_known.QUEUE_NAME: f"lq{rng.draw_integer(0, 1)}"}
-    cpus = [1, rng.draw_integer(1, 2)]
+    # Fast admission requires equal pods: the Workload has the first pod's role only.
+    cpus = [1, 1 if well_known.POD_GROUP_FAST_ADMISSION in annotations else rng.draw_integer(1, 2)]
     return [
         pod(rng, f"{name}-{i}", at + rng.draw_integer(0, 200), rng.choose(cpus), labels=labels, annotations=annotations)
         for i in range(created)
