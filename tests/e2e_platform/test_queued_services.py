@@ -11,6 +11,7 @@ import pytest
 
 from e2e_platform.operator_process import platform_with_queues
 from e2e_platform.platform_process import UpProcess
+from e2e_platform.test_described_jobs import why
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on this machine")
 
@@ -80,6 +81,15 @@ def test_pods_of_deployment_wait_one_by_one(platform: UpProcess) -> None:
     platform.kubectl("label", "deployment", "inference", "kueue.x-k8s.io/queue-name=other", "--overwrite")
     queue = "-o=jsonpath={.spec.template.metadata.labels.kueue\\.x-k8s\\.io/queue-name}"
     assert platform.kubectl("get", "deployment", "inference", queue) == "other"
+
+
+def test_why_explains_first_pod_that_waits(platform: UpProcess) -> None:
+    platform.kubectl("apply", "-f", str(EXAMPLES / "deployment.yaml"))
+    await_replicas(platform, "deployment/inference", 2)
+    explanation = why(platform, "deploy/inference")
+    assert "Deployment default/inference: 1 of 3 pods wait in the queue; pod inference-" in explanation
+    assert "limit        nominal at ClusterQueue research; missing 2 cpu default" in explanation
+    assert 'deployments.apps "other" not found' in why(platform, "deployment/other")
 
 
 def test_second_stateful_set_waits_until_first_is_scaled_to_zero(platform: UpProcess) -> None:

@@ -205,7 +205,8 @@ def random_world(seed: int) -> Scenario:
     ]
     groups = [each for number in range(rng.draw_integer(0, 2)) for each in pod_group(rng, number)]
     base = [*classes, *map(plain, (make.flavor("spot"), *queues, *local_queues)), JOB_KIND, RUNTIME]
-    gates = {well_known.PARTIAL_SCALE_UP_GATE: rng.draw_bool(70)}
+    # Without the second gate, a cycle may exceed the quota when a slice replaces another, as in Kueue.
+    gates = {well_known.PARTIAL_SCALE_UP_GATE: rng.draw_bool(70), well_known.PARTIAL_PREEMPTION_GATE: True}
     spec = {"fairSharing": rng.draw_bool(30), "featureGates": gates}
     settings = {**make_object("sim.batchyard.dev/v1alpha1", "Scenario", "random"), "spec": spec}
     text = "\n---\n".join(map(json.dumps, [settings, *base, *jobs, *services, *pods, *groups]))

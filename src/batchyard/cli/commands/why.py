@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -11,8 +12,10 @@ import typer
 
 from batchyard.api import scheme, well_known
 from batchyard.api.amounts import readable_quantity
-from batchyard.api.meta import Key
+from batchyard.api.meta import Key, Obj
 from batchyard.api.scheme import ServedKind, kind_info
+from batchyard.api.views.pods import is_terminal
+from batchyard.api.views.queued_pods import has_admission_gate
 from batchyard.base.counts import count_with_noun
 from batchyard.base.instant import Duration, format_age
 from batchyard.cli import output
@@ -301,10 +304,9 @@ if TYPE_CHECKING:
     from batchyard.sim.state import State
     from batchyard.sim.world import World
 
-SUBJECT_FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME or clusterqueue/NAME"
+SUBJECT_FORMS: Final = "workload/NAME, job/NAME, jobset/NAME, pod/NAME, deployment/NAME or clusterqueue/NAME"
 #: The kinds of objects that the command explains.
 EXPLAINED_KINDS: Final = (scheme.WORKLOAD, scheme.JOB, scheme.JOB_SET, scheme.POD, scheme.CLUSTER_QUEUE)
-_SHORT_KIND_NAMES: Final = {"wl": scheme.WORKLOAD, "po": scheme.POD, "cq": scheme.CLUSTER_QUEUE}
 #: The status codes of servers without the `why` subresource: 404, or 403 without permission for it.
 _FORBIDDEN_CODE: Final = 403
 _MISSING_SUBRESOURCE_CODES: Final = (404, _FORBIDDEN_CODE)
@@ -332,6 +334,11 @@ class Subject(NamedTuple):
         """The API kind of the object."""
         return scheme.DESCRIBED_KINDS.get(self.kind) or kind_info(self.kind)
 
+    @property
+    def is_service(self) -> bool:
+        """Whether the object is a Deployment, a StatefulSet or a LeaderWorkerSet, whose pods are in the queue."""
+        return self.kind in scheme.SERVING_KINDS
+
 
 class SimulationInputs(NamedTuple):
     """The simulation in which an object is explained: manifest paths, virtual time of the explanation, random seed."""
@@ -348,7 +355,9 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
 
     If the server does not serve `why` or forbids it, compute the explanation on this machine.
     """
-    if not scheme.is_built_in(subject.kind):
+    if subject.is_service:
+        subject = _pod_of_service(subject, *_service_with_pods(subject, target))
+    elif not scheme.is_built_in(subject.kind):
         subject = _workload_of_job(subject, target)
     served_kind = subject.served_kind
     api_version = served_kind.versions[-1] if served_kind.group == "kueue.x-k8s.io" else served_kind.storage_version
@@ -376,6 +385,47 @@ def explain_in_cluster(subject: Subject, target: ClusterTarget, output_format: O
     except REQUEST_ERRORS as error:
         output.fail(f"batchyard: {error}")
     output.write(_format_answer(document, output_format))
+
+
+def _service_with_pods(subject: Subject, target: ClusterTarget) -> tuple[Obj, Sequence[Obj]]:
+    """Return a service of a live cluster and the pods that its selector selects; exit with 1 if it does not exist."""
+    kind = subject.served_kind
+
+    def service_path(namespace: str) -> str:
+        return object_path(kind, kind.storage_version, subject.namespace or namespace, quote(subject.name))
+
+    try:
+        service = request_document(target, service_path)
+        labels = ",".join(f"{name}={value}" for name, value in _pod_labels(service).items())
+        pods_path = object_path(kind_info(scheme.POD), "v1", service["metadata"]["namespace"])
+        return service, request_document(target, lambda _: f"{pods_path}?labelSelector={quote(labels)}")["items"]
+    except REQUEST_ERRORS as error:
+        output.fail(f"batchyard: {error}")
+
+
+def _pod_labels(service: Obj) -> Mapping[str, str]:
+    """Return the labels of the pods of a service."""
+    if service["kind"] == "LeaderWorkerSet":
+        return {"leaderworkerset.sigs.k8s.io/name": service["metadata"]["name"]}
+    labels: Mapping[str, str] = (service["spec"].get("selector") or {}).get("matchLabels") or {}
+    return labels
+
+
+def _pod_of_service(subject: Subject, service: Obj, pods: Sequence[Obj]) -> Subject:
+    """Report how many pods of a service wait; return the first one that waits, or else the first pod."""
+    metadata = service["metadata"]
+    order = itemgetter("creationTimestamp", "name")
+    live_pods = sorted((pod for pod in pods if not is_terminal(pod)), key=lambda pod: order(pod["metadata"]))
+    waiting_pods = [pod for pod in live_pods if has_admission_gate(pod)]
+    name = f"{service['kind']} {metadata['namespace']}/{metadata['name']}"
+    if not live_pods:
+        output.fail(
+            f"batchyard: {name} has no pods: check its replicas with kubectl describe {subject.served_kind.singular}"
+        )
+    pod = (waiting_pods or live_pods)[0]["metadata"]
+    counts_text = f"{len(waiting_pods)} of {count_with_noun(len(live_pods), 'pod')} wait in the queue"
+    output.report_line(f"batchyard: {name}: {counts_text}; pod {pod['name']} is explained")
+    return Subject(scheme.POD, pod["namespace"], pod["name"])
 
 
 def _workload_of_job(job_subject: Subject, target: ClusterTarget) -> Subject:
@@ -450,6 +500,13 @@ def explain_in_state(subject: Subject, state: "State", output_format: Output) ->
 def explain_in_world(world: "World", subject: Subject, output_format: Output) -> None:
     """Print the explanation of an object of a simulated cluster; exit with 1 unless exactly one object matches."""
     key = _resolve_key(world, subject)
+    if subject.is_service:
+        service = world.client.get(key)
+        assert service is not None, f"{key} exists"
+        labels = _pod_labels(service).items()
+        pods = [pod for pod in world.objects(scheme.POD) if labels <= (pod["metadata"].get("labels") or {}).items()]
+        pods = [pod for pod in pods if pod["metadata"]["namespace"] == key.namespace]
+        key = _resolve_key(world, _pod_of_service(subject, service, pods))
     document = world.platform.explainer.why(key, world.kernel.now())
     assert document is not None, f"{key} exists, so it can be explained"
     output.write(_format_answer(document, output_format))
@@ -480,9 +537,10 @@ def _explain_locally(subject: Subject, target: ClusterTarget, output_format: Out
 
 
 def _kinds_by_name() -> dict[str, str]:
-    kinds = dict(_SHORT_KIND_NAMES)
-    for info in (*map(kind_info, EXPLAINED_KINDS), *scheme.DESCRIBED_KINDS.values()):
-        kinds |= {info.singular: info.constant, info.plural: info.constant}
+    kinds = {"wl": scheme.WORKLOAD}
+    services = [kind_info(kind) for kind in scheme.SERVING_KINDS if scheme.is_built_in(kind)]
+    for info in (*map(kind_info, EXPLAINED_KINDS), *services, *scheme.DESCRIBED_KINDS.values()):
+        kinds |= dict.fromkeys((info.singular, info.plural, *info.short_names), info.constant)
     return kinds
 
 
@@ -502,7 +560,7 @@ def _parse_duration_option(text: str) -> Duration:
 def why(
     context: typer.Context,
     about: Annotated[
-        str, typer.Argument(metavar="KIND/NAME", help="workload/x, job/x, jobset/x, pod/x or clusterqueue/x.")
+        str, typer.Argument(metavar="KIND/NAME", help="workload/x, job/x, pod/x, deployment/x or clusterqueue/x.")
     ],
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NS", help="The namespace; default: the kubeconfig's.")

@@ -35,7 +35,7 @@ from batchyard.client.informer import CompositeClient
 from batchyard.client.local import LocalClient, create_or_replace
 from batchyard.cloud.cluster_pools import ClusterPoolsController
 from batchyard.cloud.simulated import simulated_cloud
-from batchyard.controller_groups import VOLUMES
+from batchyard.controller_groups import ADMISSION, VOLUMES
 from batchyard.controller_runtime.events import EventRecorder
 from batchyard.dashboard.history import PlatformHistory
 from batchyard.dashboard.static_report import HEADERS, DashboardViews, PlatformTime, read_asset
@@ -225,7 +225,9 @@ class EmbeddedPlatform:
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler, certificate_requests = WhyHandler(self.platform.explainer, now), CertificateRequests(client, now)
-        explained_resources = [*why_handler.with_why_subresource(all_resources), certificate_requests.resource()]
+        if ADMISSION in self._controllers:  # otherwise, the index that explains Workloads is empty
+            all_resources = why_handler.with_why_subresource(all_resources)
+        explained_resources = [*all_resources, certificate_requests.resource()]
         node = self._local
         security = build_security(
             client, explained_resources, tokens, lambda: "" if node is None else node.pods_denial_reason

@@ -59,22 +59,22 @@ class GatesAreKeptUntilAdmission(Invariant):
 
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
-        #: The pods that lost the gate at this instant.
-        self._released: dict[Key, None] = {}
+        #: The uids of the pods that lost the gate at this instant: a StatefulSet may replace a pod of the same name.
+        self._released: dict[Key, str] = {}
 
     def check_event(self, event: WatchEvent) -> None:
         """Record a pod that lost the gate."""
         if event.key.kind != scheme.POD or event.type is _DELETED or event.old is None:
             return
         if queued_pods.has_admission_gate(event.old) and not queued_pods.has_admission_gate(event.obj):
-            self._released[event.key] = None
+            self._released[event.key] = event.obj["metadata"]["uid"]
 
     def end_instant(self) -> None:
         """Check that the Workloads of these pods are admitted, unless the pods are being deleted."""
         client = self.world_view.world.client
-        for key in self._released:
+        for key, uid in self._released.items():
             pod = client.get(key)
-            if pod is None or pods.is_terminating(pod) or pods.is_terminal(pod):
+            if pod is None or pods.is_terminating(pod) or pods.is_terminal(pod) or pod["metadata"]["uid"] != uid:
                 continue
             if not any(workload_view(each).admitted for each in _workloads_of(pod, self.world_view)):
                 self.violate(f"pod {key} lost its gate, but its Workload is not admitted", key)

@@ -463,7 +463,7 @@ class NoPodWithoutAdmission(Invariant):
 
     def __init__(self, world_view: WorldView) -> None:
         super().__init__(world_view)
-        self._started_pods: dict[Key, None] = {}
+        self._started_pods: dict[Key, str] = {}  # by key, their uids
 
     def check_event(self, event: WatchEvent) -> None:
         """Record each pod that was bound to a node or started to run."""
@@ -473,13 +473,14 @@ class NoPodWithoutAdmission(Invariant):
         is_newly_bound = new.node_name and not (old and old.node_name)
         has_started = new.phase == RUNNING and not (old and old.phase == RUNNING)
         if is_newly_bound or has_started:
-            self._started_pods[event.key] = None
+            self._started_pods[event.key] = event.obj["metadata"]["uid"]
 
     def end_instant(self) -> None:
         """Check that the jobs of started pods have quota, unless the pods are being deleted."""
-        for key in self._started_pods:
+        for key, uid in self._started_pods.items():
             pod = self.world_view.world.client.get(key)
-            root = None if pod is None or "deletionTimestamp" in pod["metadata"] else self._root_owner(pod)
+            is_gone = pod is None or "deletionTimestamp" in pod["metadata"] or pod["metadata"]["uid"] != uid
+            root = None if pod is None or is_gone else self._root_owner(pod)
             if root is not None and _is_managed(root, self.world_view.world) and not self._has_quota(root):
                 self.violate(f"pod {key} was bound or started, but its job has no quota", key)
         self._started_pods.clear()

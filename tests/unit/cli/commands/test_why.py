@@ -150,3 +150,43 @@ def test_names_are_not_broken_between_lines() -> None:
     }
     lines = list(document_text_lines(document, is_wide=False))
     assert sum(name in line for line in lines) == 4
+
+
+SERVICE = """
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: lab, labels: {kueue.x-k8s.io/queue-name: lab}}
+spec:
+  replicas: %d
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: main, image: db, resources: {requests: {cpu: 12}}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("replicas", "remark", "text"),
+    [
+        (1, "0 of 1 pod wait in the queue; pod db-0 is explained", "Pod lab/db-0: Running"),
+        (2, "1 of 1 pod wait in the queue; pod db-0 is explained", "missing 4 cpu machines"),
+    ],
+)
+def test_pod_of_service_is_explained(
+    batchyard: Batchyard, tmp_path: Path, replicas: int, remark: str, text: str
+) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(QUEUES + SERVICE % replicas)
+    done = batchyard("why", "sts/db", "-n", "lab", "-f", file)
+    assert done.stderr == f"batchyard: StatefulSet lab/db: {remark}\n"
+    assert text in done.stdout
+
+
+def test_service_without_pods_is_reported(batchyard: Batchyard, tmp_path: Path) -> None:
+    file = tmp_path / "service.yaml"
+    file.write_text(QUEUES + SERVICE % 0)
+    done = batchyard("why", "sts/db", "-n", "lab", "-f", file)
+    problem = "StatefulSet lab/db has no pods: check its replicas with kubectl describe statefulset"
+    assert (done.returncode, done.stderr) == (1, f"batchyard: {problem}\n")
