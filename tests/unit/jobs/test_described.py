@@ -11,7 +11,7 @@ from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.interfaces.client import EventType, Update, WatchEvent
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
-from batchyard.jobs.described.controller import DescribedJobReconciler, described_job_errors
+from batchyard.jobs.described.controller import CustomJobs, DescribedJobReconciler, described_job_errors
 from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
 from batchyard.jobs.described.kinds import find_integration
@@ -392,3 +392,16 @@ def test_rule_without_value_reports_message() -> None:
     fields = {"validations": [{"rule": "false", "fieldPath": "spec", "message": "is never valid"}]}
     integration = DescribedJobIntegration(parse_job_kind(description(**fields)))
     assert [str(each) for each in integration.validation_errors(JOB)] == ["spec: Invalid value: is never valid"]
+
+
+def test_workload_of_job_that_was_deleted_before_a_restart_is_released() -> None:
+    stage = Stage()
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "gone", "uid": "u", "controller": True}
+    workload = make.workload("left")
+    metadata = {**workload["metadata"], "ownerReferences": [owner]}
+    stage.put({**workload, "metadata": {**metadata, "finalizers": ["kueue.x-k8s.io/resource-in-use"]}})
+    stage.delete(scheme.WORKLOAD, "left")
+    assert len(stage.workloads()) == 1
+    options = {"managed_jobs": ManagedJobs()}
+    stage.replace_controllers(CustomJobs(options, stage.client, ["PyTorchJob.kubeflow.org"]))
+    assert stage.workloads() == []

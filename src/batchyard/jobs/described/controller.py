@@ -81,37 +81,38 @@ class DescribedJobReconciler(JobReconciler):
         return ReconcileResult([UpdateStatus(held_workload)])
 
 
-def create_reconciler(kind: str, options: Mapping[str, Any], objects: ObjectReader) -> DescribedJobReconciler:
-    """Return the controller of one of batchyard's described kinds, for Workloads that are older than its first job."""
-    integration = find_integration(kind, {})
-    assert integration is not None, f"no file describes {kind}"
-    return _with_older_workloads(DescribedJobReconciler(integration, options, objects), objects)
-
-
-def _with_older_workloads(reconciler: DescribedJobReconciler, objects: ObjectReader) -> DescribedJobReconciler:
-    for workload in objects.list(scheme.WORKLOAD):
-        reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
-    return reconciler
-
-
 class CustomJobs:
-    """Controller that manages the Workloads of the kinds that the JobKinds of users describe."""
+    """Controller that manages the Workloads of the kinds of jobs that batchyard's and users' JobKinds describe.
+
+    It compiles the description of a kind of batchyard's at the first job or Workload of the kind. A Workload may be the
+    first: its job may have been deleted before a restart.
+    """
 
     name = "job-kinds"
     rank = 0
 
-    def __init__(self, options: Mapping[str, Any], objects: ObjectReader) -> None:
-        """Create the controller without kinds, with the options of JobReconciler; `objects` reads older objects."""
+    def __init__(self, options: Mapping[str, Any], objects: ObjectReader, kinds: Sequence[str]) -> None:
+        """Create the controller of batchyard's described `kinds`, with the options of JobReconciler.
+
+        `objects` reads older objects, and the objects to which jobs refer.
+        """
         self._options = options
         self._objects = objects
         self._managed_jobs: ManagedJobs = options["managed_jobs"]
         self._reconcilers: dict[str, DescribedJobReconciler] = {}
-        self.kinds: Sequence[str] = (scheme.JOB_KIND,)
+        #: The kinds without a job or Workload so far.
+        self._unused_kinds = dict.fromkeys(kinds)
+        self._watch_kinds()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[Key]:
         """Return the keys of the jobs and of the JobKind that an event affects."""
-        if event.key.kind == scheme.JOB_KIND:
+        kind = event.key.kind
+        if kind == scheme.JOB_KIND:
             return self._observe_job_kind(event, now)
+        if kind == scheme.WORKLOAD:
+            kind = lifecycle.kind_of_job(event.obj) if event.type is EventType.ADDED else ""
+        if kind in self._unused_kinds:
+            self._use_kind(kind)
         return [
             key
             for each in self._reconcilers.values()
@@ -126,6 +127,18 @@ class CustomJobs:
         reconciler = self._reconcilers.get(key.kind)
         return ReconcileResult() if reconciler is None else reconciler.reconcile(key, reader, now)
 
+    def _use_kind(self, kind: str) -> None:
+        integration = find_integration(kind, {})
+        assert integration is not None, f"no file describes {kind}"
+        del self._unused_kinds[kind]
+        self._add_reconciler(kind, DescribedJobReconciler(integration, self._options, self._objects))
+
+    def _add_reconciler(self, kind: str, reconciler: DescribedJobReconciler) -> None:
+        for workload in self._objects.list(scheme.WORKLOAD):
+            reconciler.keys_for(WatchEvent(EventType.ADDED, key_of(workload), workload, None, 0), 0)
+        self._reconcilers[kind] = reconciler
+        self._watch_kinds()
+
     def _observe_job_kind(self, event: WatchEvent, now: Instant) -> list[Key]:
         self._managed_jobs.observe_job_kind(event)
         spec = event.obj["spec"]
@@ -139,15 +152,14 @@ class CustomJobs:
         except InvalidJobKind:
             return [event.key]
         assert integration is not None
-        reconciler = _with_older_workloads(DescribedJobReconciler(integration, self._options), self._objects)
-        self._reconcilers[kind] = reconciler
-        self._watch_kinds()
+        reconciler = DescribedJobReconciler(integration, self._options)
+        self._add_reconciler(kind, reconciler)
         jobs = [WatchEvent(EventType.ADDED, key_of(job), job, None, 0) for job in self._objects.list(kind)]
         return [key for each in jobs for key in reconciler.keys_for(each, now)]
 
     def _watch_kinds(self) -> None:
         watched = dict.fromkeys(kind for each in self._reconcilers.values() for kind in each.kinds)
-        self.kinds = (scheme.JOB_KIND, *watched)
+        self.kinds: Sequence[str] = (scheme.JOB_KIND, *dict.fromkeys((scheme.WORKLOAD, *self._unused_kinds, *watched)))
 
     def _report_invalid(self, key: Key, reader: Reader) -> ReconcileResult:
         job_kind = reader.get(key)

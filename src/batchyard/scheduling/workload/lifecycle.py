@@ -549,6 +549,12 @@ def has_queued_pods(workload: meta.Obj) -> bool:
     return is_group_workload(workload) if owner is None else owner["kind"] == "Pod"
 
 
+def kind_of_job(workload: meta.Obj) -> str:
+    """Return the kind of a Workload's job, such as `PyTorchJob.kubeflow.org`; '' if no job controls the Workload."""
+    owner = meta.controller_of(workload)
+    return "" if owner is None else meta.owner_key(owner, "").kind
+
+
 def is_bare_workload(workload: meta.Obj) -> bool:
     """Return whether a Workload has neither a job nor pods."""
     return meta.controller_of(workload) is None and not is_group_workload(workload)
