@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,7 +141,7 @@ class EmbeddedPlatform:
         forecast_functions: ForecastFunctions | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._journal = RevisionJournal(options.folder / JOURNAL_FILE, options.sync, accept_loss=options.accept_loss)
+        self._journal = _open_journal(options)
         self._store = Store(window=2 * HISTORY_REVISIONS, contents=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
@@ -303,6 +303,10 @@ class EmbeddedPlatform:
         """The error that ended all writes to the journal; None while the journal can be written."""
         return self._commit.failure
 
+    def add_metrics(self, texts: Callable[[], Iterator[str]]) -> None:
+        """Serve the metrics of a component that is not part of the platform."""
+        self._metrics.server_metrics.additional_sources.append(texts)
+
     def set_external_tokens(self, external_tokens: ExternalTokens) -> None:
         """Set the authenticator of tokens of other issuers."""
         self._server.set_external_tokens(external_tokens)
@@ -400,6 +404,17 @@ class EmbeddedPlatform:
         """Publish the API's address and cluster IP in the Service `kubernetes`; '' makes the Service headless."""
         service_objects = kubernetes_service_objects(address, port, is_https=is_secure, cluster_ip=cluster_ip)
         self._kernel.post(partial(create_or_replace, self._client, service_objects, check_success))
+
+
+def _open_journal(options: PlatformOptions) -> RevisionJournal:
+    """Return the journal; with an archive, it records the times of its transactions."""
+    path = options.folder / JOURNAL_FILE
+    journal = RevisionJournal(path, options.sync, accept_loss=options.accept_loss)
+    if options.archive:
+        from batchyard.store.commit_times import CommitTimes  # noqa: PLC0415 - rarely used
+
+        journal.on_written = CommitTimes(path, wall_clock).record
+    return journal
 
 
 def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":
