@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from batchyard.store.journal_file import flush_folder
@@ -21,7 +21,6 @@ _PART_BYTES: Final = 8 * 1024 * 1024
 _UPLOAD_PARTS_MAX: Final = 2
 _READ_BYTES: Final = 1024 * 1024
 _DRAFT_PREFIX: Final = ".new."
-_CLIENT_OPTIONS: Final = {"connect_timeout": "5s", "timeout": "60s"}
 
 
 class StorageError(Exception):
@@ -115,7 +114,7 @@ class FolderStorage:
 
     def upload(self, name: str, path: Path) -> None:
         """Store the content of a file in parts, as an object that no other writer creates."""
-        with self._draft(name) as (draft, target), path.open("rb") as source, draft.open("xb") as file:
+        with self._draft(name) as (draft, target), path.open("rb") as source, _open_private(draft) as file:
             while part := source.read(_READ_BYTES):
                 file.write(part)
             file.flush()
@@ -155,7 +154,8 @@ class FolderStorage:
         path = self._folder / name
         draft = path.with_name(f"{_DRAFT_PREFIX}{os.getpid()}.{path.name}")
         with self._convert_errors(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
             draft.unlink(missing_ok=True)
             try:
                 yield draft, path
@@ -177,12 +177,15 @@ def _raise_unless_missing(error: OSError) -> None:
         raise error
 
 
+def _open_private(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
 def _write_flushed(path: Path, content: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
+    with _open_private(path) as file:
         file.write(content)
         file.flush()
-        os.fsync(fd)
+        os.fsync(file.fileno())
 
 
 class CloudStorage:
@@ -199,7 +202,7 @@ class CloudStorage:
             raise StorageError(f"{url}: object storage requires the library obstore; {remedy}") from error
         self.url = url.rstrip("/")
         with self._convert_errors(url):
-            self._store = stores.from_url(url, client_options=_CLIENT_OPTIONS, retry_config=_retry_config())
+            self._store = stores.from_url(url, retry_config={"max_retries": 2})
 
     def create(self, name: str, content: bytes) -> None:
         """Store an object. Raise ObjectExistsError if the name exists."""
@@ -247,10 +250,6 @@ class CloudStorage:
         except (self._errors.BaseError, OSError, ValueError) as error:
             remedy = "check the URL, the network, and the credentials and endpoint in the environment variables"
             raise StorageError(f"{target}: {_first_line(error)}; {remedy}") from error
-
-
-def _retry_config() -> dict[str, Any]:
-    return {"max_retries": 2}
 
 
 def _first_line(error: BaseException) -> str:

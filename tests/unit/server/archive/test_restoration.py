@@ -97,7 +97,7 @@ def test_time_before_archive_is_rejected(archived: ArchivedJournal) -> None:
 
 
 def test_revision_outside_archive_is_rejected_with_the_newest_before_it(archived: ArchivedJournal) -> None:
-    with pytest.raises(ArchiveError, match="revision 9 is not in the archive, which has 1 to 6; .* --to-revision 6"):
+    with pytest.raises(ArchiveError, match=r"revision 9 is not in the archive, which has 1 to 6; .* --to-revision 6"):
         filled(archived).restore("new", 9)
 
 
@@ -147,7 +147,9 @@ def test_older_base_replaces_a_damaged_one(archived: ArchivedJournal) -> None:
     archived.file_of(base).write_bytes(b"nonsense")
     restored = archived.restore("new")
     assert objects_of(restored) == archived.states[7]
-    assert restored.remarks == [f"{archived.storage.url}/{base.name} is damaged: it is truncated; an older base was used"]
+    assert restored.remarks == [
+        f"{archived.storage.url}/{base.name} is damaged: it is truncated; an older base was used"
+    ]
 
 
 def test_interrupted_upload_leaves_no_object(archived: ArchivedJournal) -> None:
@@ -195,7 +197,9 @@ def test_older_copy_of_data_directory_is_rejected(archived: ArchivedJournal, tmp
     shutil.copytree(archived.data, tmp_path / "copy")
     archived.commit("x")
     archived.archive()
-    with pytest.raises(RejectedArchiveError, match=r"has revision 7, but this journal ends at revision 6; the data dir"):
+    with pytest.raises(
+        RejectedArchiveError, match=r"has revision 7, but this journal ends at revision 6; the data dir"
+    ):
         ArchivedJournal(tmp_path, "copy").archive()
 
 
@@ -235,7 +239,7 @@ def test_restored_platform_waits_for_a_living_one(archived: ArchivedJournal, tmp
     archived.restore("new", 3)
     new = ArchivedJournal(tmp_path, "new")
     new.now = archived.now + 10 * SECOND
-    with pytest.raises(RejectedArchiveError, match="still writes its archive; end it on data.* try again in 30 s"):
+    with pytest.raises(RejectedArchiveError, match=r"still writes its archive; end it on data.* try again in 30 s"):
         new.archive()
     new.now = archived.now + 41 * SECOND
     new.archive()
