@@ -20,7 +20,7 @@ from batchyard.store.journal_file import JournalError
 
 _MODULE: Final = "batchyard.server.archive.archiver"
 #: Seconds to wait for the first status at the start, and for the last uploads at the end.
-_START_SECONDS: Final = 10.0
+_START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
 _BACKOFF_FIRST: Final = 1 * SECOND
 _BACKOFF_MAX: Final = 60 * SECOND
