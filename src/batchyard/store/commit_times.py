@@ -10,14 +10,14 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from batchyard.base.instant import Instant
 
 #: The number of transactions in the file.
 RING_SLOTS: Final = 32_768
 _RECORD: Final = struct.Struct("=QQ")
-CommitTime = tuple[int, Instant]
+CommitTime: TypeAlias = tuple[int, Instant]
 """The last revision of a transaction, and its wall-clock time."""
 
 

@@ -239,10 +239,11 @@ class _ArchiverLoop:
     def __init__(self, archiver: Archiver) -> None:
         self._archiver = archiver
         self._attempts, self._due_at, self._warned = 0, 0, False
-        self._reported_at = 0
+        self._reported_at, self._was_claimed = 0, False
 
     def run(self) -> int:
         """Return the exit code."""
+        self._report()
         wait_seconds = 0.0
         while not select.select([sys.stdin], [], [], wait_seconds)[0]:
             has_more = wall_clock() >= self._due_at and self._step()
@@ -286,8 +287,8 @@ class _ArchiverLoop:
 
     def _report(self, rejection: str = "") -> None:
         status, now = self._archiver.status(rejection), wall_clock()
-        if rejection or status.error or now - self._reported_at >= SECOND:
-            self._reported_at = now
+        if rejection or status.error or status.is_claimed is not self._was_claimed or now - self._reported_at >= SECOND:
+            self._reported_at, self._was_claimed = now, status.is_claimed
             sys.stdout.buffer.write(msgspec.json.encode(status) + b"\n")
             sys.stdout.buffer.flush()
 

@@ -19,8 +19,9 @@ from batchyard.server.platform.data_dir import PlatformOptions
 from batchyard.store.journal_file import JournalError
 
 _MODULE: Final = "batchyard.server.archive.archiver"
-#: Seconds to wait for the first status at the start, and for the last uploads at the end.
-_START_SECONDS: Final = 20.0
+#: Seconds to wait for the start of the process, then for its first request to the storage, and for the last uploads.
+_LOAD_SECONDS: Final = 60.0
+_START_SECONDS: Final = 15.0
 _END_SECONDS: Final = 10.0
 _BACKOFF_FIRST: Final = 1 * SECOND
 _BACKOFF_MAX: Final = 60 * SECOND
@@ -39,7 +40,7 @@ class ArchiverProcess:
         self._status = _NO_STATUS
         self._started_at = wall_clock()
         self._failures = self._uploaded_bytes = 0
-        self._has_status = asyncio.Event()
+        self._is_loaded, self._has_status = asyncio.Event(), asyncio.Event()
         self._is_serving = False
         self._process: asyncio.subprocess.Process | None = None
         self._task = loop.create_task(self._run())
@@ -47,6 +48,8 @@ class ArchiverProcess:
     async def wait_until_started(self) -> None:
         """Wait for the first status. Raise JournalError if the platform must not write into the archive."""
         with suppress(TimeoutError):
+            async with asyncio.timeout(_LOAD_SECONDS):
+                await self._is_loaded.wait()
             async with asyncio.timeout(_START_SECONDS):
                 await self._has_status.wait()
         if self._status.rejection:
@@ -87,6 +90,7 @@ class ArchiverProcess:
         attempts = 0
         while True:
             exit_code = await self._run_process()
+            self._is_loaded.set()
             self._has_status.set()
             if exit_code in {0, REJECTED_EXIT_CODE}:
                 if self._status.rejection and self._is_serving:
@@ -107,8 +111,10 @@ class ArchiverProcess:
         )
         assert process.stdout is not None, "the standard output is a pipe"
         async for line in process.stdout:
-            self._status = _decode(line)
-            self._has_status.set()
+            self._status = status = _decode(line)
+            self._is_loaded.set()
+            if status.is_claimed or status.rejection or status.error:
+                self._has_status.set()
         self._failures += self._status.failures + 1
         self._uploaded_bytes += self._status.uploaded_bytes
         self._status = msgspec.structs.replace(self._status, failures=0, uploaded_bytes=0)

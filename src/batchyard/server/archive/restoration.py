@@ -98,7 +98,9 @@ def restore_archive(
         except (ArchiveError, JournalError):
             _remove_draft(journal)
             raise
-        return RestoredState(contents, reader.revision, reader.time, [*remarks, *_end_remarks(storage, history, time)])
+        if revision is None:
+            remarks.extend(_end_remarks(storage, history, time))
+        return RestoredState(contents, reader.revision, reader.time, remarks)
     before = plan.bases[-1].last - 1 if plan.bases else 0
     raise ArchiveError(f"{'; '.join(remarks)}; no intact base is left; try --to-revision {before} or an earlier one")
 
