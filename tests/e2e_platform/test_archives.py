@@ -130,7 +130,7 @@ def test_kills_of_platform_and_archiver_leave_no_gap(tmp_path: Path) -> None:
         platform.end()
     document = describe_archive(open_storage(url))
     assert len(document["restorable"]) == 1
-    assert [epoch["continues"]["epoch"] for epoch in document["epochs"][1:]] == [1, 2, 3, 4]
+    assert [epoch["continues"]["epoch"] for epoch in document["epochs"][1:]] == [1, 2, 3, 4, 5, 6]
     assert restored_state(tmp_path / "new", url) == states[3]
 
 
