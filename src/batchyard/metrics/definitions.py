@@ -540,7 +540,6 @@ _BATCHYARD_METRICS: Final = (
     Metric("batchyard_journal_commit_seconds", HISTOGRAM, "Duration of journal transactions", (), _COMMIT_BUCKETS),
     Metric("batchyard_archive_lag_seconds", GAUGE, "Time since all changes were in the archive"),
     Metric("batchyard_archive_lag_revisions", GAUGE, "Revisions that are not in the archive yet"),
-    Metric("batchyard_archive_revision", GAUGE, "Last revision in the archive"),
     Metric("batchyard_archive_failures_total", COUNTER, "Failed attempts to archive"),
     Metric("batchyard_archive_uploaded_bytes_total", COUNTER, "Bytes uploaded to the archive"),
     Metric("batchyard_watches", GAUGE, "Open watches and other streamed responses"),

@@ -285,6 +285,9 @@ _Witness: TypeAlias = Annotated[
 _ApiName: TypeAlias = Annotated[
     str, typer.Option(metavar="NAME", help="A DNS name of the API, for its certificate and the kubeconfig.")
 ]
+_AcceptLoss: TypeAlias = Annotated[
+    bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
+]
 _Archive: TypeAlias = Annotated[
     str, typer.Option(metavar="URL|DIR", help="Archive every change there, to restore the state of any time.")
 ]
@@ -358,9 +361,7 @@ def up(
         cli_options.SyncMode,
         typer.Option(help="Acknowledged writes survive a power failure (full) or only a crash (process)."),
     ] = cli_options.SyncMode.FULL,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
-    ] = False,
+    accept_loss: _AcceptLoss = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; return once it listens.")] = False,
     listen: _Listen = None,
     audit_log: _AuditLog = None,

@@ -79,7 +79,6 @@ class ArchiverProcess:
         values = {
             "batchyard_archive_lag_seconds": lag,
             "batchyard_archive_lag_revisions": max(0, status.last_revision - status.archived_revision),
-            "batchyard_archive_revision": status.archived_revision,
             "batchyard_archive_failures_total": self._failures + status.failures,
             "batchyard_archive_uploaded_bytes_total": self._uploaded_bytes + status.uploaded_bytes,
         }

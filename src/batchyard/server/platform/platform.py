@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -151,6 +151,8 @@ class EmbeddedPlatform:
         status_report = StatusReport(self._store, options, wall_clock(), speed)
         self._metrics = EmbeddedMetrics(status_report, self._kernel, speed)
         self._commit.on_commit = self._metrics.observe_commit
+        #: Functions that yield the metrics of components outside of the platform.
+        self.metric_sources = self._metrics.server_metrics.additional_sources
         stored_clusters = self._store.list(CLUSTER)
         check_cluster_option(cluster, stored_clusters, options)
         has_nodes = bool(stored_clusters) or cluster is not None
@@ -302,10 +304,6 @@ class EmbeddedPlatform:
     def failure(self) -> JournalError | None:
         """The error that ended all writes to the journal; None while the journal can be written."""
         return self._commit.failure
-
-    def add_metrics(self, texts: Callable[[], Iterator[str]]) -> None:
-        """Serve the metrics of a component that is not part of the platform."""
-        self._metrics.server_metrics.additional_sources.append(texts)
 
     def set_external_tokens(self, external_tokens: ExternalTokens) -> None:
         """Set the authenticator of tokens of other issuers."""

@@ -217,7 +217,7 @@ async def _start_archiver(
     from batchyard.server.archive.process import start_archiver  # noqa: PLC0415 - rarely used
 
     archiver = await start_archiver(options, speed, is_json=_log_format() == "json")
-    platform.add_metrics(archiver.texts)
+    platform.metric_sources.append(archiver.texts)
     return archiver
 
 
