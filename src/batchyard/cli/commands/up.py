@@ -250,6 +250,9 @@ _HostPaths: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--host-path", metavar="DIR", help="A folder of this machine that pods may mount by hostPath."),
 ]
+_HostNetwork: TypeAlias = Annotated[
+    bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
+]
 _Listen: TypeAlias = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Listen on this address, for clients on other machines.")
 ]
@@ -349,9 +352,7 @@ def up(
     kueue_version: cli_options.RecordedVersionOption = None,
     image: _Images = None,
     host_path: _HostPaths = None,
-    host_network: Annotated[
-        bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
-    ] = False,
+    host_network: _HostNetwork = False,
     speed: _Speed = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[

@@ -151,8 +151,6 @@ class EmbeddedPlatform:
         status_report = StatusReport(self._store, options, wall_clock(), speed)
         self._metrics = EmbeddedMetrics(status_report, self._kernel, speed)
         self._commit.on_commit = self._metrics.observe_commit
-        #: Functions that yield the metrics of components outside of the platform.
-        self.metric_sources = self._metrics.server_metrics.additional_sources
         stored_clusters = self._store.list(CLUSTER)
         check_cluster_option(cluster, stored_clusters, options)
         has_nodes = bool(stored_clusters) or cluster is not None
@@ -174,7 +172,7 @@ class EmbeddedPlatform:
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         issue_token = partial(issue_pod_token, token_issuer, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
-        self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
+        self.metric_sources = self._metrics.server_metrics.additional_sources = [self._ledger.texts]
         event_recorder = EventRecorder(self._client, socket.gethostname())
         self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last_number)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
