@@ -1,6 +1,7 @@
 """Measures durable creates of Workloads by concurrent clients, and the delay of their watch events.
 
     python benchmarks/http_creates.py [--creates N] [--connections N] [--insecure-loopback] [--scrape-every SECONDS]
+                                      [--archive FOLDER]
 
 Each client creates one Workload after another, in a queue that admits few of them. A response means that the Workload
 is on disk. Prints creates per second, the platform's CPU time per create, the latency of creates, and the watch delay:
@@ -141,8 +142,10 @@ async def main() -> None:
         type=float,
         help="interval of scrapes of /metrics during the run, in seconds; default: no scrapes",
     )
+    parser.add_argument("--archive", help="the folder or URL of an archive; default: no archive")
     arguments = parser.parse_args()
-    options = ("--insecure-loopback",) if arguments.insecure_loopback else ()
+    options = ["--insecure-loopback"] if arguments.insecure_loopback else []
+    options += ["--archive", arguments.archive] if arguments.archive else []
     async with run_platform(*options, connections=arguments.connections) as platform:
         await make_queue(platform)
         cpu_before = platform.cpu_seconds()

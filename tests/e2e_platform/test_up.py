@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batchyard.cli.background import UpOptions
-from batchyard.cli.commands.backup import restore_backup, write_backup
+from batchyard.cli.commands.backup import RestoreTarget, restore_backup, write_backup
 from batchyard.cli.commands.down import stop_platform
 from batchyard.cli.commands.status import print_status
 from batchyard.cli.commands.up import start
@@ -89,8 +89,8 @@ def test_status_reports_health_and_counts(platform: UpProcess, capsys: pytest.Ca
 
 
 def test_backup_of_running_platform_restores_in_another_folder(platform: UpProcess, tmp_path: Path) -> None:
-    write_backup(tmp_path / "kept", folder_of(platform))
-    restore_backup(tmp_path / "kept", tmp_path / "new")
+    write_backup(str(tmp_path / "kept"), folder_of(platform))
+    restore_backup(str(tmp_path / "kept"), tmp_path / "new", RestoreTarget())
     with UpProcess(tmp_path / "new", PLAIN) as restored:
         assert len(ask(restored.url, "GET", "/api/v1/namespaces")[1]["items"]) == 4
         code, answer = ask(restored.url, "GET", f"{CONFIG_MAPS}?watch=1&resourceVersion=900")

@@ -111,6 +111,8 @@ def _up_arguments(options: UpOptions) -> list[str]:
         ("--follow", platform_options.follow or None),
         ("--witness", platform_options.witness),
         ("--api-name", platform_options.api_name or None),
+        ("--archive", platform_options.archive or None),
+        ("--archive-keep", format_duration(platform_options.archive_keep) if platform_options.archive_keep else None),
     ):
         arguments += [] if value is None else [option, str(value)]
     arguments += ["--log-level", options.logs.level, "--log-format", "json" if options.logs.is_json else "text"]

@@ -6,12 +6,14 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from batchyard.base.instant import Duration, parse_duration
+from batchyard.base.instant import HOUR, MINUTE, Duration, parse_duration
 
 #: The data directory of a platform without `--data-dir`.
 DATA_DIR: Final = Path(".batchyard")
 #: The maximum speed of a platform's clock: beyond it, the platform cannot keep up with the virtual time.
 SPEED_MAX: Final = 3600
+_DAY: Final = 24 * HOUR
+_RETENTION_MAX: Final = 36_500 * _DAY
 
 
 class Output(StrEnum):
@@ -110,6 +112,18 @@ class ProgressFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+def parse_retention(text: str) -> Duration:
+    """Parse a retention time, such as 7d or 36h; raise BadParameter if it is malformed or below a minute."""
+    days = text.removesuffix("d")
+    try:
+        retention = int(days) * _DAY if days != text and days.isascii() and days.isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}, or in days as 7d") from error
+    if not MINUTE <= retention <= _RETENTION_MAX:
+        raise typer.BadParameter(f"{text}: use a retention time between 1m and 36500d")
+    return retention
 
 
 def parse_speed(text: str | float) -> float:

@@ -16,7 +16,7 @@ one atomic transaction. Its durability depends on `SyncMode`:
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import StrEnum
 from itertools import takewhile
@@ -77,6 +77,8 @@ class RevisionJournal:
             raise
         self._recovered: RecoveredStore | None = journal_contents.store
         self._replaced_rows = journal_contents.replaced_rows
+        #: Called with the last revision of each transaction before the revision is acknowledged; None without archive.
+        self.on_written: Callable[[int], None] | None = None
 
     @property
     def compacted_revision(self) -> int:
@@ -120,6 +122,9 @@ class RevisionJournal:
             self._insert_rows(journal_rows)
         self._replaced_rows.extend(replaced_rows)
         if journal_rows:
+            if self.on_written is not None:
+                with self._convert_mark_errors():
+                    self.on_written(journal_rows[-1][0])
             self._record_acknowledged(journal_rows[-1][0])
 
     def compact(self, floor: int) -> None:
@@ -385,15 +390,68 @@ def restore_backup(backup: Path, journal: Path) -> journal_file.JournalContents:
         commit_mark.close()
 
 
-def _restore_contents(
-    backup: Path, journal: Path, commit_mark: journal_file.CommitMark, restored_revision: int
+def restore_rows(
+    journal: Path, rows: Iterable[JournalRow], revision: int, settings: Mapping[str, str]
 ) -> journal_file.JournalContents:
+    """Create a journal from the rows up to a revision, in order; return its contents.
+
+    Raises JournalError if the journal exists or cannot be written, or if a row deletes a missing object.
+    """
+    commit_mark = journal_file.CommitMark(journal)
+    try:
+        with journal_file.convert_disk_errors(journal):
+            draft_path = _prepare_draft(journal)
+            journal_file.create_journal(draft_path)
+            with (
+                journal_file.convert_sqlite_errors(draft_path),
+                closing(sqlite3.connect(draft_path, isolation_level=None)) as db,
+            ):
+                db.execute("BEGIN IMMEDIATE")
+                _insert_current_rows(draft_path, db, rows)
+                for name, value in settings.items():
+                    journal_file.write_setting(db, name, value)
+                db.execute("COMMIT")
+            return _finish_restore(draft_path, journal, commit_mark, revision + REVISION_LEAP)
+    finally:
+        commit_mark.close()
+
+
+def _insert_current_rows(path: Path, db: sqlite3.Connection, rows: Iterable[JournalRow]) -> None:
+    """Insert the rows of the objects that exist after all rows."""
+    current_revisions: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        revision, kind, namespace, name, text, _ = row
+        key = (kind, namespace, name)
+        replaced_revision = current_revisions.pop(key, None)
+        if replaced_revision is not None:
+            db.execute("DELETE FROM revisions WHERE revision = ?", (replaced_revision,))
+        elif text is None:
+            raise journal_file.damaged_journal_error(path, f"revision {revision} deletes the missing {kind} {name}")
+        if text is not None:
+            current_revisions[key] = revision
+            db.execute(_INSERT_STATEMENTS[0], row)
+
+
+def _prepare_draft(journal: Path) -> Path:
     _refuse_to_overwrite(journal)
     journal_file.reject_orphaned_log(journal)
     draft_path = journal_file.restore_draft_path(journal)
     for suffix in ("", "-journal", "-wal", "-shm"):
         draft_path.with_name(draft_path.name + suffix).unlink(missing_ok=True)
+    return draft_path
+
+
+def _restore_contents(
+    backup: Path, journal: Path, commit_mark: journal_file.CommitMark, restored_revision: int
+) -> journal_file.JournalContents:
+    draft_path = _prepare_draft(journal)
     copy_journal(backup, draft_path, is_immutable=True, error_path=journal)
+    return _finish_restore(draft_path, journal, commit_mark, restored_revision)
+
+
+def _finish_restore(
+    draft_path: Path, journal: Path, commit_mark: journal_file.CommitMark, restored_revision: int
+) -> journal_file.JournalContents:
     with (
         journal_file.convert_sqlite_errors(draft_path),
         closing(sqlite3.connect(draft_path, isolation_level=None)) as db,

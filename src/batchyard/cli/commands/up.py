@@ -250,6 +250,9 @@ _HostPaths: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--host-path", metavar="DIR", help="A folder of this machine that pods may mount by hostPath."),
 ]
+_HostNetwork: TypeAlias = Annotated[
+    bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
+]
 _Listen: TypeAlias = Annotated[
     str | None, typer.Option(metavar="ADDRESS", help="Listen on this address, for clients on other machines.")
 ]
@@ -285,6 +288,15 @@ _Witness: TypeAlias = Annotated[
 _ApiName: TypeAlias = Annotated[
     str, typer.Option(metavar="NAME", help="A DNS name of the API, for its certificate and the kubeconfig.")
 ]
+_AcceptLoss: TypeAlias = Annotated[
+    bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
+]
+_Archive: TypeAlias = Annotated[
+    str, typer.Option(metavar="URL|DIR", help="Archive every change there, to restore the state of any time.")
+]
+_ArchiveKeep: TypeAlias = Annotated[
+    str, typer.Option(metavar="DURATION", help="Keep archived states restorable for this time, such as 7d.")
+]
 _Controllers: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
@@ -318,6 +330,21 @@ def _standby_fields(
     return {"standby": "" if standby is None else standby.value, "follow": follow, "witness": witness}
 
 
+def _archive_fields(archive: str, keep: str) -> dict[str, Any]:
+    """Return the fields of PlatformOptions that concern an archive. Raises BadParameter if they are invalid."""
+    if not archive:
+        if keep:
+            raise typer.BadParameter("--archive-keep requires --archive")
+        return {}
+    from batchyard.server.archive.storage import StorageError, open_storage  # noqa: PLC0415 - rarely needed
+
+    try:
+        open_storage(archive)
+    except StorageError as error:
+        raise typer.BadParameter(str(error)) from error
+    return {"archive": archive, "archive_keep": cli_options.parse_retention(keep) if keep else 0}
+
+
 def up(
     data_dir: cli_options.PlatformDir = cli_options.DATA_DIR,
     cluster: _Cluster = None,
@@ -325,9 +352,7 @@ def up(
     kueue_version: cli_options.RecordedVersionOption = None,
     image: _Images = None,
     host_path: _HostPaths = None,
-    host_network: Annotated[
-        bool, typer.Option("--host-network", help="Allow hostNetwork for pods on this machine.")
-    ] = False,
+    host_network: _HostNetwork = False,
     speed: _Speed = 1.0,
     port: _Port = 0,
     insecure_loopback: Annotated[
@@ -337,9 +362,7 @@ def up(
         cli_options.SyncMode,
         typer.Option(help="Acknowledged writes survive a power failure (full) or only a crash (process)."),
     ] = cli_options.SyncMode.FULL,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Start from a journal that lost acknowledged writes.")
-    ] = False,
+    accept_loss: _AcceptLoss = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; return once it listens.")] = False,
     listen: _Listen = None,
     audit_log: _AuditLog = None,
@@ -349,6 +372,8 @@ def up(
     follow: _Follow = "",
     witness: _Witness = None,
     api_name: _ApiName = "",
+    archive: _Archive = "",
+    archive_keep: _ArchiveKeep = "",
     controllers: _Controllers = "*",
     service_cidr: _ServiceCidr = DEFAULT_SERVICE_CIDR,
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
@@ -374,6 +399,7 @@ def up(
         token_webhook_config=authentication_token_webhook_config_file,
         service_cidr=service_cidr,
         **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback) | {"api_name": api_name},
+        **_archive_fields(archive, archive_keep),
     )
     logs = LogSettings(log_level.value, log_format is cli_options.LogFormat.JSON)
     up_options = UpOptions(options, cluster, speed, image or (), host_path or (), logs, config, host_network)

@@ -169,3 +169,6 @@ class PlatformOptions:
     api_name: str = ""
     #: The range of the cluster IPs of Services, an IPv4 network.
     service_cidr: str = DEFAULT_SERVICE_CIDR
+    #: The folder or URL of the archive, and how long its states stay restorable (0: forever); '' for no archive.
+    archive: str = ""
+    archive_keep: Duration = 0

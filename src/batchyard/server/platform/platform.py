@@ -141,7 +141,7 @@ class EmbeddedPlatform:
         forecast_functions: ForecastFunctions | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._journal = RevisionJournal(options.folder / JOURNAL_FILE, options.sync, accept_loss=options.accept_loss)
+        self._journal = _open_journal(options)
         self._store = Store(window=2 * HISTORY_REVISIONS, contents=self._journal.recover())
         self._kernel = LiveKernel(loop, max(wall_clock(), _last_instant(self._store)), speed)
         #: Called when the journal can no longer be written.
@@ -172,7 +172,7 @@ class EmbeddedPlatform:
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
         issue_token = partial(issue_pod_token, token_issuer, self._client)
         self._ledger = LiveLedger(options.folder / LEDGER_FILE, loop)
-        self._metrics.server_metrics.additional_sources.append(self._ledger.texts)
+        self.metric_sources = self._metrics.server_metrics.additional_sources = [self._ledger.texts]
         event_recorder = EventRecorder(self._client, socket.gethostname())
         self._decisions = DecisionLog(event_recorder, self._ledger.add_entry, self._ledger.last_number)
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
@@ -402,6 +402,17 @@ class EmbeddedPlatform:
         """Publish the API's address and cluster IP in the Service `kubernetes`; '' makes the Service headless."""
         service_objects = kubernetes_service_objects(address, port, is_https=is_secure, cluster_ip=cluster_ip)
         self._kernel.post(partial(create_or_replace, self._client, service_objects, check_success))
+
+
+def _open_journal(options: PlatformOptions) -> RevisionJournal:
+    """Return the journal; with an archive, it records the times of its transactions."""
+    path = options.folder / JOURNAL_FILE
+    journal = RevisionJournal(path, options.sync, accept_loss=options.accept_loss)
+    if options.archive:
+        from batchyard.store.commit_times import CommitTimes  # noqa: PLC0415 - rarely used
+
+        journal.on_written = CommitTimes(path, wall_clock).record
+    return journal
 
 
 def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExport":

@@ -36,6 +36,7 @@ from batchyard.shim.guard import WATCHDOG_LAYOUT, WATCHDOG_MEMORY_SIZE
 from batchyard.store.journal_file import StandbyLostError
 
 if TYPE_CHECKING:
+    from batchyard.server.archive.process import ArchiverProcess
     from batchyard.server.platform.authentication import ExternalTokenAuthenticator
 
 # Platform side of the watchdog process (`shim/guard.py`): shares its heartbeats and current request with it.
@@ -181,7 +182,8 @@ async def serve_platform(
     `on_ready` is called with the platform's URL once the platform listens. Without `forecast_functions` the platform
     serves no forecasts.
 
-    Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written. Raises
+    Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written, or if
+    the archive belongs to another platform. Raises
     ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials or an
     invalid configuration of authentication.
     Raises SpawnerError if this machine cannot be a node, and OSError for other files.
@@ -194,15 +196,29 @@ async def serve_platform(
         )
         if external_tokens is not None:
             platform.set_external_tokens(external_tokens)
+        archiver: ArchiverProcess | None = None
         try:
+            archiver = await _start_archiver(options, speed, platform) if options.archive else None
             with rare_garbage_collections(asyncio.get_running_loop()):
                 await _serve_on_listener(listener, options, platform, on_ready)
         finally:
             if external_tokens is not None:
                 await external_tokens.close()
             await platform.close()
+            if archiver is not None:
+                await archiver.close()
     if platform.failure is not None:
         raise platform.failure
+
+
+async def _start_archiver(
+    options: data_dir.PlatformOptions, speed: float, platform: EmbeddedPlatform
+) -> "ArchiverProcess":
+    from batchyard.server.archive.process import start_archiver  # noqa: PLC0415 - rarely used
+
+    archiver = await start_archiver(options, speed, is_json=_log_format() == "json")
+    platform.metric_sources.append(archiver.texts)
+    return archiver
 
 
 async def _open_external_tokens(options: data_dir.PlatformOptions) -> "ExternalTokenAuthenticator | None":

@@ -1,0 +1,1 @@
+"""Backups and continuous archives in folders and object storage, and point-in-time restore from them."""

@@ -1,0 +1,1 @@
+"""Tests of archives and point-in-time restore."""
