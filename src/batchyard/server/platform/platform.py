@@ -244,7 +244,7 @@ class EmbeddedPlatform:
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
         self._store.listen(server.observe)
         server.set_write_executor(self._forked_work)
-        self._aggregation = Aggregation(client, self._kernel, resources, self._options.folder)
+        self._aggregation = Aggregation(client, self._kernel, resources, self._options.folder, node)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
         parts = server, client, resources, self._kernel, self._local, self._options.controllers
