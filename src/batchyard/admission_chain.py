@@ -3,7 +3,7 @@
 The order is that of Kubernetes. docs/concepts/admission.md lists the plugins. Source: pkg/kubeapiserver/options.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Final
@@ -55,8 +55,13 @@ class AdmissionChain:
         with_api: bool,
         kueue: KueueSettings = SIMULATION_SETTINGS,
         service_cidr: str = DEFAULT_SERVICE_CIDR,
+        upstream: Collection[str] = (),
     ) -> None:
-        """Create the chain; raise ValueError if `service_cidr`, the range of cluster IPs, is invalid."""
+        """Create the chain; raise ValueError if `service_cidr`, the range of cluster IPs, is invalid.
+
+        The chain omits the rules of the projects `upstream`, such as `kueue`, whose own webhooks check the objects.
+        """
+        self._has_queues, self._has_job_sets = "kueue" not in upstream, "jobset" not in upstream
         self._rules = kueue.policy.rules
         self._with_nodes = with_nodes
         self._with_api = with_api
@@ -69,7 +74,7 @@ class AdmissionChain:
     def observe(self, event: WatchEvent) -> None:
         """Update the tracked ResourceQuota usage, and the enabled kinds of jobs, with the change of an object."""
         self._quotas.observe(event)
-        if event.key.kind == scheme.JOB_KIND:
+        if event.key.kind == scheme.JOB_KIND and self._has_queues:
             self._managed_jobs.observe_job_kind(event)
 
     def hooks(self) -> AdmissionHooks:
@@ -105,7 +110,7 @@ class AdmissionChain:
         checks |= dict.fromkeys(scheme.SERVING_KINDS, self._check_service)
         checks[scheme.POD] = self._check_pod
         checks[scheme.PERSISTENT_VOLUME_CLAIM] = self._check_claim
-        if self._rules.rejects_unknown_on_flavors:
+        if self._rules.rejects_unknown_on_flavors and self._has_queues:
             checks[scheme.CLUSTER_QUEUE] = _check_on_flavors
         if self._with_api:
             checks |= {scheme.PRIORITY_CLASS: _check_priority_class, scheme.NAMESPACE: _check_namespace}
@@ -193,15 +198,16 @@ class AdmissionChain:
         new_pod = with_work_finalizer(
             built_in.admit_pod(new_pod, reader.get, built_in.find_global_default(priority_classes)), reader
         )
-        new_pod = (
-            with_queued_request_nodes(mutate_pod(new_pod, reader)) if self._with_nodes else with_priority_label(new_pod)
-        )
+        if self._has_job_sets:
+            new_pod = mutate_pod(new_pod, reader) if self._with_nodes else with_priority_label(new_pod)
+        if self._with_nodes:
+            new_pod = with_queued_request_nodes(new_pod)
         if built_in.may_be_queued(new_pod, reader.get, self._managed_jobs):
             new_pod = queue_pod(new_pod, reader.get, self._managed_jobs, gates_topology=self._gates_topology)
             new_pod = self._with_dependency_gate(new_pod, reader)
         if limit_ranges:
             check_limits(new_pod, limit_ranges)
-        if self._with_nodes:
+        if self._with_nodes and self._has_job_sets:
             validate_pod(new_pod, reader)
         built_in.check_pod(new_pod, reader.get)
         return new_pod
@@ -212,7 +218,7 @@ class AdmissionChain:
 
     def _prepare_job(self, job: Obj, reader: Reader) -> Obj:
         queued_job = self._prepare_job_set(job, reader)
-        is_gated = self._rules.elastic_jobs and is_elastic(queued_job)
+        is_gated = self._has_queues and self._rules.elastic_jobs and is_elastic(queued_job)
         return with_selector(gate_elastic_job(queued_job) if is_gated else queued_job)
 
     def _prepare_job_set(self, job_set: Obj, reader: Reader) -> Obj:

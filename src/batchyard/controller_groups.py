@@ -1,7 +1,7 @@
 """Controller groups, such as `admission` or `jobset`: their names, and the kinds that each group reads and writes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchyard.api import scheme
 
@@ -142,6 +142,20 @@ _VERBS_USED: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     },
 }
 
+
+class UpstreamProject(NamedTuple):
+    """A project whose API and controllers are built in: its API groups, and the controller groups that it replaces."""
+
+    api_groups: tuple[str, ...]
+    controllers: tuple[str, ...]
+
+
+#: By name: the projects that a platform can leave to their own definitions, webhooks and controllers.
+UPSTREAM_PROJECTS: Final[Mapping[str, UpstreamProject]] = {
+    "kueue": UpstreamProject(("kueue.x-k8s.io", "visibility.kueue.x-k8s.io"), (ADMISSION, PROVISIONING, PODS)),
+    "jobset": UpstreamProject(("jobset.x-k8s.io",), (JOBSET,)),
+}
+
 #: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect both.
 UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET)
 
@@ -157,6 +171,17 @@ def select_groups(text: str, known_groups: Sequence[str] = GROUPS) -> tuple[str,
         if item != "*" and item.removeprefix("-") not in known_groups:
             raise ValueError(f"{item!r} is not in the list of known controllers: {', '.join(known_groups)}")
     return tuple(group for group in known_groups if _is_selected(group, group_items))
+
+
+def upstream_api_groups(projects: Sequence[str]) -> frozenset[str]:
+    """Return the API groups of projects, such as `kueue`, that a platform does not serve itself."""
+    return frozenset(group for project in projects for group in UPSTREAM_PROJECTS[project].api_groups)
+
+
+def without_upstream(groups: Sequence[str], projects: Sequence[str]) -> tuple[str, ...]:
+    """Return the controller groups without those that the projects' own controllers replace."""
+    replaced_groups = {group for project in projects for group in UPSTREAM_PROJECTS[project].controllers}
+    return tuple(group for group in groups if group not in replaced_groups)
 
 
 def kinds_read(groups: Sequence[str]) -> tuple[str, ...]:

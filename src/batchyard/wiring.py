@@ -1,6 +1,6 @@
 """Creates all controllers and connects them to the client, clock and other ports of a live platform or a simulation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -139,6 +139,8 @@ class PlatformSettings:
     ends_when_idle: bool = False
     #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
+    #: The API groups whose built-in kinds are not served, because their projects define them.
+    custom_groups: Collection[str] = ()
     #: How long events that could help pending Workloads are batched before a retry; 0: no batching.
     requeue_batch_period: Duration = 0
 
@@ -374,7 +376,12 @@ def _cost_controllers(ports: PlatformPorts, settings: PlatformSettings) -> Seque
 
 def _api_controllers(settings: PlatformSettings) -> Sequence[Controller]:
     root_certificates = (RootCertificates(settings.root_certificate),) if settings.root_certificate else ()
-    return (CustomResourceDefinitions(), ServiceAccounts(), ClusterRoleAggregation(), *root_certificates)
+    return (
+        CustomResourceDefinitions(settings.custom_groups),
+        ServiceAccounts(),
+        ClusterRoleAggregation(),
+        *root_certificates,
+    )
 
 
 def _ttl_controllers(settings: PlatformSettings) -> Sequence[Controller]:

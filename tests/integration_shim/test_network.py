@@ -8,6 +8,13 @@ from integration_shim.machine import ShimMachine, shell, state, until, wait_for_
 
 PLUGGED: dict[str, Any] = {"network": "pod", "gateway": "10.99.0.1"}
 SERVE = "python3 -c \"import socket; s = socket.create_server(('', 80)); print('up', flush=True); s.accept()\""
+ASK_GATEWAY = """python3 -c "
+import socket
+socket.socket().connect_ex(('10.99.0.1', 9))
+entries = open('/proc/net/arp').read().splitlines()
+print(next(line.split()[3] for line in entries if line.startswith('10.99.0.1 ')))
+"
+"""
 FETCH = "python3 -c \"import socket; print(socket.create_connection(('10.99.0.5', 80), 10).getpeername())\""
 
 
@@ -40,6 +47,20 @@ def test_pod_address_is_reusable_at_once(node: ShimMachine) -> None:
         assert node.ended(shell("grep -c eth0 /proc/net/dev", network="pod"), pod)["exitCode"] == 0
         node.stop(run)
         wait_for_phase(run, "Exited")
+
+
+def test_gateway_keeps_hardware_address_when_pods_start_and_end(node: ShimMachine) -> None:
+    """Otherwise running pods lose their connections to the API, to Services and to DNS."""
+    seen = set()
+    for index in range(6):
+        run = node.sandbox(f"pod{index}", address=f"10.99.0.{5 + index}/16", **PLUGGED)
+        node.ended(shell(ASK_GATEWAY, network="pod"), f"pod{index}")
+        seen.add(node.texts(f"pod{index}")[0])
+        if index % 2:
+            node.stop(run)
+            wait_for_phase(run, "Exited")
+    assert len(seen) == 1
+    assert seen.pop().startswith("02:")
 
 
 def test_pod_resolves_names_with_its_hosts_and_resolvers(node: ShimMachine) -> None:

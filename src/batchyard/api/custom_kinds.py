@@ -5,7 +5,7 @@ Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/v1 and pkg/apihel
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.meta import Obj, is_true
@@ -62,9 +62,14 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
     return _STABILITY_ORDER[version_match[2]], int(version_match[1]), int(version_match[3] or 0), ""
 
 
-def built_in_kind(definition: Obj) -> ServedKind | None:
-    """Return the built-in kind with the group and names of a CustomResourceDefinition, or None if there is none."""
+def built_in_kind(definition: Obj, custom_groups: Collection[str] = ()) -> ServedKind | None:
+    """Return the built-in kind with the group and names of a CustomResourceDefinition, or None if there is none.
+
+    `custom_groups` are the API groups whose built-in kinds the platform does not serve.
+    """
     spec = definition["spec"]
+    if spec["group"] in custom_groups:
+        return None
     declared_identity = spec["group"], spec["names"]["plural"], spec["names"]["kind"]
     return next(
         (
@@ -78,7 +83,7 @@ def built_in_kind(definition: Obj) -> ServedKind | None:
 
 def is_served(definition: Obj) -> bool:
     """Return whether the API server serves the custom kind that a CustomResourceDefinition declares."""
-    return is_true(definition, ESTABLISHED) and built_in_kind(definition) is None
+    return is_true(definition, ESTABLISHED) and not is_true(definition, BUILT_IN)
 
 
 def is_definition_terminating(definition: Obj) -> bool:

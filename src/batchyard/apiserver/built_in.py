@@ -1,7 +1,7 @@
 """The resources of the built-in kinds: their strategy, and Go's decoding errors for values of a wrong type."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -348,12 +348,15 @@ _KINDS_RETURNING_DELETED: Final = frozenset(
 )
 
 
-def built_in_resources(disabled_gates: DisabledGates = NO_DISABLED_GATES) -> list[Resource]:
+def built_in_resources(
+    disabled_gates: DisabledGates = NO_DISABLED_GATES, custom_groups: Collection[str] = ()
+) -> list[Resource]:
     """Return the resources of the built-in kinds, except kinds that occur only in files.
 
-    `disabled_gates` are the disabled feature gates of Kueue that validation obeys.
+    `disabled_gates` are the disabled feature gates of Kueue that validation obeys. Kinds of the API groups
+    `custom_groups` are left to CustomResourceDefinitions.
     """
-    served_kinds = [served_kind for served_kind in KINDS if served_kind.constant not in FILE_KINDS]
+    served_kinds = [kind for kind in KINDS if kind.constant not in FILE_KINDS and kind.group not in custom_groups]
     return [_built_in_resource(served_kind, disabled_gates) for served_kind in served_kinds]
 
 

@@ -102,6 +102,7 @@ def _up_arguments(options: UpOptions) -> list[str]:
     arguments += [argument for path in options.host_paths for argument in ("--host-path", str(path))]
     arguments += ["--listen", platform_options.address] if platform_options.address != LOOPBACK else []
     arguments += ["--controllers", ",".join(platform_options.controllers)]
+    arguments += ["--upstream", ",".join(platform_options.upstream)] if platform_options.upstream else []
     arguments += ["--service-cluster-ip-range", platform_options.service_cidr]
     for option, value in (
         ("--audit-log", platform_options.audit_log),

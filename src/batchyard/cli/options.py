@@ -187,6 +187,17 @@ def parse_platform_controllers(text: str) -> tuple[str, ...]:
     return _parse_controllers(text, GROUPS)
 
 
+def parse_upstream_projects(text: str) -> tuple[str, ...]:
+    """Parse an `--upstream` list, such as `kueue,jobset`; raise BadParameter for an unknown project."""
+    from batchyard.controller_groups import UPSTREAM_PROJECTS  # noqa: PLC0415 - loads the platform
+
+    projects = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
+    for project in projects:
+        if project not in UPSTREAM_PROJECTS:
+            raise typer.BadParameter(f"'{project}' is not one of {', '.join(UPSTREAM_PROJECTS)}")
+    return projects
+
+
 def check_service_cidr(text: str) -> str:
     """Return a range of cluster IPs; raise BadParameter unless it is an IPv4 network of a supported size."""
     from batchyard.services.addresses import ServiceAddresses  # noqa: PLC0415 - loads the platform

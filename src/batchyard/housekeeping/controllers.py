@@ -7,7 +7,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -427,7 +427,9 @@ class CustomResourceDefinitions:
     rank = 0
     kinds = None  # a definition may wait for objects of any kind
 
-    def __init__(self) -> None:
+    def __init__(self, custom_groups: Collection[str] = ()) -> None:
+        """Let definitions declare the built-in kinds of the API groups `custom_groups`."""
+        self._custom_groups = custom_groups
         #: By definition: its group and the kind that it defines.
         self._definitions: dict[meta.Key, tuple[str, str]] = {}
         #: By kind: the definition of the kind that is being deleted.
@@ -462,7 +464,7 @@ class CustomResourceDefinitions:
         finalized_definition = meta.with_finalizer(definition, CRD_FINALIZER)
         if finalized_definition is not definition:
             return ReconcileResult([client.Update(finalized_definition)])
-        status = definition_status(definition, reader, now)
+        status = definition_status(definition, reader, now, self._custom_groups)
         if status == definition.get("status"):
             return ReconcileResult()
         return ReconcileResult([client.UpdateStatus(meta.with_status(definition, status))])
@@ -471,7 +473,7 @@ class CustomResourceDefinitions:
 def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Instant) -> ReconcileResult:
     if CRD_FINALIZER not in meta.finalizers_of(definition):
         return ReconcileResult()
-    has_objects = meta.is_true(definition, custom_kinds.ESTABLISHED) and custom_kinds.built_in_kind(definition) is None
+    has_objects = custom_kinds.is_served(definition)
     objects = reader.list(custom_kinds.kind_from_definition(definition).constant) if has_objects else ()
     if not objects:
         return ReconcileResult([client.Update(meta.without_finalizer(definition, CRD_FINALIZER))])
@@ -491,24 +493,34 @@ def _delete_custom_objects(definition: meta.Obj, reader: client.Reader, now: Ins
     return ReconcileResult(writes)
 
 
-def definition_status(definition: meta.Obj, reader: client.Reader, now: Instant) -> dict[str, Any]:
-    """Return the new status of a CustomResourceDefinition that is not being deleted."""
+def definition_status(
+    definition: meta.Obj, reader: client.Reader, now: Instant, custom_groups: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the new status of a CustomResourceDefinition that is not being deleted.
+
+    The platform does not serve the built-in kinds of the API groups `custom_groups`.
+    """
+    served_kind = custom_kinds.built_in_kind(definition, custom_groups)
     old = definition.get("status") or {}
     spec_names, old_names = definition["spec"]["names"], custom_kinds.accepted_names(definition)
-    conflicts = _name_conflicts(spec_names, old_names, _find_names_in_use(definition, reader))
+    conflicts = _name_conflicts(
+        spec_names, old_names, _find_names_in_use(definition, served_kind, reader, custom_groups)
+    )
     new_names = {field: old_names.get(field) if field in conflicts else spec_names.get(field) for field in _NAME_FIELDS}
     new_names["categories"] = spec_names.get("categories")
     versions = old.get("storedVersions") or []
     storage_version = custom_kinds.kind_from_definition(definition).storage_version
     return {
         **old,
-        "conditions": _make_conditions(definition, conflicts, now),
+        "conditions": _make_conditions(definition, conflicts, now, is_built_in=served_kind is not None),
         "acceptedNames": {field: value for field, value in new_names.items() if value},
         "storedVersions": versions if storage_version in versions else [*versions, storage_version],
     }
 
 
-def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: Instant) -> Sequence[Mapping[str, Any]]:
+def _make_conditions(
+    definition: meta.Obj, conflicts: Mapping[str, str], now: Instant, *, is_built_in: bool
+) -> Sequence[Mapping[str, Any]]:
     field, message = [("", "no conflicts found"), *conflicts.items()][-1]
     reason = _CONFLICT_REASON_BY_FIELD.get(field, "NoConflicts")
     old_conditions: Any = (definition.get("status") or {}).get("conditions") or []
@@ -527,7 +539,7 @@ def _make_conditions(definition: meta.Obj, conflicts: Mapping[str, str], now: In
         conditions = meta.with_condition(
             conditions, type=custom_kinds.ESTABLISHED, status=is_established, reason=reason, message=message, now=now
         )
-    if custom_kinds.built_in_kind(definition) is not None:
+    if is_built_in:
         message = "batchyard serves this kind itself, and keeps its own schema for it"
         conditions = meta.with_condition(
             conditions, type=custom_kinds.BUILT_IN, status=True, reason="ServedByPlatform", message=message, now=now
@@ -556,12 +568,14 @@ class _NamesInUse:
         self.kinds = frozenset(kinds)
 
 
-def _find_names_in_use(definition: meta.Obj, reader: client.Reader) -> _NamesInUse:
-    spec, built_in_kind = definition["spec"], custom_kinds.built_in_kind(definition)
+def _find_names_in_use(
+    definition: meta.Obj, built_in_kind: ServedKind | None, reader: client.Reader, custom_groups: Collection[str]
+) -> _NamesInUse:
+    spec = definition["spec"]
     resources: list[str] = []
     kinds: list[str] = []
     for info in KINDS:
-        if info.group == spec["group"] and info is not built_in_kind:
+        if info.group == spec["group"] and info is not built_in_kind and info.group not in custom_groups:
             resources += [info.plural, info.singular, *info.short_names]
             kinds += [info.kind, f"{info.kind}List"]
     for other_object in reader.list(custom_kinds.DEFINITION):

@@ -189,6 +189,10 @@ class KueueSettings:
         """Return a copy of the settings for one platform, which enables the kinds that its JobKinds describe."""
         return replace(self, managed_jobs=replace(self.managed_jobs, job_kinds={}))
 
+    def without_jobs(self) -> "KueueSettings":
+        """Return a copy of the settings that manages no kind of jobs."""
+        return replace(self, managed_jobs=replace(self.managed_jobs, kinds=(), without_queue_name=False))
+
     def with_fair_sharing(self) -> "KueueSettings":
         """Return a copy of the settings with fair sharing enabled."""
         return replace(self, policy=replace(self.policy, fair_sharing=True))

@@ -247,8 +247,11 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_without_effect("Workloads of Deployments get no label with the uid of the Deployment", "DeploymentJobUIDLabel"),
     **_without_effect(
         "the kind of job is not supported",
-        *("DeferRayServiceFinalizationForRedisCleanup", "RayServiceValidateUpgradeStrategy"),
-        "WaitForPodsReadyMaxNotReady",
+        *("RayServiceValidateUpgradeStrategy", "WaitForPodsReadyMaxNotReady"),
+    ),
+    **_without_effect(
+        "a deleted RayService with fault tolerance always keeps its Workload until it is gone",
+        "DeferRayServiceFinalizationForRedisCleanup",
     ),
     **_without_effect("removing the queue name of a Ray object is always validated", "ValidateRayAndSparkJobUpdates"),
 }

@@ -139,6 +139,22 @@ def test_ray_job_with_cluster_selector_is_ignored() -> None:
     assert not RAY_JOB.is_ignored(ray_job())
 
 
+@pytest.mark.parametrize(
+    ("metadata", "cluster", "is_ignored"),
+    [
+        ({}, {"gcsFaultToleranceOptions": {}}, False),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, False),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"gcsFaultToleranceOptions": {}}, True),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": {"ray.io/ft-enabled": "True"}}, {}, True),
+    ],
+)
+def test_deleted_ray_service_keeps_workload_during_redis_cleanup(
+    metadata: dict[str, Any], cluster: dict[str, Any], is_ignored: bool
+) -> None:
+    service = {"metadata": {"name": "a", **metadata}, "spec": {"rayClusterConfig": {**CLUSTER, **cluster}}}
+    assert built_in("RayService.ray.io").is_ignored(service) is is_ignored
+
+
 def test_excluded_job_gets_no_workload() -> None:
     job = {"metadata": {"name": "a", "namespace": "team"}, "spec": {"clusterSelector": {"ray.io/cluster": "b"}}}
     reader: Any = SimpleNamespace(get=lambda _: job)

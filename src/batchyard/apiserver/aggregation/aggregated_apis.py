@@ -18,7 +18,7 @@ from batchyard.apiserver.aggregation.proxied_requests import encode_request, ser
 from batchyard.apiserver.api_services import API_SERVICE
 from batchyard.apiserver.auth.authorization import RequestAttributes, verb_of_segments
 from batchyard.apiserver.request import MASTERS_GROUP, PLAIN_TEXT, ApiRequest, ProxyResponse, Response, UserInfo
-from batchyard.apiserver.service_endpoints import find_port, ready_addresses
+from batchyard.apiserver.service_endpoints import EndpointAddress, find_port, ready_addresses
 from batchyard.interfaces.client import ObjectReader
 from batchyard.interfaces.containers import ByteStream, SessionClient
 
@@ -44,7 +44,7 @@ class ServerTls(NamedTuple):
 class ServerConnections(Protocol):
     """Opens TLS connections to aggregated servers, with the front-proxy certificate of the platform."""
 
-    def connect(self, address: tuple[str, int], tls: ServerTls, client: SessionClient) -> ByteStream:
+    def connect(self, address: EndpointAddress, tls: ServerTls, client: SessionClient) -> ByteStream:
         """Connect to a host and port."""
 
 
@@ -141,20 +141,20 @@ class AggregatedApis:
         spec, server_name = api_service["spec"], f"{name}.{namespace}.svc"
         tls = ServerTls(server_name, _decode_authority(spec.get("caBundle")), bool(spec.get("insecureSkipTLSVerify")))
         forwarded = (("X-Forwarded-For", request.client_address),) if request.client_address else ()
-        host = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        host = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
         encoded = encode_request(request, request.path, host, (*user_headers(request.user), *forwarded))
         connect = partial(self._connections.connect, address, tls)
         return ProxyResponse(request.method, encoded, connect, _failed_response, timeout)
 
-    def _address(self, name: str, namespace: str, port: int) -> tuple[str, int] | None:
+    def _address(self, name: str, namespace: str, port: int) -> EndpointAddress | None:
         service = self._objects.get(Key(scheme.SERVICE, namespace, name))
         if service is None:
             return None
         if _is_external(service):
-            return str(service["spec"].get("externalName") or ""), port
+            return EndpointAddress(str(service["spec"].get("externalName") or ""), port)
         service_port = find_port(service, str(port))
         addresses = iter(()) if service_port is None else ready_addresses(self._objects, service, service_port)
-        return next(((address.host, address.port) for address in addresses), None)
+        return next(addresses, None)
 
 
 def aggregated_attributes(request: ApiRequest) -> RequestAttributes:

@@ -3,7 +3,7 @@
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batchyard.api.custom_kinds import ESTABLISHED, built_in_kind, has_valid_ca_bundle
@@ -291,9 +291,12 @@ def definition_errors(definition: Obj) -> Iterator[FieldError]:
         yield invalid("spec.preserveUnknownFields", True, text, "")
 
 
-def definition_warnings(definition: Obj) -> list[str]:
-    """Return the warnings about a CustomResourceDefinition: that its schema is unused, or rules are not checked."""
-    served_kind = built_in_kind(definition)
+def definition_warnings(definition: Obj, custom_groups: Collection[str] = ()) -> list[str]:
+    """Return the warnings about a CustomResourceDefinition: that its schema is unused, or rules are not checked.
+
+    The API server does not serve the built-in kinds of the API groups `custom_groups`.
+    """
+    served_kind = built_in_kind(definition, custom_groups)
     if served_kind is not None:
         title = f"{served_kind.kind}.{served_kind.group}"
         return [f"batchyard serves {title} itself: this definition is stored but its schema is unused"]

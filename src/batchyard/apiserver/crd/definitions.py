@@ -1,6 +1,6 @@
 """The resource of CustomResourceDefinitions, and the resources of the custom kinds that they define."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from batchyard.api.conversion import TimeLocations, metadata_time_locations
@@ -165,8 +165,9 @@ _COLUMNS: Final = (Column("Name", format="name"), Column("Created At", type="dat
 class DefinitionStrategy(CustomStrategy):
     """The kind-specific API logic of CustomResourceDefinitions: decoding, validation and table output."""
 
-    def __init__(self) -> None:
+    def __init__(self, custom_groups: Collection[str] = ()) -> None:
         super().__init__(_DEFINITION_INFO, [_OWN_VERSION])
+        self._custom_groups = custom_groups
 
     def decode(self, sent_object: Mapping[str, Any], namespace: str, valid_obj: Obj | None = None) -> DecodedObject:
         """Decode a CustomResourceDefinition with defaults, or return its errors."""
@@ -175,7 +176,8 @@ class DefinitionStrategy(CustomStrategy):
             return decoded_object
         crd = _with_all_names(decoded_object.obj)
         errors = list(definition_errors(crd))
-        return DecodedObject(None, errors, []) if errors else DecodedObject(crd, [], definition_warnings(crd))
+        warnings = [] if errors else definition_warnings(crd, self._custom_groups)
+        return DecodedObject(None if errors else crd, errors, warnings)
 
     def check_update(self, new: Obj, old: Obj) -> list[FieldError]:
         """Return the validation errors of an update of a CustomResourceDefinition."""
@@ -198,9 +200,12 @@ class DefinitionStrategy(CustomStrategy):
         return [stored_object["metadata"]["name"], format_time(created_at // SECOND * SECOND)]
 
 
-def definition_resource() -> Resource:
-    """Return the resource `customresourcedefinitions` as the API server serves it."""
-    strategy = DefinitionStrategy()
+def definition_resource(custom_groups: Collection[str] = ()) -> Resource:
+    """Return the resource `customresourcedefinitions` as the API server serves it.
+
+    The API server does not serve the built-in kinds of the API groups `custom_groups`.
+    """
+    strategy = DefinitionStrategy(custom_groups)
     resource = Resource(_DEFINITION_INFO, strategy, ("status",), merge_schema=strategy.merge_schema, is_native=True)
     return resource._replace(prunes_unknown=True, is_adoptable=True)
 

@@ -31,7 +31,7 @@ def with_subresources(
     """Return the resources with the subresources that handler functions serve, followed by the virtual resources.
 
     Pods, Namespaces and the kinds with replicas get subresources. The virtual resources are bindings,
-    ComponentStatuses, the metrics API and Kueue's visibility API.
+    ComponentStatuses, the metrics API and, if ClusterQueues are built in, Kueue's visibility API.
     """
     pod_containers, binding_handlers = PodContainers(objects, containers), BindingHandlers(objects, now)
     port_proxies = PortProxies(objects, containers)
@@ -50,6 +50,8 @@ def with_subresources(
     service_handlers = {"proxy": port_proxies.service_handlers()}
     resources = with_subresource_handlers(resources, scheme.SERVICE, service_handlers)
     served_resources = with_finalize(with_subresource_handlers(resources, scheme.POD, pod_handlers), objects)
-    metrics, visibility = metrics_resources(objects, containers, now), VisibilityResources(pending_queues, objects)
-    virtual_resources = (binding_handlers.resource(), component_status_resource(now), *visibility.resources(), *metrics)
+    has_queues = any(resource.served_kind.constant == scheme.CLUSTER_QUEUE for resource in resources)
+    visibility = VisibilityResources(pending_queues, objects).resources() if has_queues else ()
+    metrics = metrics_resources(objects, containers, now)
+    virtual_resources = (binding_handlers.resource(), component_status_resource(now), *visibility, *metrics)
     return [*with_scales(served_resources, objects, now), *virtual_resources]

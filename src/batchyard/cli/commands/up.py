@@ -1,6 +1,6 @@
 """The command `batchyard up`: runs a platform on this machine, in the foreground or the background."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from batchyard.cli import output
 from batchyard.cli.background import UpOptions, start_in_background
 from batchyard.cli.kueue_configuration import read_supported_configuration
 from batchyard.cloud.cluster_objects import catalog_errors
+from batchyard.controller_groups import without_upstream
 from batchyard.scheduling.kueue_configuration import platform_kueue_settings
 from batchyard.server.forecasting.service import ForecastFunctions
 from batchyard.server.local_node.spawner_client import SpawnerError
@@ -33,6 +34,7 @@ from batchyard.server.platform.data_dir import (
     LOG_FILE,
     LOOPBACK,
     REPLICATION_FILE,
+    UPSTREAM_SETTING,
     DirectoryError,
     PlatformOptions,
     prepare_data_dir,
@@ -96,17 +98,33 @@ def _print_ready_message(options: PlatformOptions, url: str) -> None:
         output.report_line(f"batchyard: export KUBECONFIG={quote(str((options.folder / KUBECONFIG_FILE).resolve()))}")
 
 
-def _with_recorded_version(options: PlatformOptions) -> PlatformOptions:
-    """Return the options with the version of Kueue that the data directory records, unless an option selects one.
+def _with_recorded_settings(options: PlatformOptions) -> PlatformOptions:
+    """Return the options with the version of Kueue and the upstream projects that the data directory records.
 
-    A change of the version is reported.
+    An option for the version takes precedence. A change of the version is reported.
     """
     journal = options.folder / JOURNAL_FILE
     recorded = read_setting(journal, KUEUE_VERSION_SETTING) or DEFAULT_KUEUE_VERSION
     version = options.kueue_version or recorded
     if version != recorded and journal.exists():
         output.report_line(f"batchyard: decides by the rules of Kueue {version} now; before, by those of {recorded}")
-    return replace(options, kueue_version=version)
+    upstream = _upstream_projects(options)
+    return replace(
+        options, kueue_version=version, upstream=upstream, controllers=without_upstream(options.controllers, upstream)
+    )
+
+
+def _upstream_projects(options: PlatformOptions) -> Sequence[str]:
+    """Return the projects of `--upstream`, or those that the data directory records; raise JournalError if they differ.
+
+    The stored objects of a project follow either the built-in kinds or its own definitions.
+    """
+    journal = options.folder / JOURNAL_FILE
+    recorded = cli_options.parse_upstream_projects(read_setting(journal, UPSTREAM_SETTING) or "")
+    if journal.exists() and options.upstream and set(options.upstream) != set(recorded):
+        option = f"with --upstream {','.join(recorded)}" if recorded else "without --upstream"
+        raise JournalError(f"{options.folder} was created {option}; set another folder with --data-dir")
+    return options.upstream or recorded
 
 
 def _select_server(options: PlatformOptions) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -138,7 +156,7 @@ def run(options: PlatformOptions, cluster: Obj | None, speed: float, report_read
     try:
         followed = _follow(options) if options.follow else options
         if followed is not None:
-            _serve(_with_recorded_version(followed), cluster, speed, report_ready)
+            _serve(_with_recorded_settings(followed), cluster, speed, report_ready)
     except (JournalError, PortError, CredentialsError, ClusterConflictError, SpawnerError) as error:
         output.fail(f"batchyard: {error}")
     except OSError as error:
@@ -300,6 +318,9 @@ _ArchiveKeep: TypeAlias = Annotated[
 _Controllers: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Controllers to run: *, name, -name; an operator runs the rest.")
 ]
+_Upstream: TypeAlias = Annotated[
+    str, typer.Option(metavar="LIST", help="Leave the APIs of these projects to their own operators: kueue, jobset.")
+]
 _ServiceCidr: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -375,6 +396,7 @@ def up(
     archive: _Archive = "",
     archive_keep: _ArchiveKeep = "",
     controllers: _Controllers = "*",
+    upstream: _Upstream = "",
     service_cidr: _ServiceCidr = DEFAULT_SERVICE_CIDR,
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
     log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
@@ -392,6 +414,7 @@ def up(
         JournalSyncMode(sync.value),
         accept_loss=accept_loss,
         controllers=cli_options.parse_platform_controllers(controllers),
+        upstream=cli_options.parse_upstream_projects(upstream),
         traces_to=otlp,
         runtime=runtime,
         kueue_version="" if kueue_version is None else kueue_version.value,

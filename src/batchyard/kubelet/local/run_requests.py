@@ -242,7 +242,8 @@ def _image_fields(
     name, working_directory = container.get("image") or "", container.get("workingDir")
     if not mapping.engine:
         fields = {"image": mapping.image_field(name), "workingDir": working_directory or mapping.working_dir or None}
-        return {**fields, "user": security.user_of(pod, container, default_user)}
+        find_user = security.user_in_folder if mapping.root else security.user_of
+        return {**fields, "user": find_user(pod, container, default_user)}
     source = {"engine": mapping.engine, "id": image["id"], "resolved": image["name"] or name, "digest": image["digest"]}
     if "unpacked" in image:
         content_fields, image_user, group = {"unpacked": image["unpacked"]}, image["user"] or None, None

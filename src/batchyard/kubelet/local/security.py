@@ -30,6 +30,8 @@ class ContainerUser(NamedTuple):
 
 
 ROOT: Final = ContainerUser(0, 0)
+#: The user of a folder that replaces an image, in pods that require a non-root user. Source: the distroless images.
+NON_ROOT: Final = ContainerUser(65532, 65532)
 
 
 def containers_of(pod: Obj) -> list[Mapping[str, Any]]:
@@ -51,6 +53,17 @@ def user_of(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser)
         return None
     default_gid = default_user.gid if uid is None else 0
     return {"uid": default_user.uid if uid is None else uid, "gid": default_gid if gid is None else gid}
+
+
+def user_in_folder(pod: Obj, container: Mapping[str, Any], default_user: ContainerUser) -> dict[str, int] | None:
+    """Return the ids under which a container of a root folder runs; None if it runs as `default_user`.
+
+    A folder names no user, as an image does. An image of a pod with runAsNonRoot must name one that is not root.
+    """
+    if default_user == ROOT and _effective_setting(pod, container, "runAsNonRoot"):
+        user = user_of(pod, container, NON_ROOT)
+        return NON_ROOT._asdict() if user is None else user
+    return user_of(pod, container, default_user)
 
 
 def user_in_image(pod: Obj, container: Mapping[str, Any], image_user: str) -> str | None:

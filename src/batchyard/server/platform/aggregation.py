@@ -16,12 +16,14 @@ from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, Serv
 from batchyard.apiserver.api_services import API_SERVICE
 from batchyard.apiserver.request import Response, StreamingResponse
 from batchyard.apiserver.resources import Resources
+from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.base.instant import SECOND, Instant
 from batchyard.client.local import LocalClient, create_or_replace
 from batchyard.interfaces.client import EventType, UpdateStatus, WatchEvent, WriteResult
 from batchyard.interfaces.containers import ByteStream, SessionClient
 from batchyard.interfaces.controller import Kernel
 from batchyard.server.clocks.wall import wall_clock
+from batchyard.server.local_node.node import LocalNodeComponents
 from batchyard.server.platform.credentials import CA_FILE, CertificateAuthority
 from batchyard.server.platform.data_dir import write_private
 from batchyard.server.streaming.http_exchange import TcpStream, forward_request
@@ -38,8 +40,12 @@ _KINDS: Final = frozenset({API_SERVICE, SERVICE, ENDPOINTS, ENDPOINT_SLICE})
 class FrontProxy:
     """Opens connections to aggregated servers, with a client certificate of an authority that signs no others."""
 
-    def __init__(self, folder: Path, now: Instant) -> None:
-        """Create or load the authority in `front-proxy` of the data directory, and issue the certificate."""
+    def __init__(self, folder: Path, now: Instant, node: LocalNodeComponents | None = None) -> None:
+        """Create or load the authority in `front-proxy` of the data directory, and issue the certificate.
+
+        `node` runs the servers that are pods of this machine.
+        """
+        self._node = node
         proxy_folder = folder / "front-proxy"
         proxy_folder.mkdir(mode=0o700, exist_ok=True)
         authority = CertificateAuthority(proxy_folder, now)
@@ -50,9 +56,11 @@ class FrontProxy:
         self.authority_pem = authority.certificate_file.read_text("ascii")
         self._context = lru_cache(maxsize=64)(self._create_context)
 
-    def connect(self, address: tuple[str, int], tls: ServerTls, client: SessionClient) -> ByteStream:
+    def connect(self, address: EndpointAddress, tls: ServerTls, client: SessionClient) -> ByteStream:
         """Connect to a host and port with TLS."""
-        return TcpStream(address, (self._context(tls), tls.server_name), client)
+        node = self._node if address.in_pod_network else None
+        create_socket = None if node is None else node.create_pod_network_socket
+        return TcpStream((address.host, address.port), (self._context(tls), tls.server_name), client, create_socket)
 
     def _create_context(self, tls: ServerTls) -> ssl.SSLContext:
         try:
@@ -163,12 +171,19 @@ class AvailabilityChecks:
 class Aggregation:
     """The aggregation of a platform: its connections and checks, and the objects that aggregated servers read."""
 
-    def __init__(self, client: LocalClient, kernel: Kernel, resources: Resources, folder: Path) -> None:
+    def __init__(
+        self,
+        client: LocalClient,
+        kernel: Kernel,
+        resources: Resources,
+        folder: Path,
+        node: LocalNodeComponents | None = None,
+    ) -> None:
         """Create the aggregation of APIs that `resources` does not contain, with credentials in a data directory."""
         self._client = client
         self._kernel = kernel
         self._folder = folder
-        self._front_proxy = FrontProxy(folder, wall_clock())
+        self._front_proxy = FrontProxy(folder, wall_clock(), node)
         self.apis = AggregatedApis(client, self._front_proxy, resources.is_group_version_served)
         self.checks = AvailabilityChecks(self.apis, client, kernel)
 

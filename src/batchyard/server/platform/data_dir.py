@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
 from batchyard.base.instant import Duration
-from batchyard.controller_groups import GROUPS
+from batchyard.controller_groups import GROUPS, upstream_api_groups
 from batchyard.store.journal import SyncMode
 from batchyard.store.journal_file import commit_mark_path, is_journal_open
 
@@ -26,6 +26,8 @@ KUBECONFIG_FILE: Final = "kubeconfig"
 DEFAULT_KUEUE_VERSION: Final = "0.19"
 #: The setting of the journal that records the version.
 KUEUE_VERSION_SETTING: Final = "kueue-version"
+#: The setting of the journal that records `--upstream`.
+UPSTREAM_SETTING: Final = "upstream"
 #: The state file, written once the platform listens.
 STATE_FILE: Final = "up.json"
 #: The terms that this platform and its standby have begun.
@@ -148,6 +150,8 @@ class PlatformOptions:
     accept_loss: bool = False
     #: The controller groups that run. An operator beside the platform may run the others.
     controllers: Sequence[str] = GROUPS
+    #: The projects, such as `kueue`, whose own definitions, webhooks and controllers replace the built-in ones.
+    upstream: Sequence[str] = ()
     #: The URL of the OTLP/HTTP collector that receives traces; '' for none.
     traces_to: str = ""
     #: Kueue's Configuration, if one is given.
@@ -172,3 +176,12 @@ class PlatformOptions:
     #: The folder or URL of the archive, and how long its states stay restorable (0: forever); '' for no archive.
     archive: str = ""
     archive_keep: Duration = 0
+
+    @property
+    def custom_groups(self) -> frozenset[str]:
+        """The API groups whose built-in kinds the platform leaves to CustomResourceDefinitions."""
+        return upstream_api_groups(self.upstream)
+
+    def serves(self, kind: str) -> bool:
+        """Return whether the platform serves a built-in kind, such as WORKLOAD, itself."""
+        return kind.partition(".")[2] not in self.custom_groups

@@ -2,15 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from batchyard.admission_chain import AdmissionChain
 from batchyard.api.meta import Obj, key_of
-from batchyard.api.scheme import CLUSTER, LEASE
+from batchyard.api.scheme import CLUSTER, LEASE, WORKLOAD
 from batchyard.api.times import parse_time
 from batchyard.apiserver.api_services import api_service_resource, kubernetes_service_objects
 from batchyard.apiserver.apply import InProcessFieldManager
@@ -70,6 +69,7 @@ from batchyard.server.platform.data_dir import (
     JOURNAL_FILE,
     KUEUE_VERSION_SETTING,
     LEDGER_FILE,
+    UPSTREAM_SETTING,
     PlatformOptions,
 )
 from batchyard.server.platform.decision_throttle import DecisionThrottle
@@ -160,13 +160,15 @@ class EmbeddedPlatform:
         root_pem = _root_certificate(self._signer, is_mounted=local_settings is not None)
         version = options.kueue_version or DEFAULT_KUEUE_VERSION
         self._journal.record_setting(KUEUE_VERSION_SETTING, version, DEFAULT_KUEUE_VERSION)
-        kueue = platform_kueue_settings(options.configuration, version).with_own_job_kinds()
-        settings = PlatformSettings(kueue, with_nodes=has_nodes, with_api=True, root_certificate=root_pem)
-        settings = replace(settings, controllers=options.controllers, with_costs=has_nodes, is_endless=True)
-        self._kueue, settings = kueue, replace(settings, with_topology=has_nodes and kueue.is_topology_aware)
-        base_resources = _resources(kueue)
+        self._journal.record_setting(UPSTREAM_SETTING, ",".join(options.upstream), "")
+        kueue = _kueue_settings(options, version)
+        settings, self._kueue = _platform_settings(options, kueue, root_pem, has_nodes=has_nodes), kueue
+        base_resources = _resources(kueue, options.custom_groups)
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        admission = AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=options.service_cidr)
+        cidr, upstream = options.service_cidr, options.upstream
+        admission = AdmissionChain(
+            with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=cidr, upstream=upstream
+        )
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
@@ -178,7 +180,7 @@ class EmbeddedPlatform:
         self._spans = self._export_spans(options.traces_to, loop) if options.traces_to else None
         node_parts = options.folder, self._kernel, self._client, issue_token
         self._local = None if local_settings is None else LocalNodeComponents(local_settings, *node_parts)
-        self._runtime, self._folder, self._controllers = options.runtime, options.folder, options.controllers
+        self._runtime, self._options = options.runtime, options
         self.platform = self._build_platform(settings, effective_cluster, speed)
         self._forked_work = ForkedWork(loop, self._kernel.post)
         self._forecast_engine = self._create_forecast_engine(forecast_functions, options.folder, loop)
@@ -239,15 +241,15 @@ class EmbeddedPlatform:
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
         self._webhooks = LazyWebhooks()
         self._store.listen(CustomResources(client, resources, now, self._webhooks.observe_conversion).observe)
-        self._provided_objects = ProvidedObjects(client, self._kernel, resources.all)
+        self._provided_objects = ProvidedObjects(client, self._kernel, resources.all, self._options.custom_groups)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
         self._store.listen(server.observe)
         server.set_write_executor(self._forked_work)
-        self._aggregation = Aggregation(client, self._kernel, resources, self._folder)
+        self._aggregation = Aggregation(client, self._kernel, resources, self._options.folder, node)
         self._store.listen(self._aggregation.observe)
         server.set_aggregation(self._aggregation.apis)
-        parts = server, client, resources, self._kernel, self._local, self._controllers
+        parts = server, client, resources, self._kernel, self._local, self._options.controllers
         self._webhooks.connect(*parts, self._metrics, self._forked_work)
         server.set_conversions(lambda: self._webhooks.get().conversions)
         self._store.listen(AdmissionSwitch(server, client, lambda: self._webhooks.get().gate).observe)
@@ -340,7 +342,8 @@ class EmbeddedPlatform:
         kubelets = SimulatedKubelets(
             delays, with_nodes=has_nodes, local_node=name, runtime=self._runtime, awaits_volumes=with_volumes
         )
-        runtime_controllers = (BareWorkloads(), kubelets, *((NodeAgents(name),) if has_nodes else ()))
+        bare_workloads = (BareWorkloads(),) if self._options.serves(WORKLOAD) else ()
+        runtime_controllers = (*bare_workloads, kubelets, *((NodeAgents(name),) if has_nodes else ()))
         throttle = DecisionThrottle(self._kernel.clock, speed, lambda: self._kernel.stops_at is not None)
         self._metrics.server_metrics.additional_sources.append(throttle.texts)
         platform_ports = PlatformPorts(
@@ -390,7 +393,7 @@ class EmbeddedPlatform:
         self._history.observe(events)
         if cluster is not None:
             self._kernel.post(lambda: store_cluster(self._client, cluster))
-        self._kernel.post(lambda: create_missing(self._client, required_objects()))
+        self._kernel.post(partial(create_missing, self._client, required_objects(self._options.custom_groups)))
         self._provided_objects.begin()
         self._aggregation.begin()
 
@@ -421,10 +424,31 @@ def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExpor
     return SpanExport(url, loop)
 
 
-def _resources(kueue: KueueSettings) -> list[Resource]:
+def _kueue_settings(options: PlatformOptions, version: str) -> KueueSettings:
+    kueue = platform_kueue_settings(options.configuration, version).with_own_job_kinds()
+    return kueue.without_jobs() if "kueue" in options.upstream else kueue
+
+
+def _platform_settings(
+    options: PlatformOptions, kueue: KueueSettings, root_certificate: str, *, has_nodes: bool
+) -> PlatformSettings:
+    return PlatformSettings(
+        kueue,
+        with_nodes=has_nodes,
+        with_topology=has_nodes and kueue.is_topology_aware,
+        with_api=True,
+        root_certificate=root_certificate,
+        with_costs=has_nodes,
+        is_endless=True,
+        controllers=options.controllers,
+        custom_groups=options.custom_groups,
+    )
+
+
+def _resources(kueue: KueueSettings, custom_groups: Collection[str]) -> list[Resource]:
     """Return the resources that are served without CustomResourceDefinitions."""
-    built_ins = built_in_resources(kueue.policy.rules.disabled_validation_gates)
-    return [events_resource(), *built_ins, definition_resource(), api_service_resource()]
+    built_ins = built_in_resources(kueue.policy.rules.disabled_validation_gates, custom_groups)
+    return [events_resource(), *built_ins, definition_resource(custom_groups), api_service_resource()]
 
 
 def _root_certificate(authority: CertificateAuthority | None, *, is_mounted: bool) -> str:

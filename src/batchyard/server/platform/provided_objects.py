@@ -1,6 +1,6 @@
 """Objects that the platform provides, and the Cluster of `batchyard up --cluster`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -9,7 +9,7 @@ from batchyard.admission_plugins.service_accounts import default_service_account
 from batchyard.api import well_known
 from batchyard.api.custom_kinds import DEFINITION, FINALIZER
 from batchyard.api.meta import Key, Obj, annotation, key_of, with_finalizer, with_metadata, with_status
-from batchyard.api.scheme import FILE_KINDS, KINDS, ServedKind
+from batchyard.api.scheme import FILE_KINDS, KINDS, WORKLOAD, ServedKind
 from batchyard.api.validation.cluster import cluster_update_errors
 from batchyard.api.validation.flow_control import provided_flow_objects
 from batchyard.apiserver.api_services import API_SERVICE, provided_api_services, with_available_condition
@@ -59,10 +59,15 @@ class ProvidedObjects:
     """Keeps the platform's own CustomResourceDefinitions and APIServices up to date."""
 
     def __init__(
-        self, client: ProvidedObjectsClient, kernel: Kernel, resources: Callable[[], Sequence[Resource]]
+        self,
+        client: ProvidedObjectsClient,
+        kernel: Kernel,
+        resources: Callable[[], Sequence[Resource]],
+        custom_groups: Collection[str] = (),
     ) -> None:
+        """Do not provide the definitions of the API groups `custom_groups`."""
         self._client, self._kernel, self._served_resources = client, kernel, resources
-        self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds()}
+        self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds(custom_groups)}
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
@@ -129,9 +134,13 @@ def provided_role(role: Obj) -> Obj:
 
     The annotation lets Kueue's manifests take the role over.
     """
-    if not role["metadata"]["name"].startswith(_KUEUE_ROLE_PREFIX):
+    if not _is_kueue_role(role):
         return role
     return with_metadata(role, annotations={**(role["metadata"].get("annotations") or {}), well_known.PROVIDED: "true"})
+
+
+def _is_kueue_role(role: Obj) -> bool:
+    return bool(role["metadata"]["name"].startswith(_KUEUE_ROLE_PREFIX))
 
 
 def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, Obj], now: Instant) -> Iterator[Write]:
@@ -145,8 +154,10 @@ def _service_writes(services: Mapping[str, Obj], stored_services: Mapping[str, O
             yield UpdateStatus(updated)
 
 
-def _defined_kinds() -> Iterator[ServedKind]:
+def _defined_kinds(custom_groups: Collection[str]) -> Iterator[ServedKind]:
     for info in KINDS:
+        if info.group in custom_groups:
+            continue
         if "." in info.group and not info.group.endswith(_NATIVE_GROUP_SUFFIX) and info.constant not in FILE_KINDS:
             yield info
 
@@ -159,11 +170,16 @@ def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
-def required_objects() -> list[Obj]:
-    """Return the objects that the platform creates at its start if they do not exist."""
+def required_objects(custom_groups: Collection[str] = ()) -> list[Obj]:
+    """Return the objects that the platform creates at its start if they do not exist.
+
+    If the API groups `custom_groups` contain that of Kueue, Kueue's roles are omitted, since its manifests create them.
+    """
+    omits_kueue = WORKLOAD.partition(".")[2] in custom_groups
+    roles = [role for role in bootstrap_roles() if not (omits_kueue and _is_kueue_role(role))]
     # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
     objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-    return [*objects, *map(provided_role, bootstrap_roles()), default_storage_class(), *provided_flow_objects()]
+    return [*objects, *map(provided_role, roles), default_storage_class(), *provided_flow_objects()]
 
 
 # The Cluster of `batchyard up --cluster`, for a data directory that may already have a Cluster.

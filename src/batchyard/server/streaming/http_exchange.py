@@ -245,9 +245,19 @@ def _passed_headers(headers: Iterable[tuple[str, str]]) -> Iterable[tuple[str, s
 class TcpStream(asyncio.Protocol):
     """A byte stream to a TCP port, with TLS if a context is given."""
 
-    def __init__(self, address: tuple[str, int], tls: tuple[ssl.SSLContext, str] | None, client: SessionClient) -> None:
-        """Start to connect. `tls` is the TLS context with the expected name of the server; None for plain TCP."""
+    def __init__(
+        self,
+        address: tuple[str, int],
+        tls: tuple[ssl.SSLContext, str] | None,
+        client: SessionClient,
+        create_socket: Callable[[], socket.socket | None] | None = None,
+    ) -> None:
+        """Start to connect. `tls` is the TLS context with the expected name of the server; None for plain TCP.
+
+        `create_socket` returns a socket of another network, such as that of the pods; None for this machine's network.
+        """
         self._client = client
+        self._create_socket = create_socket
         self._early_data = bytearray()
         self._transport: Any = None
         self._is_closed = False
@@ -303,7 +313,12 @@ class TcpStream(asyncio.Protocol):
         tls_context, server_name = tls or (None, None)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await loop.create_connection(lambda: self, *address, ssl=tls_context, server_hostname=server_name)
+                opened = None if self._create_socket is None else self._create_socket()
+                if opened is not None:
+                    await _connect_socket(loop, opened, address)
+                place: dict[str, Any] = dict(zip(("host", "port"), address, strict=True))
+                place = place if opened is None else {"sock": opened}
+                await loop.create_connection(lambda: self, ssl=tls_context, server_hostname=server_name, **place)
         except (OSError, TimeoutError) as error:
             self._end(SessionEnd(failure=_connection_problem(address, error)))
 
@@ -311,6 +326,15 @@ class TcpStream(asyncio.Protocol):
         if not self._is_closed:
             self._is_closed = True
             self._client.process_end(session_end)
+
+
+async def _connect_socket(loop: asyncio.AbstractEventLoop, opened: socket.socket, address: tuple[str, int]) -> None:
+    try:
+        opened.setblocking(False)
+        await loop.sock_connect(opened, address)
+    except BaseException:
+        opened.close()
+        raise
 
 
 def _connection_problem(address: tuple[str, int], error: BaseException) -> str:

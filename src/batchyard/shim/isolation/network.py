@@ -17,13 +17,15 @@ from batchyard.shim.event_loop import ShimEventLoop
 _ACK, _CREATE, _EXCL, _REQUEST = 0x4, 0x400, 0x200, 0x1
 _ERROR, _NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _NEWROUTE = 2, 16, 17, 18, 20, 24
 _INTERFACE_UP = 1
-#: Attributes of links: IFLA_IFNAME, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD.
-_NAME, _MASTER, _LINKINFO, _NAMESPACE = 3, 10, 18, 28
+#: Attributes of links: IFLA_ADDRESS, IFLA_IFNAME, IFLA_MASTER, IFLA_LINKINFO, IFLA_NET_NS_FD.
+_HARDWARE_ADDRESS, _NAME, _MASTER, _LINKINFO, _NAMESPACE = 1, 3, 10, 18, 28
 _KIND, _DATA, _PEER = 1, 2, 1
 #: Attributes of addresses and routes: IFA_ADDRESS, IFA_LOCAL, RTA_OIF, RTA_GATEWAY.
 _ADDRESS, _LOCAL, _OUTPUT, _GATEWAY = 1, 2, 4, 5
 _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 _TABLE_LOCAL, _SCOPE_HOST, _LOCAL_ROUTE = 255, 254, 2
+#: The first byte of a hardware address that is not assigned by a vendor, and belongs to one interface.
+_LOCAL_UNICAST = b"\x02"
 
 
 class Netlink:
@@ -37,11 +39,15 @@ class Netlink:
         self._socket.close()
 
     def create_bridge(self, name: str) -> None:
-        """Create a bridge interface and bring it up."""
+        """Create a bridge interface with a random hardware address, and bring it up.
+
+        A bridge without its own address takes over that of an attached interface. It would change when pods start or
+        end, and the other pods would send to the old address until their neighbour entries expire.
+        """
         link_info = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
-        self._send_request(
-            _NEWLINK, _CREATE | _EXCL, _link_header(is_up=True) + _text_attribute(_NAME, name) + link_info
-        )
+        hardware_address = _encode_attribute(_HARDWARE_ADDRESS, _LOCAL_UNICAST + os.urandom(5))
+        attributes = _text_attribute(_NAME, name) + hardware_address + link_info
+        self._send_request(_NEWLINK, _CREATE | _EXCL, _link_header(is_up=True) + attributes)
 
     def create_veth_pair(self, name: str, peer: str, peer_namespace: int) -> None:
         """Create a veth pair: the end `name` here, the end `peer` in another network namespace.

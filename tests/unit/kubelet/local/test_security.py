@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from batchyard.kubelet.local.errors import ContainerError
-from batchyard.kubelet.local.security import ROOT, ContainerUser, reject_unsupported, seccomp_of, user_of
+from batchyard.kubelet.local.security import (
+    ROOT,
+    ContainerUser,
+    reject_unsupported,
+    seccomp_of,
+    user_in_folder,
+    user_of,
+)
 from unit.kubelet.local.local_make import NOTHING, FixedObjects, container, pod
 
 NON_ROOT = ContainerUser(1000, 100)
@@ -62,6 +69,19 @@ def test_run_as_non_root_accepts_other_user() -> None:
     assert user({"runAsNonRoot": True}) is None
     assert user({"runAsUser": 7}, {"runAsNonRoot": True}, ROOT) == {"uid": 7, "gid": 0}
     assert user({"runAsNonRoot": False}, {"runAsNonRoot": True}, ROOT) is None
+
+
+def test_root_folder_runs_as_non_root_user_only_if_required() -> None:
+    required = {"runAsNonRoot": True}
+    only = container(securityContext={"allowPrivilegeEscalation": False})
+    assert user_in_folder(pod(only, securityContext=required), only, ROOT) == {"uid": 65532, "gid": 65532}
+    assert user_in_folder(pod(only), only, ROOT) is None
+    assert user_in_folder(pod(only, securityContext=required), only, NON_ROOT) is None
+    with_user = container(securityContext={"runAsUser": 7})
+    assert user_in_folder(pod(with_user, securityContext=required), with_user, ROOT) == {"uid": 7, "gid": 0}
+    root = container(securityContext={"runAsUser": 0})
+    with pytest.raises(ContainerError, match="runAsUser breaks non-root policy"):
+        user_in_folder(pod(root, securityContext=required), root, ROOT)
 
 
 @pytest.mark.parametrize(
