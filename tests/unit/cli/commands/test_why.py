@@ -150,3 +150,12 @@ def test_names_are_not_broken_between_lines() -> None:
     }
     lines = list(document_text_lines(document, is_wide=False))
     assert sum(name in line for line in lines) == 4
+
+
+def test_holders_outside_queues_have_an_empty_queue() -> None:
+    row = {"resource": "cpu", "flavor": "", "amount": "1"}
+    holder = {"workload": "pods without a Workload", "nodes": ["vm"], "priority": 0, "holds": [row], "borrows": False}
+    subject = {"kind": "Pod", "name": "a"}
+    document = {"subject": subject, "state": "Pending", "summary": "no node fits", "holders": [holder]}
+    lines = list(document_text_lines(document, is_wide=False))
+    assert any("pods without a Workload" in line and "1 cpu" in line for line in lines)
