@@ -326,7 +326,7 @@ def _check_listen(address: str | None, *, is_insecure: bool) -> None:
 
 
 def _controller_fields(controllers: str, upstream: str, service_cidr: str) -> dict[str, Any]:
-    """Return the fields of PlatformOptions about controllers: those that run, those of other projects, and IP ranges."""
+    """Return the fields of PlatformOptions about controllers, upstream projects, and the addresses of Services."""
     return {
         "controllers": cli_options.parse_platform_controllers(controllers),
         "upstream": cli_options.parse_upstream_projects(upstream),
