@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import subprocess
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(bool(_MISSING), reason=f"these variables name no folders: {', '.join(_MISSING)}"),
     pytest.mark.skipif(shutil.which("helm") is None, reason="there is no helm on this machine"),
 ]
-_WAIT = "--timeout=120s"
+_WAIT = "--timeout=50s"
 _QUEUES = """
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
@@ -124,8 +124,14 @@ def test_urgent_job_preempts_running_job(platform: UpProcess) -> None:
 
 
 def test_invalid_objects_are_rejected_by_webhooks(platform: UpProcess) -> None:
-    refusal = create(platform, job("bad", **{"kueue.x-k8s.io/priority-class": "none"}), fails=True)
-    assert 'admission webhook "vjob.kb.io" denied the request' in refusal or "created" not in refusal
+    too_many = json.loads(job("bad"))
+    too_many["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "5"}
+    refusal = create(platform, json.dumps(too_many), fails=True)
+    assert 'admission webhook "vjob.kb.io" denied the request' in refusal
+    patch = [{"op": "replace", "path": "/spec/resourceGroups/0/flavors/0/resources/0/name", "value": "gpu"}]
+    refusal = platform.kubectl("patch", "cq", "team", "--type=json", "-p", json.dumps(patch), fails=True)
+    assert 'admission webhook "vclusterqueue.kb.io" denied the request' in refusal
+    assert "must match the name in coveredResources" in refusal
 
 
 def test_job_set_is_queued_and_completed_by_its_controller(platform: UpProcess) -> None:
@@ -151,7 +157,7 @@ def revision_of(platform: UpProcess) -> int:
 
 
 def test_nothing_is_written_at_rest(platform: UpProcess) -> None:
-    time.sleep(5)
+    threading.Event().wait(5)
     before = revision_of(platform)
-    time.sleep(10)
+    threading.Event().wait(10)
     assert revision_of(platform) - before < 40  # Leases are renewed every two seconds

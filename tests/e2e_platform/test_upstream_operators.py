@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import time
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def test_definitions_of_other_shapes_do_not_stop_platform(platform: UpProcess) -
     platform.kubectl("wait", "--for=condition=Established", "crd/workloads.kueue.x-k8s.io", "--timeout=20s")
     for name, fields in (("a", {"spec": 3}), ("b", {"spec": {"podSets": "x"}}), ("c", {"status": []}), ("d", {})):
         apply(platform, json.dumps({**WORKLOAD, "metadata": {"name": name}} | {"spec": None} | fields))
-    time.sleep(1)
+    threading.Event().wait(1)
     apply(platform, JOB)
     platform.kubectl("wait", "--for=jsonpath={.status.active}=1", "job/first", "--timeout=20s")
     assert platform.kubectl("get", "workloads", "-o", "name").count("workload") == 4

@@ -337,6 +337,15 @@ def _check_listen(address: str | None, *, is_insecure: bool) -> None:
         raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
 
 
+def _controller_fields(controllers: str, upstream: str, service_cidr: str) -> dict[str, Any]:
+    """Return the fields of PlatformOptions about controllers, upstream projects, and the addresses of Services."""
+    return {
+        "controllers": cli_options.parse_platform_controllers(controllers),
+        "upstream": cli_options.parse_upstream_projects(upstream),
+        "service_cidr": service_cidr,
+    }
+
+
 def _standby_fields(
     standby: cli_options.StandbyChoice | None, follow: str, witness: Path | None, *, is_insecure: bool
 ) -> dict[str, Any]:
@@ -413,14 +422,12 @@ def up(
         audit_log,
         JournalSyncMode(sync.value),
         accept_loss=accept_loss,
-        controllers=cli_options.parse_platform_controllers(controllers),
-        upstream=cli_options.parse_upstream_projects(upstream),
+        **_controller_fields(controllers, upstream, service_cidr),
         traces_to=otlp,
         runtime=runtime,
         kueue_version="" if kueue_version is None else kueue_version.value,
         authentication_config=authentication_config,
         token_webhook_config=authentication_token_webhook_config_file,
-        service_cidr=service_cidr,
         **_standby_fields(standby, follow, witness, is_insecure=insecure_loopback) | {"api_name": api_name},
         **_archive_fields(archive, archive_keep),
     )

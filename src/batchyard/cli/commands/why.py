@@ -197,7 +197,8 @@ def _holder_lines(document: Document) -> Iterator[str]:
         )
         reason = "being preempted" if holder.get("preempted") else holder.get("stays", "")
         note = " (borrows)" if holder["borrows"] else ""
-        rows.append((holder["workload"], f"{holder['clusterQueue']}{note}", str(holder["priority"]), amounts, reason))
+        queue = f"{holder.get('clusterQueue', '')}{note}"
+        rows.append((holder["workload"], queue, str(holder["priority"]), amounts, reason))
     yield from _table_lines(rows, is_last_column_uncut=True)
     if document.get("holdersMore"):
         yield f"... and {document['holdersMore']} more"

@@ -165,10 +165,7 @@ class EmbeddedPlatform:
         settings, self._kueue = _platform_settings(options, kueue, root_pem, has_nodes=has_nodes), kueue
         base_resources = _resources(kueue, options.custom_groups)
         claim_fields = InProcessFieldManager(base_resources, self._kernel.now).claim_fields
-        cidr, upstream = options.service_cidr, options.upstream
-        admission = AdmissionChain(
-            with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=cidr, upstream=upstream
-        )
+        admission = _admission_chain(options, kueue, has_nodes=has_nodes)
         self._client = LocalClient(self._store, self._kernel, admission=admission.hooks(), assign_manager=claim_fields)
         self._store.listen(admission.observe)
         token_issuer = TokenIssuer(self._client, SigningKey(options.folder), wall_clock)
@@ -427,6 +424,11 @@ def _create_span_export(url: str, loop: asyncio.AbstractEventLoop) -> "SpanExpor
 def _kueue_settings(options: PlatformOptions, version: str) -> KueueSettings:
     kueue = platform_kueue_settings(options.configuration, version).with_own_job_kinds()
     return kueue.without_jobs() if "kueue" in options.upstream else kueue
+
+
+def _admission_chain(options: PlatformOptions, kueue: KueueSettings, *, has_nodes: bool) -> AdmissionChain:
+    cidr, upstream = options.service_cidr, options.upstream
+    return AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=cidr, upstream=upstream)
 
 
 def _platform_settings(

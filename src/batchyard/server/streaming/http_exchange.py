@@ -332,7 +332,7 @@ async def _connect_socket(loop: asyncio.AbstractEventLoop, opened: socket.socket
     try:
         opened.setblocking(False)
         await loop.sock_connect(opened, address)
-    except BaseException:
+    except (OSError, asyncio.CancelledError):
         opened.close()
         raise
 

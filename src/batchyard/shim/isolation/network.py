@@ -24,8 +24,8 @@ _KIND, _DATA, _PEER = 1, 2, 1
 _ADDRESS, _LOCAL, _OUTPUT, _GATEWAY = 1, 2, 4, 5
 _TABLE_MAIN, _PROTOCOL_BOOT, _UNICAST = 254, 3, 1
 _TABLE_LOCAL, _SCOPE_HOST, _LOCAL_ROUTE = 255, 254, 2
-#: The first byte of a hardware address that is not assigned by a vendor, and belongs to one interface.
-_LOCAL_UNICAST = b"\x02"
+#: The hardware address of the bridge, which no vendor assigns. No other interface of the pods' network has it.
+_BRIDGE_HARDWARE_ADDRESS = b"\x02\0\0\0\0\x01"
 
 
 class Netlink:
@@ -39,13 +39,13 @@ class Netlink:
         self._socket.close()
 
     def create_bridge(self, name: str) -> None:
-        """Create a bridge interface with a random hardware address, and bring it up.
+        """Create a bridge interface with a hardware address of its own, and bring it up.
 
         A bridge without its own address takes over that of an attached interface. It would change when pods start or
         end, and the other pods would send to the old address until their neighbour entries expire.
         """
         link_info = _encode_attribute(_LINKINFO, _encode_attribute(_KIND, b"bridge"))
-        hardware_address = _encode_attribute(_HARDWARE_ADDRESS, _LOCAL_UNICAST + os.urandom(5))
+        hardware_address = _encode_attribute(_HARDWARE_ADDRESS, _BRIDGE_HARDWARE_ADDRESS)
         attributes = _text_attribute(_NAME, name) + hardware_address + link_info
         self._send_request(_NEWLINK, _CREATE | _EXCL, _link_header(is_up=True) + attributes)
 

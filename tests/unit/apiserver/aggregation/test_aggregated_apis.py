@@ -10,6 +10,7 @@ from batchyard.api.meta import Key, Obj, with_status
 from batchyard.apiserver.aggregation.aggregated_apis import AggregatedApis, ServerTls, Unavailable
 from batchyard.apiserver.api_services import API_SERVICE
 from batchyard.apiserver.request import ProxyResponse, Response, UserInfo
+from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.interfaces.client import UpdateStatus
 from batchyard.interfaces.containers import ByteStream, SessionClient
 from unit.apiserver import roles
@@ -26,9 +27,9 @@ class RecordedConnections:
     """Records connections instead of opening them."""
 
     def __init__(self) -> None:
-        self.opened: list[tuple[tuple[str, int], ServerTls]] = []
+        self.opened: list[tuple[EndpointAddress, ServerTls]] = []
 
-    def connect(self, address: tuple[str, int], tls: ServerTls, client: SessionClient) -> ByteStream:
+    def connect(self, address: EndpointAddress, tls: ServerTls, client: SessionClient) -> ByteStream:
         self.opened.append((address, tls))
         raise AssertionError("the test opens no connection")
 
@@ -67,9 +68,9 @@ class Garden:
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "flowers"}, "spec": spec}
         self.api.post("/api/v1/namespaces/default/services", service)
 
-    def add_endpoints(self, ip: str = "10.1.2.3") -> None:
+    def add_endpoints(self, ip: str = "10.1.2.3", **fields: Any) -> None:
         """Create the Endpoints of the Service."""
-        subset = {"addresses": [{"ip": ip}], "ports": [{"port": 8443}]}
+        subset = {"addresses": [{"ip": ip, **fields}], "ports": [{"port": 8443}]}
         metadata = {"name": "flowers", "namespace": "default"}
         endpoints = {"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": [subset]}
         self.api.post("/api/v1/namespaces/default/endpoints", endpoints)
@@ -113,7 +114,18 @@ def test_certificate_of_the_server_is_verified_by_the_bundle_and_the_name_of_the
     answer = garden.answer(f"{PATH}/roses")
     with pytest.raises(AssertionError):
         answer.connect(None)
-    assert garden.connections.opened == [(("flowers.example.net", 443), ServerTls("flowers.default.svc", "PEM", False))]
+    address = EndpointAddress("flowers.example.net", 443)
+    assert garden.connections.opened == [(address, ServerTls("flowers.default.svc", "PEM", False))]
+
+
+def test_server_that_is_a_pod_is_reached_in_the_pod_network() -> None:
+    garden = Garden()
+    garden.add_service(ports=[{"port": 443}])
+    target = {"kind": "Pod", "namespace": "default", "name": "gone"}
+    garden.add_endpoints(targetRef=target)
+    with pytest.raises(AssertionError, match="opens no connection"):
+        garden.answer(f"{PATH}/roses").connect(None)
+    assert garden.connections.opened[0][0] == EndpointAddress("10.1.2.3", 8443, in_pod_network=True)
 
 
 def test_user_with_a_line_break_in_its_name_is_not_passed_on() -> None:

@@ -190,3 +190,12 @@ def test_service_without_pods_is_reported(batchyard: Batchyard, tmp_path: Path) 
     done = batchyard("why", "sts/db", "-n", "lab", "-f", file)
     problem = "StatefulSet lab/db has no pods: check its replicas with kubectl describe statefulset"
     assert (done.returncode, done.stderr) == (1, f"batchyard: {problem}\n")
+
+
+def test_holders_outside_queues_have_an_empty_queue() -> None:
+    row = {"resource": "cpu", "flavor": "", "amount": "1"}
+    holder = {"workload": "pods without a Workload", "nodes": ["vm"], "priority": 0, "holds": [row], "borrows": False}
+    subject = {"kind": "Pod", "name": "a"}
+    document = {"subject": subject, "state": "Pending", "summary": "no node fits", "holders": [holder]}
+    lines = list(document_text_lines(document, is_wide=False))
+    assert any("pods without a Workload" in line and "1 cpu" in line for line in lines)
