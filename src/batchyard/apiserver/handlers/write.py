@@ -22,6 +22,7 @@ from batchyard.apiserver import apply, resources, serialization
 from batchyard.apiserver.conversions import convert_all
 from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, PreparedWrite
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
+from batchyard.apiserver.handlers.status_writes import applied_status_metadata, metadata_after_status_write
 from batchyard.apiserver.json_patch import json_patch_strict_errors
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
@@ -286,7 +287,8 @@ class WriteHandler:
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
         if path.subresource == _STATUS:
-            new: dict[str, Any] = {**stored_object, "status": sent_object.obj.get("status")}
+            metadata = metadata_after_status_write(path.resource, sent_object.obj["metadata"], stored_object)
+            new: dict[str, Any] = {**stored_object, "metadata": metadata, "status": sent_object.obj.get("status")}
             errors = strategy.check_status(new, stored_object)
             stored_entries = stored_object["metadata"].get("managedFields") or []
         else:
@@ -311,7 +313,7 @@ class WriteHandler:
             managed_fields = apply.managed_fields_after_update(*old_and_new, stored_entries, author, accessors)
         is_status = path.subresource == _STATUS
         write: Update | UpdateStatus = (
-            UpdateStatus(sent_object.obj, managed_fields)
+            _status_write(sent_object.obj, new, stored_object, managed_fields)
             if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
@@ -401,9 +403,19 @@ def _without_server_fields(body: serialization.RequestBody, path: resources.Reso
 
 def _writable_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
     if path.subresource == _STATUS:
-        return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
+        fields = {name: value for name, value in config.items() if name in ("apiVersion", "kind", "status")}
+        return {**fields, "metadata": applied_status_metadata(path.resource, config.get("metadata") or {})}
     has_status = _STATUS in path.resource.subresources
     return {name: value for name, value in config.items() if name != "status" or not has_status}
+
+
+def _status_write(
+    sent_object: Obj, new: Obj, stored_object: Obj, managed_fields: Sequence[apply.ManagedFieldsJson]
+) -> UpdateStatus:
+    if new["metadata"] is stored_object["metadata"]:
+        return UpdateStatus(sent_object, managed_fields)
+    preconditions = {field: sent_object["metadata"].get(field) for field in ("uid", "resourceVersion")}
+    return UpdateStatus(with_metadata(new, **preconditions), managed_fields, with_metadata=True)
 
 
 def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:
