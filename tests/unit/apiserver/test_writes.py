@@ -248,6 +248,12 @@ def test_metadata_in_status_write(api: Api, path: str, new: dict[str, Any], chan
     assert after.get("generation") == before.get("generation")
 
 
+def test_native_object_without_spec_has_empty_spec(api: Api) -> None:
+    node = api.post("/api/v1/nodes?fieldManager=me", {"metadata": {"name": "n", "labels": {"a": "b"}}})
+    assert node["spec"] == {}
+    assert [list(entry["fieldsV1"]) for entry in node["metadata"]["managedFields"]] == [["f:metadata"]]
+
+
 def test_status_write_with_invalid_label_is_rejected(api: Api) -> None:
     api.post(JOBS, job())
     answer = patch(api, f"{JOBS}/j/status", {"metadata": {"labels": {"a": "b c"}}})

@@ -39,12 +39,11 @@ def metadata_after_status_write(
             metadata.pop(field, None)
             if value := sent_metadata.get(field):
                 metadata[field] = value
-    if metadata == stored_metadata:
-        return stored_metadata
-    # Decoding gives a Job without labels those of its pods. Kubernetes decodes the stored Job too.
-    if metadata == {**stored_metadata, "labels": with_defaults(stored_object)["metadata"].get("labels")}:
-        return stored_metadata
-    return metadata
+    if "labels" in metadata and "labels" not in stored_metadata:
+        # Decoding gives a Job without labels those of its pods. Kubernetes decodes the stored Job too.
+        if metadata["labels"] == with_defaults(stored_object)["metadata"].get("labels"):
+            del metadata["labels"]
+    return stored_metadata if metadata == stored_metadata else metadata
 
 
 def applied_status_metadata(resource: Resource, metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -257,6 +257,8 @@ class WriteHandler:
             if _STATUS in new and _STATUS in path.resource.subresources:
                 # The status of a new object is set by the server, so the author does not own its fields.
                 new = {field: value for field, value in new.items() if field != _STATUS}
+            if path.resource.is_native and new.get("spec") == {}:
+                new = {field: value for field, value in new.items() if field != "spec"}
             schema = path.resource.merge_schema(path.version)
             managed_fields = apply.managed_fields_after_create(new, self._field_manager(path, options), schema)
         _check_write_guard(sent_object.obj, None, path, options)
