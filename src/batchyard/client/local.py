@@ -483,9 +483,7 @@ class LocalClient:
         stored_object = self._stored_object(key)
         check_preconditions(key, stored_object, write.obj)
         if isinstance(write, client.UpdateStatus):
-            new = apply_status_update(
-                stored_object, write.obj, write.managed_fields, with_metadata=write.with_metadata
-            )
+            new = apply_status_update(stored_object, write.obj, write.managed_fields, with_metadata=write.with_metadata)
             if write.with_metadata and is_removable(new):
                 return target_store.delete(key)
         else:

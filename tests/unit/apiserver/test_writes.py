@@ -240,7 +240,11 @@ LABELED = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}, "finali
 def test_metadata_in_status_write(api: Api, path: str, new: dict[str, Any], changed: set[str]) -> None:
     if path == DEPLOYMENTS:
         template = new["spec"]["template"]
-        labeled = {**template, "spec": {"containers": template["spec"]["containers"]}, "metadata": {"labels": {"x": "y"}}}
+        labeled = {
+            **template,
+            "spec": {"containers": template["spec"]["containers"]},
+            "metadata": {"labels": {"x": "y"}},
+        }
         new = {**new, "spec": {"selector": {"matchLabels": {"x": "y"}}, "template": labeled}}
     before = api.post(path, new)["metadata"]
     after = patch(api, f"{path}/j/status?fieldManager=me", LABELED).body["metadata"]
@@ -270,7 +274,12 @@ def test_status_write_removes_last_finalizer(api: Api) -> None:
 
 def test_apply_of_status_does_not_own_fixed_metadata(api: Api) -> None:
     api.post(QUEUES, {"metadata": {"name": "j"}, "spec": {}})
-    sent = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", **LABELED, "status": {"pendingWorkloads": 1}}
+    sent = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        **LABELED,
+        "status": {"pendingWorkloads": 1},
+    }
     answer = patch(api, f"{QUEUES}/j/status?fieldManager=me", sent, APPLY)
     mine = [entry for entry in answer.body["metadata"]["managedFields"] if entry["manager"] == "me"]
     assert [list(entry["fieldsV1"]) for entry in mine] == [["f:status"]]

@@ -19,10 +19,7 @@ from batchyard.apiserver.resources import Resource
 _CLIENT_FIELDS: Final = ("labels", "annotations", "finalizers", "ownerReferences")
 #: The native kinds of which a write to the status changes no metadata.
 _FIXED_KINDS: Final = frozenset(
-    {
-        *(scheme.FLOW_SCHEMA, scheme.PRIORITY_LEVEL, scheme.VALIDATING_POLICY),
-        "APIService.apiregistration.k8s.io",
-    }
+    {*(scheme.FLOW_SCHEMA, scheme.PRIORITY_LEVEL, scheme.VALIDATING_POLICY), "APIService.apiregistration.k8s.io"}
 )
 #: The fields that a write to the status keeps, of the other native kinds.
 _FIXED_FIELDS: Final[Mapping[str, str]] = {scheme.DEPLOYMENT: "labels", scheme.POD: "ownerReferences"}
@@ -39,10 +36,10 @@ def metadata_after_status_write(
             metadata.pop(field, None)
             if value := sent_metadata.get(field):
                 metadata[field] = value
-    if "labels" in metadata and "labels" not in stored_metadata:
-        # Decoding gives a Job without labels those of its pods. Kubernetes decodes the stored Job too.
-        if metadata["labels"] == with_defaults(stored_object)["metadata"].get("labels"):
-            del metadata["labels"]
+    # Decoding gives a Job without labels those of its pods. Kubernetes decodes the stored Job too.
+    has_new_labels = "labels" in metadata and "labels" not in stored_metadata
+    if has_new_labels and metadata["labels"] == with_defaults(stored_object)["metadata"].get("labels"):
+        del metadata["labels"]
     return stored_metadata if metadata == stored_metadata else metadata
 
 
