@@ -304,6 +304,17 @@ def test_apply_creates_or_merges_object(api: Api) -> None:
     assert patch(api, path, config_map("b"), APPLY).body["data"] == {"y": "2"}
 
 
+@pytest.mark.parametrize(("manager", "is_synced"), [("kubectl", True), ("me", False)])
+def test_apply_of_kubectl_updates_last_applied_configuration(api: Api, manager: str, is_synced: bool) -> None:
+    name = "kubectl.kubernetes.io/last-applied-configuration"
+    before = config_map("b", x="1")
+    api.post(MAPS, {**before, "metadata": {"name": "b", "annotations": {name: "{}"}}})
+    sent = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": {"y": "<2>"}}
+    annotations = patch(api, f"{MAPS}/b?fieldManager={manager}", sent, APPLY).body["metadata"]["annotations"]
+    text = '{"apiVersion":"v1","data":{"y":"\\u003c2\\u003e"},"kind":"ConfigMap","metadata":{"name":"b"}}\n'
+    assert annotations[name] == (text if is_synced else "{}")
+
+
 def test_apply_of_status_changes_status_only(api: Api) -> None:
     api.post(JOBS, job())
     path = f"{JOBS}/j/status?fieldManager=me"

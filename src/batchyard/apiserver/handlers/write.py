@@ -24,6 +24,7 @@ from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, Prepar
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.handlers.status_writes import applied_status_metadata, metadata_after_status_write
 from batchyard.apiserver.json_patch import json_patch_strict_errors
+from batchyard.apiserver.last_applied import with_last_applied
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
     APPLY_PATCH,
@@ -192,7 +193,8 @@ class WriteHandler:
         accessors = apply.version_accessors_of(path.resource, path.namespace)
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
         result = apply.apply_configuration(live_object, _writable_fields(config, path), author, accessors, force=force)
-        applied_body = serialization.RequestBody(result.obj, body.faults)
+        obj = result.obj if live_object is None else with_last_applied(result.obj, config, options.manager)
+        applied_body = serialization.RequestBody(obj, body.faults)
         return WriteDraft(applied_body, path, options, stored_object, None, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
