@@ -256,11 +256,7 @@ class WriteHandler:
         _check_namespace(self.objects, path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
-            if _STATUS in new and _STATUS in path.resource.subresources:
-                # The status of a new object is set by the server, so the author does not own its fields.
-                new = {field: value for field, value in new.items() if field != _STATUS}
-            if path.resource.is_native and new.get("spec") == {}:
-                new = {field: value for field, value in new.items() if field != "spec"}
+            new = _fields_of_author(new, path)
             schema = path.resource.merge_schema(path.version)
             managed_fields = apply.managed_fields_after_create(new, self._field_manager(path, options), schema)
         _check_write_guard(sent_object.obj, None, path, options)
@@ -291,8 +287,7 @@ class WriteHandler:
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
         if path.subresource == _STATUS:
-            metadata = metadata_after_status_write(path.resource, sent_object.obj["metadata"], stored_object)
-            new: dict[str, Any] = {**stored_object, "metadata": metadata, "status": sent_object.obj.get("status")}
+            new = _with_sent_status(sent_object.obj, stored_object, path)
             errors = strategy.check_status(new, stored_object)
             stored_entries = stored_object["metadata"].get("managedFields") or []
         else:
@@ -411,6 +406,20 @@ def _writable_fields(config: Mapping[str, Any], path: resources.ResourcePath) ->
         return {**fields, "metadata": applied_status_metadata(path.resource, config.get("metadata") or {})}
     has_status = _STATUS in path.resource.subresources
     return {name: value for name, value in config.items() if name != "status" or not has_status}
+
+
+def _fields_of_author(new: dict[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
+    """Return a new object without a status, which the server sets, and without an empty spec of a native kind."""
+    if _STATUS in path.resource.subresources:
+        new = {field: value for field, value in new.items() if field != _STATUS}
+    if path.resource.is_native and new.get("spec") == {}:
+        new = {field: value for field, value in new.items() if field != "spec"}
+    return new
+
+
+def _with_sent_status(sent_object: Obj, stored_object: Obj, path: resources.ResourcePath) -> dict[str, Any]:
+    metadata = metadata_after_status_write(path.resource, sent_object["metadata"], stored_object)
+    return {**stored_object, "metadata": metadata, "status": sent_object.get("status")}
 
 
 def _status_write(
