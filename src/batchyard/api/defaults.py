@@ -504,9 +504,17 @@ _INITIAL_STATUS_BY_KIND: Final[Mapping[str, Obj]] = {
 }
 
 
+#: Kinds whose objects always have a spec, because Go writes an empty struct.
+_KINDS_WITH_SPEC: Final = frozenset(
+    {scheme.NODE, scheme.RESOURCE_QUOTA, scheme.POD_DISRUPTION_BUDGET, scheme.LEASE, scheme.NETWORK_POLICY}
+)
+
+
 def with_defaults(obj: Obj) -> dict[str, Any]:
     """Return the object with the defaults of its kind and, for some kinds without a controller, an initial status."""
     kind = group_kind(obj)
+    if kind in _KINDS_WITH_SPEC and obj.get("spec") is None:
+        obj = {**obj, "spec": {}}
     apply_defaults, initial_status = _DEFAULTER_BY_KIND.get(kind), _INITIAL_STATUS_BY_KIND.get(kind)
     defaulted_object = apply_defaults(obj) if apply_defaults else obj
     if initial_status is not None and defaulted_object.get("status") is None:

@@ -121,6 +121,7 @@ _LIST_OPTIONS: Final = (
 )
 _ACTIONS_BY_METHOD: Final = {"GET": "get", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 _WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
+_KINDS_KEYWORD: Final = "x-kubernetes-group-version-kind"
 _STATUS_PHRASES: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
 _JSON_MEDIA_TYPE: Final = "application/json"
 _META_PACKAGE: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
@@ -295,8 +296,13 @@ def _handler_paths(collection_path: str, resource: Resource) -> dict[str, Any]:
     for subresource, handlers in resource.handlers.items():
         kind = {"group": handlers.group, "version": handlers.version, "kind": handlers.kind}
         responses = {"200": _STRING_SCHEMA if subresource == "log" else _OBJECT_SCHEMA}
+        # kubectl searches any PATCH operation of a kind for `fieldValidation`.
+        changing_methods = () if handlers.takes_subpath else ("PUT", "PATCH")
         operations = {
-            method.lower(): _operation(_ACTIONS_BY_METHOD[method], kind, (), responses) for method in handlers.by_method
+            method.lower(): _operation(
+                _ACTIONS_BY_METHOD[method], kind, _WRITE_PARAMETERS if method in changing_methods else (), responses
+            )
+            for method in handlers.by_method
         }
         if subresource:
             paths[f"{object_path}/{subresource}"] = {"parameters": parameters, **operations}
@@ -338,11 +344,20 @@ def _v2_document(path_resources: Mapping[str, Sequence[Resource]]) -> dict[str, 
     paths: dict[str, Any] = {}
     for version_path, resources in path_resources.items():
         for resource in resources:
-            definitions |= _resource_schemas(version_path, resource)
+            schemas = _resource_schemas(version_path, resource)
+            definitions |= {name: _without_unknown_fields(schema) for name, schema in schemas.items()}
             paths |= {path: _convert_operations_to_v2(each) for path, each in _paths(version_path, resource).items()}
     document = {"swagger": "2.0", "info": _DOCUMENT_INFO, "paths": paths, "definitions": definitions}
     converted_document: dict[str, Any] = _convert_references_to_v2(document)
     return converted_document
+
+
+def _without_unknown_fields(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a kind for v2, without fields if it preserves unknown ones, which kubectl would reject."""
+    kinds = schema.get(_KINDS_KEYWORD)
+    if not kinds or not schema.get("x-kubernetes-preserve-unknown-fields"):
+        return schema
+    return {"type": "object", _KINDS_KEYWORD: kinds}
 
 
 def _convert_operations_to_v2(operations: Mapping[str, Any]) -> dict[str, Any]:

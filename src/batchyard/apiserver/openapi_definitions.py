@@ -10,7 +10,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from batchyard.api import scheme, well_known
 from batchyard.api.printing.cells import json_path
 from batchyard.api.printing.kinds import TABLES
-from batchyard.api.scheme import NATIVE, Field, ServedKind, TypeScope, description, load_scope, load_scope_for_kind
+from batchyard.api.scheme import (
+    NATIVE,
+    Field,
+    ServedKind,
+    TypeScope,
+    description,
+    is_native,
+    load_scope,
+    load_scope_for_kind,
+)
 
 Schemas: TypeAlias = dict[str, dict[str, Any]]
 
@@ -71,7 +80,13 @@ def schemas_of(served_kind: ServedKind, version: str) -> Schemas:
         schema_name(served_kind, version), load_scope_for_kind(served_kind, version), served_kind.kind
     )
     kind = {"group": served_kind.group, "version": version, "kind": served_kind.kind}
-    schemas[schema_name(served_kind, version)]["x-kubernetes-group-version-kind"] = [kind]
+    schema = schemas[schema_name(served_kind, version)]
+    schema["x-kubernetes-group-version-kind"] = [kind]
+    if is_native(served_kind) and "required" in schema:
+        # Kubernetes publishes these fields as optional, although validation requires them.
+        schema["required"] = [field for field in schema["required"] if field not in ("spec", "template")]
+        if not schema["required"]:
+            del schema["required"]
     return schemas
 
 

@@ -140,13 +140,18 @@ def apply_update(
     return new
 
 
-def apply_status_update(stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None) -> Obj:
+def apply_status_update(
+    stored_object: Obj, sent_object: Obj, managed_fields: Sequence[Obj] | None = None, *, with_metadata: bool = False
+) -> Obj:
     """Return the object to store for an update of the status subresource: the status as sent, the rest as stored.
 
-    `managed_fields` replaces the stored managedFields, unless it is None. If nothing changes, `stored_object` itself is
-    returned.
+    `managed_fields` replaces the stored managedFields, unless it is None. With `with_metadata`, the metadata are stored
+    as sent too, except the server-owned fields. If nothing changes, `stored_object` itself is returned.
     """
-    status, metadata = sent_object.get("status"), _with_managed_fields(stored_object["metadata"], managed_fields)
+    status, metadata = sent_object.get("status"), stored_object["metadata"]
+    if with_metadata:
+        metadata = _updated_metadata(metadata, sent_object["metadata"])
+    metadata = _with_managed_fields(metadata, managed_fields)
     if metadata is not stored_object["metadata"]:
         stored_object = {**stored_object, "metadata": metadata}
     elif status == stored_object.get("status"):
@@ -478,7 +483,9 @@ class LocalClient:
         stored_object = self._stored_object(key)
         check_preconditions(key, stored_object, write.obj)
         if isinstance(write, client.UpdateStatus):
-            new = apply_status_update(stored_object, write.obj, write.managed_fields)
+            new = apply_status_update(stored_object, write.obj, write.managed_fields, with_metadata=write.with_metadata)
+            if write.with_metadata and is_removable(new):
+                return target_store.delete(key)
         else:
             new = apply_update(stored_object, write.obj, write.managed_fields, is_whole=write.is_whole)
             complete = self._admission.completers.get(key.kind)

@@ -64,6 +64,8 @@ class UpdateStatus:
 
     obj: Obj
     managed_fields: Sequence[Obj] | None = None
+    #: Replace the labels, annotations, finalizers and owner references too.
+    with_metadata: bool = False
 
 
 class Propagation(StrEnum):

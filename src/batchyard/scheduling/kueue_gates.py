@@ -246,8 +246,7 @@ GATE_RULES: Final[Mapping[str, GateRule]] = {
     **_without_effect("the size of the groups is always immutable", "LWSImmutableGroupSize"),
     **_without_effect("Workloads of Deployments get no label with the uid of the Deployment", "DeploymentJobUIDLabel"),
     **_without_effect(
-        "the kind of job is not supported",
-        *("RayServiceValidateUpgradeStrategy", "WaitForPodsReadyMaxNotReady"),
+        "the kind of job is not supported", *("RayServiceValidateUpgradeStrategy", "WaitForPodsReadyMaxNotReady")
     ),
     **_without_effect(
         "a deleted RayService with fault tolerance always keeps its Workload until it is gone",

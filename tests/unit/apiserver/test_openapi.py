@@ -8,6 +8,7 @@ import pytest
 
 from batchyard.apiserver.protobuf import fields_of
 from unit.apiserver.api import Api
+from unit.apiserver.crd.rockets import space
 
 
 def places() -> list[str]:
@@ -34,6 +35,25 @@ def test_schema_has_group_version_kind_enums_and_limits() -> None:
 def test_schema_lists_required_fields() -> None:
     schemas = Api().get("/openapi/v3/apis/batch/v1")["components"]["schemas"]
     assert schemas["io.k8s.JobSpec"]["required"] == ["template"]
+
+
+def test_native_kinds_publish_spec_as_optional() -> None:
+    definitions = Api().get("/openapi/v2")["definitions"]
+    kinds = ("core.v1.Pod", "core.v1.Service", "core.v1.PodTemplate", "apps.v1.Deployment", "batch.v1.Job")
+    assert [kind for kind in kinds if "required" in definitions[f"io.k8s.api.{kind}"]] == []
+
+
+def test_each_patch_operation_of_pods_has_field_validation() -> None:
+    paths = Api().get("/openapi/v3/api/v1")["paths"]
+    patches = [each["patch"] for each in paths.values() if "patch" in each]
+    pod_patches = [patch for patch in patches if patch["x-kubernetes-group-version-kind"]["kind"] == "Pod"]
+    assert len(pod_patches) == 3
+    assert all("fieldValidation" in {each["name"] for each in patch["parameters"]} for patch in pod_patches)
+
+
+def test_openapi_v2_omits_fields_beside_unknown_ones() -> None:
+    api = space({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
+    assert "properties" not in api.get("/openapi/v2")["definitions"]["com.example.space.v1.Rocket"]
 
 
 def test_openapi_v2_document_has_all_kinds() -> None:

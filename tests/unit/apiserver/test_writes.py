@@ -14,6 +14,8 @@ from unit.apiserver.api import Api, config_map
 
 MAPS = "/api/v1/namespaces/team-a/configmaps"
 JOBS = "/apis/batch/v1/namespaces/team-a/jobs"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/team-a/deployments"
+FLOW_SCHEMAS = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
 APPLY = {"content-type": "application/apply-patch+yaml"}
 MERGE = {"content-type": "application/merge-patch+json"}
@@ -214,14 +216,73 @@ def test_update_of_custom_kind_needs_resource_version(api: Api) -> None:
     assert api.ask("PUT", f"{QUEUES}/q", created).code == 200
 
 
-def test_status_subresource_writes_status_only(api: Api) -> None:
+def test_status_subresource_does_not_write_spec(api: Api) -> None:
     api.post(JOBS, job())
-    sent = {"metadata": {"labels": {"a": "b"}}, "spec": {"parallelism": 5}, "status": {"active": 2}}
+    sent = {"spec": {"parallelism": 5}, "status": {"active": 2}}
     answer = patch(api, f"{JOBS}/j/status?fieldManager=me", sent)
     assert (answer.body["status"]["active"], answer.body["spec"]["parallelism"]) == (2, 1)
-    assert "labels" not in answer.body["metadata"]
     mine = [entry for entry in answer.body["metadata"]["managedFields"] if entry["manager"] == "me"]
     assert [(entry["subresource"], list(entry["fieldsV1"])) for entry in mine] == [("status", ["f:status"])]
+
+
+LABELED = {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["e/f"]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "changed"),
+    [
+        (JOBS, job(), {"labels", "annotations", "finalizers"}),
+        (DEPLOYMENTS, {**job(), "apiVersion": "apps/v1", "kind": "Deployment"}, {"annotations", "finalizers"}),
+        (QUEUES, {"metadata": {"name": "j"}, "spec": {}}, set()),
+        (FLOW_SCHEMAS, {"metadata": {"name": "j"}, "spec": {"priorityLevelConfiguration": {"name": "exempt"}}}, set()),
+    ],
+)
+def test_metadata_in_status_write(api: Api, path: str, new: dict[str, Any], changed: set[str]) -> None:
+    if path == DEPLOYMENTS:
+        template = new["spec"]["template"]
+        labeled = {
+            **template,
+            "spec": {"containers": template["spec"]["containers"]},
+            "metadata": {"labels": {"x": "y"}},
+        }
+        new = {**new, "spec": {"selector": {"matchLabels": {"x": "y"}}, "template": labeled}}
+    before = api.post(path, new)["metadata"]
+    after = patch(api, f"{path}/j/status?fieldManager=me", LABELED).body["metadata"]
+    assert {field for field in LABELED["metadata"] if after.get(field) != before.get(field)} == changed
+    assert after.get("generation") == before.get("generation")
+
+
+def test_native_object_without_spec_has_empty_spec(api: Api) -> None:
+    node = api.post("/api/v1/nodes?fieldManager=me", {"metadata": {"name": "n", "labels": {"a": "b"}}})
+    assert node["spec"] == {}
+    assert [list(entry["fieldsV1"]) for entry in node["metadata"]["managedFields"]] == [["f:metadata"]]
+
+
+def test_status_write_with_invalid_label_is_rejected(api: Api) -> None:
+    api.post(JOBS, job())
+    answer = patch(api, f"{JOBS}/j/status", {"metadata": {"labels": {"a": "b c"}}})
+    assert answer.code == 422
+    assert 'metadata.labels: Invalid value: "b c"' in answer.body["message"]
+
+
+def test_status_write_removes_last_finalizer(api: Api) -> None:
+    api.post(JOBS, {**job(), "metadata": {"name": "j", "finalizers": ["e/f"]}})
+    assert api.ask("DELETE", f"{JOBS}/j?propagationPolicy=Background").body["metadata"]["deletionTimestamp"]
+    assert patch(api, f"{JOBS}/j/status", {"metadata": {"finalizers": None}}).code == 200
+    assert api.ask("GET", f"{JOBS}/j").code == 404
+
+
+def test_apply_of_status_does_not_own_fixed_metadata(api: Api) -> None:
+    api.post(QUEUES, {"metadata": {"name": "j"}, "spec": {}})
+    sent = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "ClusterQueue",
+        **LABELED,
+        "status": {"pendingWorkloads": 1},
+    }
+    answer = patch(api, f"{QUEUES}/j/status?fieldManager=me", sent, APPLY)
+    mine = [entry for entry in answer.body["metadata"]["managedFields"] if entry["manager"] == "me"]
+    assert [list(entry["fieldsV1"]) for entry in mine] == [["f:status"]]
 
 
 def test_generation_counts_spec_changes(api: Api) -> None:
@@ -241,6 +302,17 @@ def test_apply_creates_or_merges_object(api: Api) -> None:
     )
     assert patch(api, f"{MAPS}/b?fieldManager=you", config_map("b", y="2"), APPLY).body["data"] == {"x": "1", "y": "2"}
     assert patch(api, path, config_map("b"), APPLY).body["data"] == {"y": "2"}
+
+
+@pytest.mark.parametrize(("manager", "is_synced"), [("kubectl", True), ("me", False)])
+def test_apply_of_kubectl_updates_last_applied_configuration(api: Api, manager: str, is_synced: bool) -> None:
+    name = "kubectl.kubernetes.io/last-applied-configuration"
+    before = config_map("b", x="1")
+    api.post(MAPS, {**before, "metadata": {"name": "b", "annotations": {name: "{}"}}})
+    sent = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": {"y": "<2>"}}
+    annotations = patch(api, f"{MAPS}/b?fieldManager={manager}", sent, APPLY).body["metadata"]["annotations"]
+    text = '{"apiVersion":"v1","data":{"y":"\\u003c2\\u003e"},"kind":"ConfigMap","metadata":{"name":"b"}}\n'
+    assert annotations[name] == (text if is_synced else "{}")
 
 
 def test_apply_of_status_changes_status_only(api: Api) -> None:

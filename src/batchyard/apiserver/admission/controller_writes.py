@@ -196,7 +196,7 @@ def _with_object(write: ObjectWrite, obj: Obj) -> ObjectWrite:
     if isinstance(write, Create):
         return Create(obj)
     if isinstance(write, UpdateStatus):
-        return UpdateStatus(obj, write.managed_fields)
+        return UpdateStatus(obj, write.managed_fields, with_metadata=write.with_metadata)
     return Update(obj, write.managed_fields, is_whole=write.is_whole)
 
 

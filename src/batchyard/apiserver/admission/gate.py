@@ -448,7 +448,7 @@ def _with_fields_of(
         return Create(with_metadata(write.obj, managedFields=managed_fields))
     if isinstance(write, UpdateStatus):
         assert isinstance(unmutated_write, UpdateStatus), "a mutation keeps the type of the write"
-        return UpdateStatus(write.obj, unmutated_write.managed_fields)
+        return UpdateStatus(write.obj, unmutated_write.managed_fields, with_metadata=write.with_metadata)
     assert isinstance(unmutated_write, Update), "a mutation keeps the type of the write"
     return Update(write.obj, unmutated_write.managed_fields, is_whole=write.is_whole)
 

@@ -87,6 +87,8 @@ def write_to_json(prepared_write: PreparedWrite) -> dict[str, Any]:
         write_fields["managed_fields"] = write.managed_fields
     if isinstance(write, Update):
         write_fields["is_whole"] = write.is_whole
+    if isinstance(write, UpdateStatus):
+        write_fields["with_metadata"] = write.with_metadata
     return write_fields
 
 
@@ -107,4 +109,4 @@ def _decode_write(fields: dict[str, Any]) -> Create | Update | UpdateStatus:
         return Create(obj)
     if fields["write"] == "Update":
         return Update(obj, fields["managed_fields"], is_whole=fields["is_whole"])
-    return UpdateStatus(obj, fields["managed_fields"])
+    return UpdateStatus(obj, fields["managed_fields"], with_metadata=fields["with_metadata"])

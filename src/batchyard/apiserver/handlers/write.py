@@ -22,7 +22,9 @@ from batchyard.apiserver import apply, resources, serialization
 from batchyard.apiserver.conversions import convert_all
 from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, PreparedWrite
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
+from batchyard.apiserver.handlers.status_writes import applied_status_metadata, metadata_after_status_write
 from batchyard.apiserver.json_patch import json_patch_strict_errors
+from batchyard.apiserver.last_applied import with_last_applied
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
     APPLY_PATCH,
@@ -191,7 +193,8 @@ class WriteHandler:
         accessors = apply.version_accessors_of(path.resource, path.namespace)
         force = options.force or (stored_object is not None and _is_provided(stored_object, path))
         result = apply.apply_configuration(live_object, _writable_fields(config, path), author, accessors, force=force)
-        applied_body = serialization.RequestBody(result.obj, body.faults)
+        obj = result.obj if live_object is None else with_last_applied(result.obj, config, options.manager)
+        applied_body = serialization.RequestBody(obj, body.faults)
         return WriteDraft(applied_body, path, options, stored_object, None, result.managed_fields)
 
     def _delete(self, request: ApiRequest, path: resources.ResourcePath) -> Response:
@@ -253,9 +256,7 @@ class WriteHandler:
         _check_namespace(self.objects, path)
         if managed_fields is None:
             new = path.resource.strategy.in_version(sent_object.obj, path.api_version)
-            if _STATUS in new and _STATUS in path.resource.subresources:
-                # The status of a new object is set by the server, so the author does not own its fields.
-                new = {field: value for field, value in new.items() if field != _STATUS}
+            new = _fields_of_author(new, path)
             schema = path.resource.merge_schema(path.version)
             managed_fields = apply.managed_fields_after_create(new, self._field_manager(path, options), schema)
         _check_write_guard(sent_object.obj, None, path, options)
@@ -286,7 +287,7 @@ class WriteHandler:
         sent_object = serialization.SentObject(strategy.prepare_update(obj, stored_object), sent_object.warnings)
         _check_server_metadata(sent_object.obj, stored_object, path)
         if path.subresource == _STATUS:
-            new: dict[str, Any] = {**stored_object, "status": sent_object.obj.get("status")}
+            new = _with_sent_status(sent_object.obj, stored_object, path)
             errors = strategy.check_status(new, stored_object)
             stored_entries = stored_object["metadata"].get("managedFields") or []
         else:
@@ -311,7 +312,7 @@ class WriteHandler:
             managed_fields = apply.managed_fields_after_update(*old_and_new, stored_entries, author, accessors)
         is_status = path.subresource == _STATUS
         write: Update | UpdateStatus = (
-            UpdateStatus(sent_object.obj, managed_fields)
+            _status_write(sent_object.obj, new, stored_object, managed_fields)
             if is_status
             else Update(sent_object.obj, managed_fields, is_whole=not has_status)
         )
@@ -401,9 +402,33 @@ def _without_server_fields(body: serialization.RequestBody, path: resources.Reso
 
 def _writable_fields(config: Mapping[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
     if path.subresource == _STATUS:
-        return {name: value for name, value in config.items() if name in ("apiVersion", "kind", "metadata", "status")}
+        fields = {name: value for name, value in config.items() if name in ("apiVersion", "kind", "status")}
+        return {**fields, "metadata": applied_status_metadata(path.resource, config.get("metadata") or {})}
     has_status = _STATUS in path.resource.subresources
     return {name: value for name, value in config.items() if name != "status" or not has_status}
+
+
+def _fields_of_author(new: dict[str, Any], path: resources.ResourcePath) -> dict[str, Any]:
+    """Return a new object without a status, which the server sets, and without an empty spec of a native kind."""
+    if _STATUS in path.resource.subresources:
+        new = {field: value for field, value in new.items() if field != _STATUS}
+    if path.resource.is_native and new.get("spec") == {}:
+        new = {field: value for field, value in new.items() if field != "spec"}
+    return new
+
+
+def _with_sent_status(sent_object: Obj, stored_object: Obj, path: resources.ResourcePath) -> dict[str, Any]:
+    metadata = metadata_after_status_write(path.resource, sent_object["metadata"], stored_object)
+    return {**stored_object, "metadata": metadata, "status": sent_object.get("status")}
+
+
+def _status_write(
+    sent_object: Obj, new: Obj, stored_object: Obj, managed_fields: Sequence[apply.ManagedFieldsJson]
+) -> UpdateStatus:
+    if new["metadata"] is stored_object["metadata"]:
+        return UpdateStatus(sent_object, managed_fields)
+    preconditions = {field: sent_object["metadata"].get(field) for field in ("uid", "resourceVersion")}
+    return UpdateStatus(with_metadata(new, **preconditions), managed_fields, with_metadata=True)
 
 
 def _is_provided(stored_object: Obj, path: resources.ResourcePath) -> bool:

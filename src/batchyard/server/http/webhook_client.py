@@ -9,6 +9,7 @@ import base64
 import errno
 import ipaddress
 import os
+import posixpath
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -248,14 +249,19 @@ def target_of(client_config: Mapping[str, Any], timeout_seconds: float) -> _Targ
     if service:
         namespace, name, port = service["namespace"], service["name"], service.get("port") or _DEFAULT_PORT
         server_name = f"{name}.{namespace}.svc"
-        path = f"/{(service.get('path') or '').lstrip('/')}?{timeout_query}"
+        path = f"{_clean_path(service.get('path') or '')}?{timeout_query}"
         url = f"https://{server_name}:{port}{path}"
         return _Target(url, server_name, port, path, ca_bundle, server_name, (namespace, name))
     parts = urlsplit(client_config.get("url") or "")
     host = parts.hostname or ""
-    path = f"{parts.path or '/'}?{timeout_query}"
+    path = f"{_clean_path(parts.path)}?{timeout_query}"
     url = f"https://{parts.netloc}{path}"
     return _Target(url, host, parts.port or _DEFAULT_PORT, path, ca_bundle, host, None)
+
+
+def _clean_path(path: str) -> str:
+    """Return a path as Go's `path.Join` does: absolute, without empty, `.` and `..` segments and a final slash."""
+    return "/" + posixpath.normpath(f"/{path}").lstrip("/")
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ import pytest
 from batchyard.apiserver.admission.calls import TimedReply, WebhookCallError, WebhookRequest
 from batchyard.apiserver.service_endpoints import EndpointAddress
 from batchyard.server.http import webhook_client
-from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, ResponseReader, WebhookClient
+from batchyard.server.http.webhook_client import CALLS_IN_FLIGHT_MAX, ResponseReader, WebhookClient, target_of
 from hook_server import HookCertificates, HookServer
 
 
@@ -76,6 +76,15 @@ def test_review_is_posted_with_the_timeout(tmp_path: Path) -> None:
         [reply] = call({"url": f"{server.url}/x", "caBundle": certificates.bundle})
     assert reply.reply == b'{"a": 1}'
     assert server.asked == [("/x?timeout=10s", {"a": 1})]
+
+
+@pytest.mark.parametrize(
+    ("path", "clean"), [("//failing", "/failing"), ("/a/./b/../c/", "/a/c"), ("", "/"), ("/", "/")]
+)
+def test_path_is_cleaned_as_by_client_go(path: str, clean: str) -> None:
+    assert target_of({"url": f"https://h:1{path}"}, 10).url == f"https://h:1{clean}?timeout=10s"
+    service = {"namespace": "n", "name": "s", "path": path}
+    assert target_of({"service": service}, 10).path == f"{clean}?timeout=10s"
 
 
 def test_service_is_called_by_its_dns_name(tmp_path: Path) -> None:
