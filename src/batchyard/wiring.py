@@ -34,7 +34,7 @@ from batchyard.housekeeping.controllers import (
     ServiceAccounts,
     TtlAfterFinished,
 )
-from batchyard.interfaces.client import EventType, ObjectClient, ObjectReader, WatchEvent
+from batchyard.interfaces.client import ObjectClient, ObjectReader, WatchEvent
 from batchyard.interfaces.containers import MeasuredUsage
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileThrottle
 from batchyard.jobframework.reconciler import JobReconciler
@@ -60,7 +60,7 @@ from batchyard.scheduling.queue_status import QueueStatusController
 from batchyard.scheduling.scheduler_cache import SchedulerCache
 from batchyard.scheduling.workload.adjustments import PriorityClassValues
 from batchyard.scheduling.workload.controller import WorkloadLifecycle
-from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer, concerns_queued_pods, kind_of_job
+from batchyard.scheduling.workload.lifecycle import ResourceInUseFinalizer, concerns_custom_jobs, concerns_queued_pods
 from batchyard.scheduling.workload.node_failures import NodeFailures
 from batchyard.scheduling.workload.pods_ready import RequeuingTimestamp, view_by_creation
 from batchyard.scheduling.workload.pods_scheduled import UnscheduledPodsTracker
@@ -446,20 +446,13 @@ def _described_job_controllers(
     kinds = [kind for kind in managed_jobs.kinds if kind in scheme.DESCRIBED_KINDS and kind not in scheme.SERVING_KINDS]
     create = partial(_create_custom_jobs, options, objects, kinds)
     first_kinds = (scheme.JOB_KIND, scheme.WORKLOAD, *kinds)
-    return (OnDemandController("job-kinds", first_kinds, create, partial(_concerns_custom_jobs, frozenset(kinds))),)
+    return (OnDemandController("job-kinds", first_kinds, create, partial(concerns_custom_jobs, frozenset(kinds))),)
 
 
 def _create_custom_jobs(options: Mapping[str, Any], objects: ObjectReader, kinds: Sequence[str]) -> Controller:
     from batchyard.jobs.described import controller  # noqa: PLC0415 - CEL takes 0.1 s to load
 
     return controller.CustomJobs(options, objects, kinds)
-
-
-def _concerns_custom_jobs(kinds: frozenset[str], event: WatchEvent) -> bool:
-    """Return whether an event is about a job or a JobKind, or about a new Workload of a job of these kinds."""
-    if event.key.kind != scheme.WORKLOAD:
-        return True
-    return event.type is EventType.ADDED and kind_of_job(event.obj) in kinds
 
 
 def _sampling_controllers(index: SchedulerCache, settings: PlatformSettings) -> Sequence[Controller]:

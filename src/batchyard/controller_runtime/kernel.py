@@ -18,13 +18,16 @@ from enum import Enum, auto
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
+from batchyard.api import scheme
 from batchyard.api.meta import Key
-from batchyard.base.instant import Instant
+from batchyard.base.instant import SECOND, Instant
 from batchyard.base.primitives import invariant, rare_garbage_collection
 from batchyard.interfaces.client import Reader, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import Controller, Kernel, ReconcileResult, ReconcileThrottle, Ticket, Work
 
 WORK_PER_INSTANT_MAX: Final = 10_000_000
+#: How many reconciles of one object may write within a second. Controllers write for an object a few times a second.
+WRITES_PER_SECOND_MAX: Final = 500
 _CANCELED_WORK_MAX: Final = 1_000  # the heap may hold this much canceled work, plus as much as live work
 
 
@@ -181,6 +184,28 @@ class ReconcileTimer(Protocol):
 
     def end(self, controller: str, began_at: float) -> None:
         """Record the duration of a controller's reconcile that started at `began_at`."""
+
+
+class WriteCounter:
+    """Counts the reconciles with writes of each key of an object within a second."""
+
+    __slots__ = ("_counts", "_second")
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[ControllerQueue, Key], int] = {}
+        self._second = 0
+
+    def exceeds_limit(self, queue: "ControllerQueue", key: Key, now: Instant) -> bool:
+        """Count a reconcile with writes; return whether there are more than WRITES_PER_SECOND_MAX for an object.
+
+        A controller may also have a key for all its work, which is not limited.
+        """
+        second = now // SECOND
+        if second != self._second:
+            self._second = second
+            self._counts.clear()
+        count = self._counts[queue, key] = self._counts.get((queue, key), 0) + 1
+        return count > WRITES_PER_SECOND_MAX and ("." in key.kind or scheme.is_built_in(key.kind))
 
 
 class ReconcilePacer:

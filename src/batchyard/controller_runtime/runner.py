@@ -35,12 +35,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, Forbidden, InvalidObject, NotFound, TemporarilyForbidden
 from batchyard.api.meta import Key, key_of
-from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff
+from batchyard.base.instant import MILLISECOND, MINUTE, SECOND, Duration, Instant, exponential_backoff, format_age
 from batchyard.base.primitives import invariant
 from batchyard.controller_runtime.kernel import (
+    WRITES_PER_SECOND_MAX,
     ControllerQueue,
     DelayedRequeue,
     OnDemandController,
@@ -48,6 +48,7 @@ from batchyard.controller_runtime.kernel import (
     ReconcilePacer,
     ReconcileTimer,
     WorkQueue,
+    WriteCounter,
 )
 from batchyard.interfaces.client import Delete, EventType, ObjectClient, ObjectWriter, WatchEvent, Write, WriteResult
 from batchyard.interfaces.controller import Controller, EventRecord, Kernel, ReconcileResult, ReconcileThrottle
@@ -67,9 +68,7 @@ REFUSED_BACKOFF_MIN: Final = SECOND
 REFUSED_BACKOFF_MAX: Final = MINUTE
 #: The maximum backoff for rejected writes that do not depend on each other.
 INDEPENDENT_BACKOFF_MAX: Final = 8 * SECOND
-#: How many reconciles of one object may write within a second, and for how long it then is not reconciled. Controllers
-#: write for an object a few times a second.
-WRITES_PER_SECOND_MAX: Final = 500
+#: How long a controller pauses for an object that it writes too often.
 WRITE_LOOP_PAUSE: Final = 30 * SECOND
 _DELETED: Final = EventType.DELETED  # a member is slow to look up by name
 
@@ -97,8 +96,7 @@ class Runner:
         "_queues_by_kind",
         "_sink",
         "_stopped",
-        "_write_counts",
-        "_write_second",
+        "_write_counter",
         "meter",
     )
 
@@ -123,9 +121,7 @@ class Runner:
         self._outstanding = 0
         self._is_drain_scheduled = False
         self._stopped = False
-        #: The numbers of reconciles with writes in a second, by controller and key.
-        self._write_counts: dict[tuple[ControllerQueue, Key], int] = {}
-        self._write_second = 0
+        self._write_counter = WriteCounter()
         self.meter: ReconcileTimer | None = None
         for controller in controllers:
             if isinstance(controller, OnDemandController):
@@ -262,7 +258,9 @@ class Runner:
             self._retry(queue, key, error)
             return
         if reconcile_result.writes:
-            if self._is_in_write_loop(queue, key, now):
+            if self._write_counter.exceeds_limit(queue, key, now):
+                self._record_events(queue, [EventRecord(key, "Warning", WRITE_LOOP, _write_loop_message(queue))])
+                self._requeue_at(queue, key, self._kernel.now() + WRITE_LOOP_PAUSE)
                 return
             if reconcile_result.requeue_at is not None:
                 self._requeue_by(queue, key, reconcile_result.requeue_at)
@@ -276,21 +274,6 @@ class Runner:
             self._requeue_at(queue, key, reconcile_result.requeue_at)
         if reconcile_result.events or queue.failures:
             self._record_success(queue, key, reconcile_result.events)
-
-    def _is_in_write_loop(self, queue: ControllerQueue, key: Key, now: Instant) -> bool:
-        """Count a reconcile with writes; if there are too many within a second, drop the writes and delay the key."""
-        second = now // SECOND
-        if second != self._write_second:
-            self._write_second = second
-            self._write_counts.clear()
-        count = self._write_counts[queue, key] = self._write_counts.get((queue, key), 0) + 1
-        if count <= WRITES_PER_SECOND_MAX or not _identifies_object(key):
-            return False
-        queue.retries += 1
-        text = f"{queue.controller.name} has written {count - 1} times within a second, and pauses for 30 seconds"
-        self._record_events(queue, [EventRecord(key, "Warning", WRITE_LOOP, text)])
-        self._requeue_at(queue, key, self._kernel.now() + WRITE_LOOP_PAUSE)
-        return True
 
     def _start_writes(
         self, queue: ControllerQueue, key: Key, reconcile_result: ReconcileResult
@@ -368,9 +351,8 @@ class Runner:
             del queue.delayed_requeues[key]
             self._kernel.cancel(requeue.ticket)
         if due_time is not None:
-            queue.delayed_requeues[key] = DelayedRequeue(
-                due_time, self._kernel.call_at(due_time, partial(self._process_requeue, queue, key, due_time))
-            )
+            ticket = self._kernel.call_at(due_time, partial(self._process_requeue, queue, key, due_time))
+            queue.delayed_requeues[key] = DelayedRequeue(due_time, ticket)
 
     def _process_requeue(self, queue: ControllerQueue, key: Key, due_time: Instant) -> None:
         if queue.process_requeue(key, due_time):
@@ -456,9 +438,9 @@ def _rejection_events(queue: ControllerQueue, writes: _OutstandingWrites) -> Seq
     return [EventRecord(regarding_key, "Warning", WRITE_REFUSED, message)]
 
 
-def _identifies_object(key: Key) -> bool:
-    """Return whether a key is that of an object; a controller may also have a key for all its work."""
-    return "." in key.kind or scheme.is_built_in(key.kind)
+def _write_loop_message(queue: ControllerQueue) -> str:
+    pause = format_age(WRITE_LOOP_PAUSE)
+    return f"{queue.controller.name} writes more than {WRITES_PER_SECOND_MAX} times a second, and pauses for {pause}"
 
 
 def _is_permanent_error(error: ApiError) -> bool:

@@ -2,7 +2,8 @@
 
 from batchyard.api.meta import Key
 from batchyard.base.instant import SECOND, Instant
-from batchyard.controller_runtime.runner import WRITE_LOOP_PAUSE, WRITES_PER_SECOND_MAX
+from batchyard.controller_runtime.kernel import WRITES_PER_SECOND_MAX
+from batchyard.controller_runtime.runner import WRITE_LOOP_PAUSE
 from batchyard.interfaces.client import Create, Reader
 from batchyard.interfaces.controller import ReconcileResult
 from unit.controller_runtime.test_runner import RunnerBench, ScriptedController, count_to, job

@@ -22,9 +22,12 @@ from batchyard.apiserver import apply, resources, serialization
 from batchyard.apiserver.conversions import convert_all
 from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, PreparedWrite
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
-from batchyard.apiserver.handlers.status_writes import applied_status_metadata, metadata_after_status_write
+from batchyard.apiserver.handlers.stored_metadata import (
+    applied_status_metadata,
+    metadata_after_status_write,
+    with_last_applied,
+)
 from batchyard.apiserver.json_patch import json_patch_strict_errors
-from batchyard.apiserver.last_applied import with_last_applied
 from batchyard.apiserver.patch import apply_patch, check_patch_media_type
 from batchyard.apiserver.request import (
     APPLY_PATCH,

@@ -420,9 +420,8 @@ def _pod_of_service(subject: Subject, service: Obj, pods: Sequence[Obj]) -> Subj
     waiting_pods = [pod for pod in live_pods if has_admission_gate(pod)]
     name = f"{service['kind']} {metadata['namespace']}/{metadata['name']}"
     if not live_pods:
-        output.fail(
-            f"batchyard: {name} has no pods: check its replicas with kubectl describe {subject.served_kind.singular}"
-        )
+        command = f"kubectl describe {subject.served_kind.singular}"
+        output.fail(f"batchyard: {name} has no pods: check its replicas with {command}")
     pod = (waiting_pods or live_pods)[0]["metadata"]
     counts_text = f"{len(waiting_pods)} of {count_with_noun(len(live_pods), 'pod')} wait in the queue"
     output.report_line(f"batchyard: {name}: {counts_text}; pod {pod['name']} is explained")

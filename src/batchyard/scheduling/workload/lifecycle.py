@@ -549,6 +549,13 @@ def has_queued_pods(workload: meta.Obj) -> bool:
     return is_group_workload(workload) if owner is None else owner["kind"] == "Pod"
 
 
+def concerns_custom_jobs(kinds: frozenset[str], event: WatchEvent) -> bool:
+    """Return whether an event is about a job or a JobKind, or about a new Workload of a job of these kinds."""
+    if event.key.kind != scheme.WORKLOAD:
+        return True
+    return event.type is EventType.ADDED and kind_of_job(event.obj) in kinds
+
+
 def kind_of_job(workload: meta.Obj) -> str:
     """Return the kind of a Workload's job, such as `PyTorchJob.kubeflow.org`; '' if no job controls the Workload."""
     owner = meta.controller_of(workload)

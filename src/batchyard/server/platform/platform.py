@@ -224,13 +224,10 @@ class EmbeddedPlatform:
         if self._forecast_engine is not None:
             all_resources = with_forecasts(all_resources, client, self._forecast_engine)
         why_handler, certificate_requests = WhyHandler(self.platform.explainer, now), CertificateRequests(client, now)
-        if ADMISSION in self._controllers:  # otherwise, the index that explains Workloads is empty
+        if ADMISSION in self._options.controllers:  # otherwise, the index that explains Workloads is empty
             all_resources = why_handler.with_why_subresource(all_resources)
-        explained_resources = [*all_resources, certificate_requests.resource()]
-        node = self._local
-        security = build_security(
-            client, explained_resources, tokens, lambda: "" if node is None else node.pods_denial_reason
-        )
+        node, offered = self._local, [*all_resources, certificate_requests.resource()]
+        security = build_security(client, offered, tokens, lambda: "" if node is None else node.pods_denial_reason)
         why_handler.authorizer = certificate_requests.authorizer = security.rbac
         self._store.listen(security.rbac.observe)
         self._resources = resources = Resources(security.resources)

@@ -1,18 +1,23 @@
-"""The metadata that a write to the status subresource changes, by kind.
+"""The metadata that writes store: of a write to the status subresource, and of a server-side apply of kubectl.
 
-For most of its kinds, Kubernetes stores the labels, annotations, finalizers and owner references of such a write. For
-its newer kinds, and for custom kinds, it keeps all metadata as stored.
+For most of its kinds, Kubernetes stores the labels, annotations, finalizers and owner references of a write to the
+status. For its newer kinds, and for custom kinds, it keeps all metadata as stored. A server-side apply of kubectl
+updates the annotation in which `kubectl apply` records its configuration.
 
 Sources: Kubernetes's pkg/registry (PrepareForUpdate of the status strategies); apiextensions-apiserver,
-pkg/registry/customresource/status_strategy.go.
+pkg/registry/customresource/status_strategy.go; apimachinery,
+pkg/util/managedfields/internal/lastappliedupdater.go.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from batchyard.api import scheme
 from batchyard.api.defaults import with_defaults
-from batchyard.api.meta import Obj
+from batchyard.api.manifests import LAST_APPLIED
+from batchyard.api.meta import Obj, annotation, with_metadata
+from batchyard.api.validation.rules import annotation_errors
 from batchyard.apiserver.resources import Resource
 
 #: The metadata fields that clients may change.
@@ -56,3 +61,29 @@ def is_changed_by_status_write(resource: Resource, field: str) -> bool:
     """Return whether a write to the status of a kind stores this metadata field."""
     kind = resource.served_kind.constant
     return resource.is_native and kind not in _FIXED_KINDS and _FIXED_FIELDS.get(kind) != field
+
+
+_KUBECTL: Final = "kubectl"
+#: The characters that Go's JSON encoder escapes.
+_GO_ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+def with_last_applied(obj: dict[str, Any], config: Mapping[str, Any], manager: str) -> dict[str, Any]:
+    """Return the result of a server-side apply; if kubectl applied it, an existing annotation has the configuration.
+
+    The annotation is removed if the annotations become too long.
+    """
+    if manager != _KUBECTL or not annotation(obj, LAST_APPLIED):
+        return obj
+    annotations = {**obj["metadata"]["annotations"], LAST_APPLIED: _encode(config)}
+    if any(annotation_errors(annotations, "")):
+        del annotations[LAST_APPLIED]
+    return with_metadata(obj, annotations=annotations)
+
+
+def _encode(config: Mapping[str, Any]) -> str:
+    metadata = dict(config.get("metadata") or {})
+    if metadata.get("annotations") is not None:
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != LAST_APPLIED}
+    text = json.dumps({**config, "metadata": metadata}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_GO_ESCAPES) + "\n"
