@@ -392,8 +392,9 @@ def _remove_abandoned_fields(
     if last_entry is None or last_entry.api_version != manager_entries[0].api_version:
         return obj
     last_fields = field_sets.with_named_fields(last_entry.fields, schema)
+    # An applied configuration has the metadata that identifies the object, which no manager owns.
     owned_fields = field_sets.union_of(
-        [field_sets.with_named_fields(entry.fields, schema) for entry in manager_entries]
+        [_UNOWNED_FIELDS, *(field_sets.with_named_fields(entry.fields, schema) for entry in manager_entries)]
     )
     present_fields = field_sets.with_named_fields(fields_of(obj, schema), schema)
     without_last_fields = field_sets.without_fields(obj, last_fields, schema) or {}

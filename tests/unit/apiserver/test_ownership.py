@@ -77,6 +77,14 @@ def test_item_applied_no_longer_is_removed_unless_shared() -> None:
     assert ports_of(apply(both, service(82), "me")) == [81, 82]
 
 
+def test_last_applied_metadata_is_removed_without_the_name() -> None:
+    live = {**META, "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    noted = {**service(80), "metadata": {**live, "annotations": {"a": "b"}}}
+    created = apply(None, noted, "me")
+    metadata = apply(created, service(80), "me")["metadata"]
+    assert {name: value for name, value in metadata.items() if name != "managedFields"} == live
+
+
 def test_apply_of_other_value_conflicts_with_owner() -> None:
     live = apply(None, service(type="ClusterIP"), "me")
     with pytest.raises(StatusError) as refused:
