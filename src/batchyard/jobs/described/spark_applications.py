@@ -37,7 +37,7 @@ _BYTES_MAX: Final = 2**63 - 1
 _DEFAULT_MEMORY: Final = "1g"
 _OVERHEAD_MIN: Final = 384  # MiB
 _MEMORY: Final = re.compile(r"([0-9]{1,19})([a-z]+)?")
-_FACTOR: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?")
+_FACTOR: Final = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 #: The size in bytes of each unit of Spark.
 _UNITS: Final = {"b": 1, **{name: 1024**power for power, unit in enumerate("kmgtp", 1) for name in (unit, f"{unit}b")}}
 _LIMIT: Final = re.compile(r"([0-9]+)([kmgtp])b?", re.IGNORECASE)
