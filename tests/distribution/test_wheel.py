@@ -137,7 +137,7 @@ def test_wheel_metadata_is_complete(distributions: tuple[Path, Path]) -> None:
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert metadata["Keywords"]
-    assert metadata.get_all("Provides-Extra") == ["gpu"]
+    assert metadata.get_all("Provides-Extra") == ["gpu", "storage"]
     assert str(metadata.get_payload()).startswith("# batchyard")
 
 

@@ -181,8 +181,9 @@ def test_host_network_pod_gets_host_ports() -> None:
 
 def test_node_allocatable_defaults_to_capacity() -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}}
-    assert with_defaults(node)["status"]["allocatable"] == {"cpu": "4"}
-    less = with_edits(node, {"status.allocatable": {"cpu": "3900m"}})
+    defaulted = with_defaults(node)
+    assert (defaulted["spec"], defaulted["status"]["allocatable"]) == ({}, {"cpu": "4"})
+    less = with_edits(defaulted, {"status.allocatable": {"cpu": "3900m"}})
     assert with_defaults(less) is less
 
 
