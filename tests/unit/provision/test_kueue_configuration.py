@@ -121,7 +121,7 @@ OURS = TEXT.replace("engine: kueue", "engine: batchyard")
         ("{featureGates: {PriorityBoost: true}}", "spec.kueue.featureGates.PriorityBoost: this"),
         (
             "{integrations: {frameworks: [batch/job, sparkoperator.k8s.io/sparkapplication]}}",
-            "does not support the job integrations sparkoperator.k8s.io/sparkapplication",
+            "please enable SparkApplicationIntegration featuregate",
         ),
         ("{featureGates: {Nope: true}}", "spec.kueue.featureGates: Invalid value"),
     ],
