@@ -14,7 +14,7 @@ _FIRST_INTERVAL: Final = 5 * SECOND
 #: The maximum number of resources that are recorded; later ones are ignored.
 RESOURCES_MAX: Final = 32
 
-#: What is recorded of a resource: quota in use, requests of pods on nodes, and capacity of nodes.
+#: The recorded amounts of a resource: quota in use, requests of pods on nodes, and capacity of nodes.
 QUOTA, REQUESTED, CAPACITY = "quota", "requested", "capacity"
 #: The recorded counts of Workloads.
 PENDING_COUNT, RUNNING_COUNT = ("workloads", "pending"), ("workloads", "running")

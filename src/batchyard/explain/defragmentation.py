@@ -97,7 +97,7 @@ def plan_defragmentation(
 def _subsets_by_cost(movables: Sequence[MovableWorkload]) -> Iterator[tuple[int, list[MovableWorkload]]]:
     """Yield all sets of Workloads with their costs, in ascending order of cost, then of size; members keep their order.
 
-    The heap holds one candidate for each way to go on: add the next dearer Workload, or exchange the dearest one by it.
+    The heap holds one candidate for each next step: add the next dearer Workload, or exchange the dearest one by it.
     """
     order = sorted(range(len(movables)), key=lambda index: (movables[index].cost, index))
     yield 0, []

@@ -285,10 +285,8 @@ def _merge_statement_lines(lines: Iterable[StatementLine], *, by_team: bool) -> 
     ]
 
 
-# Divergences from Kueue in shadow mode, only for users who may list all Workloads: a divergence can name several.
-
-
-#: The maximum number of divergences shown; the output of shadow mode has all.
+#: The maximum number of divergences from Kueue that the page of shadow mode shows; its output has all. Only users that
+#: may list all Workloads see them: a divergence can name several Workloads.
 DIVERGENCES_SHOWN_MAX: Final = 20
 
 

@@ -31,7 +31,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
 
 class TopologyIndexes(_Part, frozen=True, kw_only=True):
-    """The labels of pods that tell their index in the pod set, and in a subgroup; CEL for the number of subgroups."""
+    """The labels of pods with their index in the pod set, and in a subgroup; CEL for the number of subgroups."""
 
     pod_index_label: str | None = None
     sub_group_index_label: str | None = None
@@ -104,7 +104,7 @@ class SimulatedStatus(_Part, frozen=True, kw_only=True):
 
 
 class JobKindSpec(_Part, frozen=True, kw_only=True):
-    """The description of one kind of job. Expressions without a comment tell whether a statement is true."""
+    """The description of one kind of job. Expressions without a comment return booleans."""
 
     group: str
     version: str

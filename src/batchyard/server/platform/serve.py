@@ -183,10 +183,9 @@ async def serve_platform(
     serves no forecasts.
 
     Raises PortError if the platform cannot listen, and JournalError if the journal cannot be opened or written, or if
-    the archive belongs to another platform. Raises
-    ClusterConflictError if `cluster` contradicts the stored Cluster, and CredentialsError for damaged credentials or an
-    invalid configuration of authentication.
-    Raises SpawnerError if this machine cannot be a node, and OSError for other files.
+    the archive belongs to another platform. Raises ClusterConflictError if `cluster` contradicts the stored Cluster,
+    and CredentialsError for damaged credentials or an invalid configuration of authentication. Raises SpawnerError if
+    this machine cannot be a node, and OSError for other files.
     """
     audit_log = None if options.audit_log is None else AuditLog(options.audit_log)
     external_tokens = await _open_external_tokens(options)
