@@ -17,6 +17,7 @@ from batchyard.server.archive.restoration import describe_archive
 from batchyard.server.archive.storage import open_storage
 from batchyard.server.clocks.wall import wall_clock
 from e2e_platform.platform_process import UpProcess
+from e2e_platform.upload_gate import upload_gate
 from fuzz.standby_pair import wait_until
 
 #: A real server of the S3 API: pip install 'moto[s3,server]'.
@@ -205,3 +206,29 @@ def test_storage_that_comes_back_gets_all_changes(
     monkeypatch.setenv("AWS_ENDPOINT_URL", S3_URL)
     with UpProcess(tmp_path / "data", "--archive", url) as platform:
         wait_until_archived(url, state_of(platform)[0])
+
+
+@needs_s3_server
+@pytest.mark.slow
+@pytest.mark.parametrize("passed", [False, True], ids=["the upload is lost", "the server stores the upload"])
+def test_kill_during_an_upload_leaves_no_gap(
+    tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch, *, passed: bool
+) -> None:
+    url = f"{s3_server}/killed"
+    with upload_gate(S3_PORT) as (endpoint, gate):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with UpProcess(tmp_path / "data", "--archive", url) as platform:
+            change(platform, 0)
+            wait_until_archived(url, state_of(platform)[0])
+            gate.arm()
+            change(platform, 1)
+            revision, state = state_of(platform)
+            assert gate.holds.wait(60)
+            os.kill(archiver_of(platform), signal.SIGKILL)
+            platform.kill()
+        gate.end(passed=passed)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", S3_URL)
+    with UpProcess(tmp_path / "data", "--archive", url) as platform:
+        wait_until_archived(url, state_of(platform)[0])
+    assert len(describe_archive(open_storage(url))["restorable"]) == 1
+    assert restored_state(tmp_path / "new", url, "--to-revision", str(revision)) == state
