@@ -387,7 +387,8 @@ class EmbeddedPlatform:
         self._history.observe(events)
         if cluster is not None:
             self._kernel.post(lambda: store_cluster(self._client, cluster))
-        self._kernel.post(partial(create_missing, self._client, required_objects(self._options.custom_groups)))
+        objects_to_create = required_objects(self._options.custom_groups, self._options.job_controllers)
+        self._kernel.post(partial(create_missing, self._client, objects_to_create))
         self._provided_objects.begin()
         self._aggregation.begin()
 
@@ -441,6 +442,7 @@ def _platform_settings(
         is_endless=True,
         controllers=options.controllers,
         custom_groups=options.custom_groups,
+        job_controllers=options.job_controllers,
     )
 
 

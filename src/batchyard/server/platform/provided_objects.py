@@ -170,16 +170,24 @@ def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
-def required_objects(custom_groups: Collection[str] = ()) -> list[Obj]:
+def required_objects(custom_groups: Collection[str] = (), job_controllers: Collection[str] = ()) -> list[Obj]:
     """Return the objects that the platform creates at its start if they do not exist.
 
     If the API groups `custom_groups` contain that of Kueue, Kueue's roles are omitted, since its manifests create them.
+    With `job_controllers`, such as `kubeflow`, the definitions of the kinds that these controllers run are included.
     """
     omits_kueue = WORKLOAD.partition(".")[2] in custom_groups
     roles = [role for role in bootstrap_roles() if not (omits_kueue and _is_kueue_role(role))]
     # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
     objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-    return [*objects, *map(provided_role, roles), default_storage_class(), *provided_flow_objects()]
+    definitions = _job_definitions(job_controllers) if job_controllers else ()
+    return [*objects, *map(provided_role, roles), default_storage_class(), *provided_flow_objects(), *definitions]
+
+
+def _job_definitions(job_controllers: Collection[str]) -> Sequence[Obj]:
+    from batchyard.jobs.stand_ins.definitions import job_definitions  # noqa: PLC0415 - rarely needed
+
+    return job_definitions(job_controllers)
 
 
 # The Cluster of `batchyard up --cluster`, for a data directory that may already have a Cluster.
