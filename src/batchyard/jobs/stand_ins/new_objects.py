@@ -1,0 +1,29 @@
+"""New objects of the controllers in this package: schema, defaults and rules as for objects of clients.
+
+The definitions accept any pod template, and the client of the controllers checks no schemas.
+"""
+
+from typing import Final
+
+from batchyard.api.errors import InvalidObject
+from batchyard.api.manifests import decode
+from batchyard.api.meta import Obj, controller_of, group_kind
+from batchyard.interfaces.client import Reader
+
+#: The most pods of one job that one reconcile creates.
+CREATED_MAX: Final = 500
+
+
+def complete_object(manifest: Obj) -> Obj:
+    """Return a new object with the defaults of its kind. Raises InvalidObject if it violates the rules of its kind."""
+    decoded = decode(manifest, manifest["metadata"]["namespace"])
+    if decoded.obj is None:
+        raise InvalidObject(decoded.faults)
+    return decoded.obj
+
+
+def controlled_by(owner: Obj, kind: str, reader: Reader) -> list[Obj]:
+    """Return the objects of a kind, such as POD, that `owner` controls, sorted by name."""
+    uid = owner["metadata"]["uid"]
+    dependents = reader.owned_by(uid, owner["metadata"].get("namespace", ""))
+    return [obj for obj in dependents if group_kind(obj) == kind and (controller_of(obj) or {}).get("uid") == uid]
