@@ -241,9 +241,9 @@ def _check(job: TrainingJob) -> None:
         raise InvalidTrainingJob(f'metadata.name: Invalid value: "{job.name}": should match: {reason}')
     if job.fields.elastic_policy is not None:
         raise InvalidTrainingJob("spec.elasticPolicy: Forbidden: elastic jobs need Kubeflow's own training operator")
-    if job.framework.kind in ("PyTorchJob", "XGBoostJob"):
-        if "Master" in job.replicas and job.replicas["Master"].count != 1:
-            raise InvalidTrainingJob(f"{path}[Master].replicas: Forbidden: must be 1")
+    has_one_master = job.framework.kind in ("PyTorchJob", "XGBoostJob") and "Master" in job.replicas
+    if has_one_master and job.replicas["Master"].count != 1:
+        raise InvalidTrainingJob(f"{path}[Master].replicas: Forbidden: must be 1")
     if job.framework.kind == "XGBoostJob" and "Master" not in job.replicas:
         raise InvalidTrainingJob(f"{path}[Master]: Required value: must be present")
     if job.replicas.keys() >= {"Chief", "Master"}:
@@ -364,20 +364,14 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = {
             _pytorch_environment,
         ),
         Framework(
-            *("TFJob", "tfReplicaSpecs", _TF_TYPES, "tensorflow", "tfjob-port", 2222, "Never"),
-            _tensorflow_environment,
+            *("TFJob", "tfReplicaSpecs", _TF_TYPES, "tensorflow", "tfjob-port", 2222, "Never"), _tensorflow_environment
         ),
         Framework(
-            *("XGBoostJob", "xgbReplicaSpecs", _PAIR, "xgboost", "xgboostjob-port", 9999, "Never"),
-            _xgboost_environment,
+            *("XGBoostJob", "xgbReplicaSpecs", _PAIR, "xgboost", "xgboostjob-port", 9999, "Never"), _xgboost_environment
         ),
         Framework(
-            *("PaddleJob", "paddleReplicaSpecs", _PAIR, "paddle", "master", 36543, "OnFailure"),
-            _paddle_environment,
+            *("PaddleJob", "paddleReplicaSpecs", _PAIR, "paddle", "master", 36543, "OnFailure"), _paddle_environment
         ),
-        Framework(
-            *("JAXJob", "jaxReplicaSpecs", ("Worker",), "jax", "jaxjob-port", 6666, "Never"),
-            _jax_environment,
-        ),
+        Framework(*("JAXJob", "jaxReplicaSpecs", ("Worker",), "jax", "jaxjob-port", 6666, "Never"), _jax_environment),
     )
 }
