@@ -69,6 +69,7 @@ def _definition(spec: JobKindSpec) -> Obj:
             "names": {**names, **categories},
             "scope": "Namespaced",
             "versions": [_version(spec)],
+            "conversion": {"strategy": "None"},
         },
     }
 

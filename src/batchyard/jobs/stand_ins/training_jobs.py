@@ -119,8 +119,8 @@ class TrainingJob:
         self.obj, self.framework = obj, framework
         self.name, self.namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
         spec = obj.get("spec") or {}
-        self.fields = _convert(spec, _JobFields, "spec")
-        self.policy = self.fields.run_policy or RunPolicy()
+        self.fields: _JobFields = _convert(spec, _JobFields, "spec")
+        self.policy: RunPolicy = self.fields.run_policy or RunPolicy()
         self.replicas = _parse_replicas(spec.get(framework.replica_field), framework)
         _check(self)
 
