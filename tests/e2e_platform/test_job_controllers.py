@@ -53,6 +53,19 @@ def test_jobs_run_without_controllers_of_the_project(tmp_path: Path) -> None:
         assert platform.kubectl("get", "events", "-o", source) == "pytorchjob-controller"
 
 
+def test_invalid_jobs_are_rejected_as_by_the_webhook_of_the_project(tmp_path: Path) -> None:
+    with UpProcess(tmp_path / "data", *OPTION) as platform:
+        invalid = json.loads(pytorch_job("bad"))
+        invalid["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"] = 2
+        refusal = platform.kubectl("create", "-f", "-", sent=json.dumps(invalid), fails=True)
+        webhook = 'admission webhook "validator.pytorchjob.training-operator.kubeflow.org" denied the request'
+        assert f"{webhook}: spec.pytorchReplicaSpecs[Master].replicas: Forbidden: must be 1" in refusal
+        platform.kubectl("create", "-f", "-", sent=pytorch_job("good", suspend=True))
+        change = json.dumps({"spec": {"elasticPolicy": {"maxReplicas": 2}}})
+        refusal = platform.kubectl("patch", "pytorchjob", "good", "--type=merge", "-p", change, fails=True)
+        assert "spec.elasticPolicy: Forbidden" in refusal
+
+
 def test_definition_of_the_user_survives_a_restart(tmp_path: Path) -> None:
     with UpProcess(tmp_path / "data", *OPTION) as platform:
         platform.kubectl("create", "-f", "-", sent=own_definition(definition(platform)))

@@ -425,8 +425,14 @@ def _kueue_settings(options: PlatformOptions, version: str) -> KueueSettings:
 
 
 def _admission_chain(options: PlatformOptions, kueue: KueueSettings, *, has_nodes: bool) -> AdmissionChain:
-    cidr, upstream = options.service_cidr, options.upstream
-    return AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=cidr, upstream=upstream)
+    return AdmissionChain(
+        with_nodes=has_nodes,
+        with_api=True,
+        kueue=kueue,
+        service_cidr=options.service_cidr,
+        upstream=options.upstream,
+        job_controllers=options.job_controllers,
+    )
 
 
 def _platform_settings(

@@ -10,7 +10,7 @@ import pytest
 
 from batchyard.api.meta import Obj
 from batchyard.jobs.stand_ins.new_objects import complete_object
-from batchyard.jobs.stand_ins.training_jobs import InvalidTrainingJob
+from batchyard.jobs.stand_ins.training_jobs import InvalidTrainingJob, training_job_errors
 from unit.jobs.stand_ins.training import parsed, replica, training_job
 
 PREFIX = "training.kubeflow.org/"
@@ -198,6 +198,18 @@ def test_invalid_job_is_rejected(job: Obj, message: str) -> None:
     with pytest.raises(InvalidTrainingJob) as caught:
         parsed(job)
     assert str(caught.value) == message
+
+
+def test_errors_name_the_webhook_and_include_the_manager() -> None:
+    new = changed(policy={"managedBy": "a"}, elasticPolicy={})
+    errors = training_job_errors(new, changed(policy={"managedBy": "b"}))
+    assert {each.webhook for each in errors} == {"validator.pytorchjob.training-operator.kubeflow.org"}
+    assert [each.problem for each in errors] == [
+        'Invalid value: "a": field is immutable',
+        'Unsupported value: "a": supported values: "kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"',
+        "Forbidden: elastic jobs need Kubeflow's own training operator",
+    ]
+    assert training_job_errors(changed(), None) == []
 
 
 def test_name_must_be_the_name_of_a_service() -> None:
