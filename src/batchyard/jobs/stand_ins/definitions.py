@@ -15,6 +15,30 @@ from batchyard.jobs.described.description import JobKindSpec, built_in_descripti
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRING: Final[Mapping[str, Any]] = {"type": "string"}
 _COUNT: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0}
+_TIME: Final[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
+#: The fields of the status that the controllers read.
+_TRAINING_STATUS: Final[Mapping[str, Any]] = {
+    **_ANY_OBJECT,
+    "properties": {
+        "conditions": {
+            "type": "array",
+            "items": {
+                **_ANY_OBJECT,
+                "properties": {"type": _STRING, "status": _STRING},
+                "required": ["type", "status"],
+            },
+        },
+        "replicaStatuses": {
+            "type": "object",
+            "additionalProperties": {
+                **_ANY_OBJECT,
+                "properties": dict.fromkeys(("active", "succeeded", "failed"), _COUNT),
+            },
+        },
+        "startTime": _TIME,
+        "completionTime": _TIME,
+    },
+}
 #: The columns of kinds: name, type, path and priority.
 _KUBEFLOW_COLUMNS: Final = (
     ("State", "string", ".status.conditions[-1:].type", 0),
@@ -76,7 +100,10 @@ def _definition(spec: JobKindSpec) -> Obj:
 
 def _version(spec: JobKindSpec) -> dict[str, Any]:
     is_kubeflow = spec.group == "kubeflow.org"
-    properties = {"spec": _training_schema(spec) if is_kubeflow else _ANY_OBJECT, "status": _ANY_OBJECT}
+    properties = {
+        "spec": _training_schema(spec) if is_kubeflow else _ANY_OBJECT,
+        "status": _TRAINING_STATUS if is_kubeflow else _ANY_OBJECT,
+    }
     columns = [
         {"name": name, "type": column_type, "jsonPath": path, **({"priority": priority} if priority else {})}
         for name, column_type, path, priority in _COLUMNS.get(spec.group_kind, ())

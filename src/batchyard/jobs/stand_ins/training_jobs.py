@@ -11,6 +11,7 @@ import msgspec
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, controller_reference, group_kind
+from batchyard.api.schema import validate
 from batchyard.api.validation.rules import attribute_to_webhook, dns1035_label_errors, immutable, unsupported
 
 JOB_NAME_LABEL: Final = "training.kubeflow.org/job-name"
@@ -220,7 +221,10 @@ def training_job_errors(new: Obj, old: Obj | None) -> list[FieldError]:
     if manager is not None and manager not in _MANAGERS:
         errors.append(unsupported(path, manager, _MANAGERS))
     try:
-        TrainingJob(new, framework)
+        for name, replica in TrainingJob(new, framework).replicas.items():
+            template_path = f"spec.{framework.replica_field}[{name}].template"
+            for error in validate("PodTemplateSpec", replica.template):
+                errors.append(error._replace(path=f"{template_path}.{error.path}"))
     except InvalidTrainingJob as error:
         field, _, problem = str(error).partition(": ")
         errors.append(FieldError(field, problem))

@@ -212,6 +212,12 @@ def test_errors_name_the_webhook_and_include_the_manager() -> None:
     assert training_job_errors(changed(), None) == []
 
 
+def test_errors_of_pod_templates_have_their_path() -> None:
+    job = with_containers({"name": "pytorch", "image": "i", "resources": {"limits": {"cpu": "many"}}})
+    (error,) = training_job_errors(job, None)
+    assert error.path == f"{CONTAINERS}[0].resources.limits[cpu]"
+
+
 def test_name_must_be_the_name_of_a_service() -> None:
     job = changed()
     job["metadata"]["name"] = "1st"
