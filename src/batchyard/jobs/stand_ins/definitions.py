@@ -16,25 +16,15 @@ _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object", "x-kubernetes-preserv
 _STRING: Final[Mapping[str, Any]] = {"type": "string"}
 _COUNT: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0}
 _TIME: Final[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
+_CONDITION_FIELDS: Final[Mapping[str, Any]] = {"type": _STRING, "status": _STRING}
+_CONDITION: Final = {**_ANY_OBJECT, "properties": _CONDITION_FIELDS, "required": list(_CONDITION_FIELDS)}
+_REPLICA_STATUS: Final = {**_ANY_OBJECT, "properties": dict.fromkeys(("active", "succeeded", "failed"), _COUNT)}
 #: The fields of the status that the controllers read.
 _TRAINING_STATUS: Final[Mapping[str, Any]] = {
     **_ANY_OBJECT,
     "properties": {
-        "conditions": {
-            "type": "array",
-            "items": {
-                **_ANY_OBJECT,
-                "properties": {"type": _STRING, "status": _STRING},
-                "required": ["type", "status"],
-            },
-        },
-        "replicaStatuses": {
-            "type": "object",
-            "additionalProperties": {
-                **_ANY_OBJECT,
-                "properties": dict.fromkeys(("active", "succeeded", "failed"), _COUNT),
-            },
-        },
+        "conditions": {"type": "array", "items": _CONDITION},
+        "replicaStatuses": {"type": "object", "additionalProperties": _REPLICA_STATUS},
         "startTime": _TIME,
         "completionTime": _TIME,
     },

@@ -223,8 +223,8 @@ def training_job_errors(new: Obj, old: Obj | None) -> list[FieldError]:
     try:
         for name, replica in TrainingJob(new, framework).replicas.items():
             template_path = f"spec.{framework.replica_field}[{name}].template"
-            for error in validate("PodTemplateSpec", replica.template):
-                errors.append(error._replace(path=f"{template_path}.{error.path}"))
+            faults = validate("PodTemplateSpec", replica.template)
+            errors += [each._replace(path=f"{template_path}.{each.path}") for each in faults]
     except InvalidTrainingJob as error:
         field, _, problem = str(error).partition(": ")
         errors.append(FieldError(field, problem))
