@@ -42,7 +42,7 @@ def test_definitions_are_complete_objects() -> None:
 @pytest.mark.parametrize(("names", "is_loaded"), [((), False), (("kubeflow",), True)])
 def test_module_is_loaded_only_with_the_option(names: tuple[str, ...], is_loaded: bool) -> None:
     code = (
-        "import sys; from batchyard.server.platform.platform import ProvidedObjects; "
+        "import sys; from batchyard.server.platform.provided_objects import ProvidedObjects; "
         "from batchyard.client.local import LocalClient; from batchyard.store.memory import Store; "
         "from batchyard.controller_runtime.kernel import VirtualEventLoop; kernel = VirtualEventLoop(0); "
         f"ProvidedObjects(LocalClient(Store(), kernel), kernel, lambda: [], (), {names!r}).begin(); "
