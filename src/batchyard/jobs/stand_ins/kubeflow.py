@@ -480,7 +480,8 @@ def _pods_by_index(pods: Sequence[Obj], replica_type: str) -> dict[int, Obj]:
 
 
 def _phase(pod: Obj) -> str:
-    return (pod.get("status") or {}).get("phase") or "Pending"
+    phase: str = (pod.get("status") or {}).get("phase") or "Pending"
+    return phase
 
 
 def _is_active(pod: Obj) -> bool:
@@ -512,7 +513,8 @@ def _may_restart(pod: Obj, job: TrainingJob) -> bool:
 def _restart_count(pod: Obj) -> int:
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    return sum(each.get("restartCount", 0) for each in containers)
+    count: int = sum(each.get("restartCount", 0) for each in containers)
+    return count
 
 
 def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | None:
