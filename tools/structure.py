@@ -28,7 +28,7 @@ PACKAGE: Final = "batchyard"
 SMALL: Final = 60  # lines
 #: The maximum of each figure. Only `files` may rise, for a new feature.
 LIMITS: Final[Mapping[str, float]] = {
-    "files": 680,
+    "files": 686,
     "largest folder": 25,
     "small modules imported once": 1,
     "duplicated class names": 2,

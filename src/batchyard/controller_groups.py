@@ -156,6 +156,11 @@ UPSTREAM_PROJECTS: Final[Mapping[str, UpstreamProject]] = {
     "jobset": UpstreamProject(("jobset.x-k8s.io",), (JOBSET,)),
 }
 
+#: By name: the kinds of jobs that a platform can run itself, without the project's own controllers.
+JOB_CONTROLLERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "kubeflow": tuple(f"{kind}.kubeflow.org" for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob"))
+}
+
 #: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect both.
 UPSTREAM_GROUPS: Final = (ADMISSION, PROVISIONING, PODS, JOBSET)
 

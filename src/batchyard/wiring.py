@@ -139,6 +139,8 @@ class PlatformSettings:
     ends_when_idle: bool = False
     #: The controller groups that run.
     controllers: Sequence[str] = controller_groups.GROUPS
+    #: The projects, such as `kubeflow`, whose jobs run without their own controllers.
+    job_controllers: Sequence[str] = ()
     #: The API groups whose built-in kinds are not served, because their projects define them.
     custom_groups: Collection[str] = ()
     #: How long events that could help pending Workloads are batched before a retry; 0: no batching.
@@ -200,7 +202,7 @@ def _group_controllers(
         (controller_groups.PODS, (*_pod_controllers(settings), *_service_reconcilers(settings, ports.client))),
         (controller_groups.JOBS, (JobPodController(),)),
         (controller_groups.JOBSET, (JobSetController(),)),
-        (controller_groups.APPS, (*_app_controllers(), *_pod_autoscalers(ports, settings))),
+        (controller_groups.APPS, (*_app_controllers(), *_pod_autoscalers(ports, settings), *_stand_ins(settings))),
         (controller_groups.SERVICES, _service_controllers() if settings.with_api else ()),
         (controller_groups.VOLUMES, _volume_controllers(ports, settings) if settings.with_api else ()),
         (
@@ -306,6 +308,24 @@ def _create_pod_autoscaler(usage_of: Callable[[Obj], MeasuredUsage | None], *, i
     from batchyard.podautoscaler.controller import PodAutoscalerController  # noqa: PLC0415 - as above
 
     return PodAutoscalerController(usage_of, is_endless=is_endless)
+
+
+def _stand_ins(settings: PlatformSettings) -> Sequence[Controller]:
+    """Return the controllers of `--job-controllers`, whose modules are imported when the first such job exists.
+
+    Their names are those of the projects' own controllers.
+    """
+    kinds = [kind for name in settings.job_controllers for kind in controller_groups.JOB_CONTROLLERS[name]]
+    return [
+        OnDemandController(f"{kind.partition('.')[0].lower()}-controller", (kind,), partial(_create_stand_in, kind))
+        for kind in kinds
+    ]
+
+
+def _create_stand_in(kind: str) -> Controller:
+    from batchyard.jobs.stand_ins.kubeflow import TrainingJobController  # noqa: PLC0415 - as above
+
+    return TrainingJobController(kind)
 
 
 def _service_controllers() -> Sequence[Controller]:

@@ -105,6 +105,7 @@ def _up_arguments(options: UpOptions) -> list[str]:
     arguments += ["--upstream", ",".join(platform_options.upstream)] if platform_options.upstream else []
     arguments += ["--service-cluster-ip-range", platform_options.service_cidr]
     for option, value in (
+        ("--job-controllers", ",".join(platform_options.job_controllers) or None),
         ("--audit-log", platform_options.audit_log),
         ("--authentication-config", platform_options.authentication_config),
         ("--authentication-token-webhook-config-file", platform_options.token_webhook_config),

@@ -191,11 +191,22 @@ def parse_upstream_projects(text: str) -> tuple[str, ...]:
     """Parse an `--upstream` list, such as `kueue,jobset`; raise BadParameter for an unknown project."""
     from batchyard.controller_groups import UPSTREAM_PROJECTS  # noqa: PLC0415 - loads the platform
 
-    projects = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
-    for project in projects:
-        if project not in UPSTREAM_PROJECTS:
-            raise typer.BadParameter(f"'{project}' is not one of {', '.join(UPSTREAM_PROJECTS)}")
-    return projects
+    return _parse_names(text, tuple(UPSTREAM_PROJECTS))
+
+
+def parse_job_controllers(text: str) -> tuple[str, ...]:
+    """Parse a `--job-controllers` list, such as `kubeflow`; raise BadParameter for an unknown name."""
+    from batchyard.controller_groups import JOB_CONTROLLERS  # noqa: PLC0415 - loads the platform
+
+    return _parse_names(text, tuple(JOB_CONTROLLERS))
+
+
+def _parse_names(text: str, known_names: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
+    for name in names:
+        if name not in known_names:
+            raise typer.BadParameter(f"'{name}' is not one of {', '.join(known_names)}")
+    return names
 
 
 def check_service_cidr(text: str) -> str:

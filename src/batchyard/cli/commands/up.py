@@ -321,6 +321,9 @@ _Controllers: TypeAlias = Annotated[
 _Upstream: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Leave the APIs of these projects to their own operators: kueue, jobset.")
 ]
+_JobControllers: TypeAlias = Annotated[
+    str, typer.Option(metavar="LIST", help="Run jobs of these projects without their controllers: kubeflow.")
+]
 _ServiceCidr: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -337,11 +340,12 @@ def _check_listen(address: str | None, *, is_insecure: bool) -> None:
         raise typer.BadParameter("--insecure-loopback serves this machine only: remove --listen or --insecure-loopback")
 
 
-def _controller_fields(controllers: str, upstream: str, service_cidr: str) -> dict[str, Any]:
+def _controller_fields(controllers: str, upstream: str, job_controllers: str, service_cidr: str) -> dict[str, Any]:
     """Return the fields of PlatformOptions about controllers, upstream projects, and the addresses of Services."""
     return {
         "controllers": cli_options.parse_platform_controllers(controllers),
         "upstream": cli_options.parse_upstream_projects(upstream),
+        "job_controllers": cli_options.parse_job_controllers(job_controllers),
         "service_cidr": service_cidr,
     }
 
@@ -406,6 +410,7 @@ def up(
     archive_keep: _ArchiveKeep = "",
     controllers: _Controllers = "*",
     upstream: _Upstream = "",
+    job_controllers: _JobControllers = "",
     service_cidr: _ServiceCidr = DEFAULT_SERVICE_CIDR,
     log_level: cli_options.LogLevelOption = cli_options.LogLevel.WARNING,
     log_format: cli_options.LogFormatOption = cli_options.LogFormat.TEXT,
@@ -422,7 +427,7 @@ def up(
         audit_log,
         JournalSyncMode(sync.value),
         accept_loss=accept_loss,
-        **_controller_fields(controllers, upstream, service_cidr),
+        **_controller_fields(controllers, upstream, job_controllers, service_cidr),
         traces_to=otlp,
         runtime=runtime,
         kueue_version="" if kueue_version is None else kueue_version.value,

@@ -152,6 +152,8 @@ class PlatformOptions:
     controllers: Sequence[str] = GROUPS
     #: The projects, such as `kueue`, whose own definitions, webhooks and controllers replace the built-in ones.
     upstream: Sequence[str] = ()
+    #: The projects, such as `kubeflow`, whose kinds of jobs the platform defines and runs itself.
+    job_controllers: Sequence[str] = ()
     #: The URL of the OTLP/HTTP collector that receives traces; '' for none.
     traces_to: str = ""
     #: Kueue's Configuration, if one is given.
