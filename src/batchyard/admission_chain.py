@@ -29,6 +29,7 @@ from batchyard.client.local import (
     generated_name,
 )
 from batchyard.cloud.cluster_objects import catalog_errors
+from batchyard.controller_groups import JOB_CONTROLLERS
 from batchyard.interfaces.client import Reader, WatchEvent
 from batchyard.jobs.job.spec import with_selector
 from batchyard.jobs.jobset.exclusive_placement import mutate_pod, validate_pod, with_priority_label
@@ -56,11 +57,14 @@ class AdmissionChain:
         kueue: KueueSettings = SIMULATION_SETTINGS,
         service_cidr: str = DEFAULT_SERVICE_CIDR,
         upstream: Collection[str] = (),
+        job_controllers: Collection[str] = (),
     ) -> None:
         """Create the chain; raise ValueError if `service_cidr`, the range of cluster IPs, is invalid.
 
-        The chain omits the rules of the projects `upstream`, such as `kueue`, whose own webhooks check the objects.
+        The chain omits the rules of the projects `upstream`, such as `kueue`, whose own webhooks check the objects. It
+        has the rules of the projects `job_controllers`, such as `kubeflow`, whose jobs the platform runs.
         """
+        self._training_kinds = frozenset(JOB_CONTROLLERS["kubeflow"] if "kubeflow" in job_controllers else ())
         self._has_queues, self._has_job_sets = "kueue" not in upstream, "jobset" not in upstream
         self._rules = kueue.policy.rules
         self._with_nodes = with_nodes
@@ -140,6 +144,7 @@ class AdmissionChain:
         return mutated_object
 
     def _prepare_custom_object(self, obj: Obj, reader: Reader) -> Obj:
+        self._check_training_job(obj, None)
         if self._managed_jobs.has_kind_of(obj):
             is_service = group_kind(obj) in scheme.SERVING_KINDS
             prepare = self._prepare_service if is_service else self._prepare_described_job
@@ -156,7 +161,16 @@ class AdmissionChain:
             check_ready_timeouts(queued_job, None, self._ready_timeout_max)
         return queued_job
 
+    def _check_training_job(self, new: Obj, old: Obj | None) -> None:
+        if group_kind(new) not in self._training_kinds or (old is not None and new.get("spec") == old.get("spec")):
+            return
+        from batchyard.jobs.stand_ins.training_jobs import training_job_errors  # noqa: PLC0415 - rarely needed
+
+        if errors := training_job_errors(new, old):
+            raise InvalidObject(errors)
+
     def _check_custom_object(self, new: Obj, old: Obj, reader: Reader) -> None:
+        self._check_training_job(new, old)
         if scheme.is_built_in(group_kind(new)) or not self._managed_jobs.has_kind_of(new):
             return
         controller = _described_jobs()

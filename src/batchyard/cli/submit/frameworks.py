@@ -52,8 +52,10 @@ class JobFramework:
         return DESCRIBED_KINDS[self.kind]
 
 
+#: What `batchyard up` offers instead of an installation.
+_OWN_CONTROLLERS: Final = "with `batchyard up`, add --job-controllers kubeflow"
 FRAMEWORKS: Final[Mapping[str, JobFramework]] = {
-    "pytorch": JobFramework("PyTorchJob.kubeflow.org", "the training operator of Kubeflow"),
+    "pytorch": JobFramework("PyTorchJob.kubeflow.org", f"the training operator of Kubeflow ({_OWN_CONTROLLERS})"),
     "mpi": JobFramework("MPIJob.kubeflow.org", "the MPI operator of Kubeflow", "mpioperator/openmpi:v0.6.0"),
     "ray": JobFramework("RayJob.ray.io", "KubeRay", "rayproject/ray:2.46.0"),
 }

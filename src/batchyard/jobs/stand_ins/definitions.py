@@ -15,6 +15,20 @@ from batchyard.jobs.described.description import JobKindSpec, built_in_descripti
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRING: Final[Mapping[str, Any]] = {"type": "string"}
 _COUNT: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0}
+_TIME: Final[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
+_CONDITION_FIELDS: Final[Mapping[str, Any]] = {"type": _STRING, "status": _STRING}
+_CONDITION: Final = {**_ANY_OBJECT, "properties": _CONDITION_FIELDS, "required": list(_CONDITION_FIELDS)}
+_REPLICA_STATUS: Final = {**_ANY_OBJECT, "properties": dict.fromkeys(("active", "succeeded", "failed"), _COUNT)}
+#: The fields of the status that the controllers read.
+_TRAINING_STATUS: Final[Mapping[str, Any]] = {
+    **_ANY_OBJECT,
+    "properties": {
+        "conditions": {"type": "array", "items": _CONDITION},
+        "replicaStatuses": {"type": "object", "additionalProperties": _REPLICA_STATUS},
+        "startTime": _TIME,
+        "completionTime": _TIME,
+    },
+}
 #: The columns of kinds: name, type, path and priority.
 _KUBEFLOW_COLUMNS: Final = (
     ("State", "string", ".status.conditions[-1:].type", 0),
@@ -69,13 +83,17 @@ def _definition(spec: JobKindSpec) -> Obj:
             "names": {**names, **categories},
             "scope": "Namespaced",
             "versions": [_version(spec)],
+            "conversion": {"strategy": "None"},
         },
     }
 
 
 def _version(spec: JobKindSpec) -> dict[str, Any]:
     is_kubeflow = spec.group == "kubeflow.org"
-    properties = {"spec": _training_schema(spec) if is_kubeflow else _ANY_OBJECT, "status": _ANY_OBJECT}
+    properties = {
+        "spec": _training_schema(spec) if is_kubeflow else _ANY_OBJECT,
+        "status": _TRAINING_STATUS if is_kubeflow else _ANY_OBJECT,
+    }
     columns = [
         {"name": name, "type": column_type, "jsonPath": path, **({"priority": priority} if priority else {})}
         for name, column_type, path, priority in _COLUMNS.get(spec.group_kind, ())

@@ -10,8 +10,8 @@ from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj, controller_of, group_kind
 from batchyard.interfaces.client import Reader
 
-#: The most pods of one job that one reconcile creates.
-CREATED_MAX: Final = 500
+#: The most pods of one job that one reconcile creates: their environment may contain the addresses of all pods.
+CREATED_MAX: Final = 100
 
 
 def complete_object(manifest: Obj) -> Obj:

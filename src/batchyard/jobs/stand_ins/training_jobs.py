@@ -9,8 +9,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from batchyard.api.meta import Obj, controller_reference
-from batchyard.api.validation.rules import dns1035_label_errors
+from batchyard.api.errors import FieldError
+from batchyard.api.meta import Obj, controller_reference, group_kind
+from batchyard.api.schema import validate
+from batchyard.api.validation.rules import attribute_to_webhook, dns1035_label_errors, immutable, unsupported
 
 JOB_NAME_LABEL: Final = "training.kubeflow.org/job-name"
 OPERATOR_NAME_LABEL: Final = "training.kubeflow.org/operator-name"
@@ -19,6 +21,7 @@ REPLICA_INDEX_LABEL: Final = "training.kubeflow.org/replica-index"
 _JOB_ROLE_LABEL: Final = "training.kubeflow.org/job-role"
 #: The value of `managedBy` that selects the training operator.
 TRAINING_OPERATOR: Final = "kubeflow.org/training-operator"
+_MANAGERS: Final = (TRAINING_OPERATOR, "kueue.x-k8s.io/multikueue")
 #: The most pods of one job, because the environment of some kinds contains the addresses of all pods.
 REPLICAS_MAX: Final = 1_000
 
@@ -119,8 +122,8 @@ class TrainingJob:
         self.obj, self.framework = obj, framework
         self.name, self.namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
         spec = obj.get("spec") or {}
-        self.fields = _convert(spec, _JobFields, "spec")
-        self.policy = self.fields.run_policy or RunPolicy()
+        self.fields: _JobFields = _convert(spec, _JobFields, "spec")
+        self.policy: RunPolicy = self.fields.run_policy or RunPolicy()
         self.replicas = _parse_replicas(spec.get(framework.replica_field), framework)
         _check(self)
 
@@ -196,10 +199,36 @@ class TrainingJob:
 
 def is_managed_elsewhere(obj: Obj) -> bool:
     """Return whether `managedBy` leaves a job to another controller."""
+    return _manager_of(obj) not in (None, TRAINING_OPERATOR)
+
+
+def _manager_of(obj: Obj) -> object:
     spec = obj.get("spec")
     policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
-    manager = policy.get("managedBy") if isinstance(policy, Mapping) else None
-    return manager not in (None, TRAINING_OPERATOR)
+    return policy.get("managedBy") if isinstance(policy, Mapping) else None
+
+
+def training_job_errors(new: Obj, old: Obj | None) -> list[FieldError]:
+    """Return the errors that the training operator's webhook reports for a new or changed job.
+
+    `old` is None for a new job. Source: pkg/webhooks and ValidateRunPolicy in pkg/common/util.
+    """
+    framework, path = FRAMEWORKS[group_kind(new)], "spec.runPolicy.managedBy"
+    manager = _manager_of(new)
+    errors: list[FieldError] = []
+    if old is not None and manager != _manager_of(old):
+        errors.append(immutable(path, manager))
+    if manager is not None and manager not in _MANAGERS:
+        errors.append(unsupported(path, manager, _MANAGERS))
+    try:
+        for name, replica in TrainingJob(new, framework).replicas.items():
+            template_path = f"spec.{framework.replica_field}[{name}].template"
+            faults = validate("PodTemplateSpec", replica.template)
+            errors += [each._replace(path=f"{template_path}.{each.path}") for each in faults]
+    except InvalidTrainingJob as error:
+        field, _, problem = str(error).partition(": ")
+        errors.append(FieldError(field, problem))
+    return list(attribute_to_webhook(f"validator.{framework.kind.lower()}.training-operator.kubeflow.org", errors))
 
 
 def _parse_replicas(specs: Any, framework: Framework) -> dict[str, ReplicaSpec]:

@@ -235,7 +235,8 @@ class EmbeddedPlatform:
         resources.serve_always(decisions_resource(self._ledger, security.rbac, now))
         self._webhooks = LazyWebhooks()
         self._store.listen(CustomResources(client, resources, now, self._webhooks.observe_conversion).observe)
-        self._provided_objects = ProvidedObjects(client, self._kernel, resources.all, self._options.custom_groups)
+        provided = self._options.custom_groups, self._options.job_controllers
+        self._provided_objects = ProvidedObjects(client, self._kernel, resources.all, *provided)
         self._store.listen(self._provided_objects.observe)
         server = ApiServer(client, self._commit, self._kernel.clock, resources, security.auth_filters, audit)
         self._store.listen(server.observe)
@@ -387,8 +388,7 @@ class EmbeddedPlatform:
         self._history.observe(events)
         if cluster is not None:
             self._kernel.post(lambda: store_cluster(self._client, cluster))
-        objects_to_create = required_objects(self._options.custom_groups, self._options.job_controllers)
-        self._kernel.post(partial(create_missing, self._client, objects_to_create))
+        self._kernel.post(partial(create_missing, self._client, required_objects(self._options.custom_groups)))
         self._provided_objects.begin()
         self._aggregation.begin()
 
@@ -425,8 +425,14 @@ def _kueue_settings(options: PlatformOptions, version: str) -> KueueSettings:
 
 
 def _admission_chain(options: PlatformOptions, kueue: KueueSettings, *, has_nodes: bool) -> AdmissionChain:
-    cidr, upstream = options.service_cidr, options.upstream
-    return AdmissionChain(with_nodes=has_nodes, with_api=True, kueue=kueue, service_cidr=cidr, upstream=upstream)
+    return AdmissionChain(
+        with_nodes=has_nodes,
+        with_api=True,
+        kueue=kueue,
+        service_cidr=options.service_cidr,
+        upstream=options.upstream,
+        job_controllers=options.job_controllers,
+    )
 
 
 def _platform_settings(

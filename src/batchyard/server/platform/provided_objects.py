@@ -64,10 +64,15 @@ class ProvidedObjects:
         kernel: Kernel,
         resources: Callable[[], Sequence[Resource]],
         custom_groups: Collection[str] = (),
+        job_controllers: Collection[str] = (),
     ) -> None:
-        """Do not provide the definitions of the API groups `custom_groups`."""
+        """Do not provide the definitions of the API groups `custom_groups`.
+
+        The missing definitions of the kinds that `job_controllers`, such as `kubeflow`, run are created once.
+        """
         self._client, self._kernel, self._served_resources = client, kernel, resources
         self._kinds = {f"{info.plural}.{info.group}": info for info in _defined_kinds(custom_groups)}
+        self._job_controllers = job_controllers
         self._is_synchronization_scheduled = False
 
     def begin(self) -> None:
@@ -80,6 +85,11 @@ class ProvidedObjects:
                 self._kernel.call_at(
                     self._kernel.now() + _REFRESH_DELAY + index * SECOND, partial(self._update_crd, name)
                 )
+        if self._job_controllers:
+            from batchyard.jobs.stand_ins.definitions import job_definitions  # noqa: PLC0415 - rarely needed
+
+            for definition in job_definitions(self._job_controllers):
+                self._schedule_now(partial(self._create_definition, definition))
 
     def observe(self, event: WatchEvent) -> None:
         """Schedule an update of the APIServices; create a deleted CustomResourceDefinition of the platform again.
@@ -94,9 +104,12 @@ class ProvidedObjects:
             self._synchronize_soon()
 
     def _create_crd(self, name: str) -> None:
-        if self._client.get(Key(DEFINITION, "", name)) is not None:
+        self._create_definition(platform_definition(self._kinds[name]))
+
+    def _create_definition(self, definition: Obj) -> None:
+        if self._client.get(key_of(definition)) is not None:
             return
-        definition = with_finalizer(platform_definition(self._kinds[name]), FINALIZER)
+        definition = with_finalizer(definition, FINALIZER)
         self._write(Create(with_status(definition, definition_status(definition, self._client, self._kernel.now()))))
 
     def _update_crd(self, name: str) -> None:
@@ -170,24 +183,16 @@ def _ignore_result(_result: WriteResult) -> None:
     """Ignore the result of a write: after a conflict, the next change triggers another update."""
 
 
-def required_objects(custom_groups: Collection[str] = (), job_controllers: Collection[str] = ()) -> list[Obj]:
+def required_objects(custom_groups: Collection[str] = ()) -> list[Obj]:
     """Return the objects that the platform creates at its start if they do not exist.
 
     If the API groups `custom_groups` contain that of Kueue, Kueue's roles are omitted, since its manifests create them.
-    With `job_controllers`, such as `kubeflow`, the definitions of the kinds that these controllers run are included.
     """
     omits_kueue = WORKLOAD.partition(".")[2] in custom_groups
     roles = [role for role in bootstrap_roles() if not (omits_kueue and _is_kueue_role(role))]
     # Default ServiceAccounts too: their controller runs late at startup, and pods without one are rejected.
     objects = [*map(new_namespace, SYSTEM_NAMESPACES), *map(default_service_account, SYSTEM_NAMESPACES)]
-    definitions = _job_definitions(job_controllers) if job_controllers else ()
-    return [*objects, *map(provided_role, roles), default_storage_class(), *provided_flow_objects(), *definitions]
-
-
-def _job_definitions(job_controllers: Collection[str]) -> Sequence[Obj]:
-    from batchyard.jobs.stand_ins.definitions import job_definitions  # noqa: PLC0415 - rarely needed
-
-    return job_definitions(job_controllers)
+    return [*objects, *map(provided_role, roles), default_storage_class(), *provided_flow_objects()]
 
 
 # The Cluster of `batchyard up --cluster`, for a data directory that may already have a Cluster.

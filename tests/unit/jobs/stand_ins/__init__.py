@@ -1,0 +1,1 @@
+"""Unit tests of batchyard.jobs.stand_ins."""
