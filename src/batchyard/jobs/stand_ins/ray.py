@@ -34,7 +34,7 @@ from batchyard.client.local import generated_name
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobs.stand_ins import ray_nodes
-from batchyard.jobs.stand_ins.new_objects import complete_object, controlled_by
+from batchyard.jobs.stand_ins.new_objects import CREATED_MAX, complete_object, controlled_by
 from batchyard.jobs.stand_ins.ray_nodes import HEAD, RAY_CLUSTER, WORKER, InvalidRayObject, WorkerGroup
 from batchyard.jobs.stand_ins.ray_pods import RayCluster, WorkerPosition, is_gpu
 
@@ -225,7 +225,8 @@ class _RayClusterPass:
         excess_count = len(kept_pods) - group.desired_pods
         if excess_count > 0:
             self._delete_workers(sorted(kept_pods, key=lambda pod: not is_terminating(pod))[:excess_count])
-        positions = (WorkerPosition("", index) for index in _unused_indexes(kept_pods, -excess_count))
+        indexes = _unused_indexes(kept_pods, min(-excess_count, CREATED_MAX))
+        positions = (WorkerPosition("", index) for index in indexes)
         return all(self._create_worker(group, position) for position in positions)
 
     def _reconcile_replicas(self, group: WorkerGroup, pods: Sequence[Obj]) -> bool:
@@ -242,7 +243,8 @@ class _RayClusterPass:
         excess_count = len(replicas) - group.desired_replicas
         for members in list(replicas.values())[: max(excess_count, 0)]:
             self._delete_workers(members)
-        for index in _unused_indexes([members[0] for members in replicas.values()], -excess_count):
+        created_count = min(-excess_count, max(CREATED_MAX // group.hosts, 1))
+        for index in _unused_indexes([members[0] for members in replicas.values()], created_count):
             replica_name = self._new_name(f"{group.group_name}-")
             for host_index in range(group.hosts):
                 if not self._create_worker(group, WorkerPosition(replica_name, index, host_index)):

@@ -182,20 +182,15 @@ class _RayJobPass:
 
     def _end(self, job: RayJob, submitter: Obj) -> None:
         """Set the state of the Ray job after the submitting Job has succeeded."""
-        report = read_report(controlled_by(submitter, scheme.POD, self._reader))
-        template = job.fields.submitter_pod_template
-        containers = None if template is None else template.spec.containers
-        if report is not None:
-            times = {"startTime": report.start_time, "endTime": report.end_time}
-            self._status["rayJobInfo"] = {name: time for name, time in times.items() if time}
-            self._status |= {"jobStatus": report.state, "message": report.message}
-        elif containers and containers[0].command:  # the user's own command reports nothing
-            self._status["jobStatus"] = "SUCCEEDED"
-        else:
+        pods = controlled_by(submitter, scheme.POD, self._reader)
+        report = read_report(pods, has_own_command=job.has_own_command)
+        if report is None:
             self._fail(_APPLICATION_FAILED, "The submitter has completed without a report about the Ray job.")
             return
-        self._status["jobDeploymentStatus"] = _COMPLETE
-        if self._status["jobStatus"] == "FAILED":
+        times = {"startTime": report.start_time, "endTime": report.end_time}
+        self._status["rayJobInfo"] = {name: time for name, time in times.items() if time}
+        self._status |= {"jobStatus": report.state, "message": report.message, "jobDeploymentStatus": _COMPLETE}
+        if report.state == "FAILED":
             self._status |= {"jobDeploymentStatus": _FAILED, "reason": _APPLICATION_FAILED}
 
     def _release(self, job: RayJob) -> None:

@@ -104,6 +104,13 @@ class RayJob:
         except InvalidRayObject as error:
             raise _invalid(str(error)) from error
 
+    @property
+    def has_own_command(self) -> bool:
+        """Whether the submitting pod runs a command of the user, which may not report how the Ray job ends."""
+        template = self.fields.submitter_pod_template
+        containers = None if template is None else template.spec.containers
+        return bool(containers and containers[0].command)
+
     def new_cluster(self, name: str) -> Obj:
         """Return the manifest of the RayCluster with a name."""
         metadata = self.obj["metadata"]
@@ -278,16 +285,22 @@ def _to_json(text: str) -> str:
 # Reports of submitting pods.
 
 
-def read_report(pods: Iterable[Obj]) -> RayJobReport | None:
-    """Return the report of the submitting pod that has succeeded; None if there is no valid report."""
+def read_report(pods: Iterable[Obj], *, has_own_command: bool) -> RayJobReport | None:
+    """Return the report of the submitting pod that has succeeded; None if there is no such pod or no valid report.
+
+    Success without a report counts as success of the Ray job: simulated pods and the commands of users report nothing.
+    """
     for pod in pods:
         status = pod.get("status") or {}
         if status.get("phase") != "Succeeded":
             continue
-        for container in status.get("containerStatuses") or ():
-            terminated = (container.get("state") or {}).get("terminated") or {}
-            if report := _parse_report(terminated.get("message") or ""):
+        states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+        messages = [message for state in states if (message := (state.get("terminated") or {}).get("message"))]
+        for message in messages:
+            if report := _parse_report(message):
                 return report
+        if has_own_command or not messages:
+            return RayJobReport("SUCCEEDED", "", "", "")
     return None
 
 
