@@ -1,5 +1,8 @@
 """CustomResourceDefinitions of the kinds that `--job-controllers` runs."""
 
+import subprocess
+import sys
+
 import pytest
 
 from batchyard.api import scheme
@@ -34,3 +37,15 @@ def test_definitions_are_complete_objects() -> None:
     strategy = definition_resource().strategy
     for definition in job_definitions(JOB_CONTROLLERS):
         assert list(strategy.check_create(definition)) == []
+
+
+@pytest.mark.parametrize(("names", "is_loaded"), [((), False), (("kubeflow",), True)])
+def test_module_is_loaded_only_with_the_option(names: tuple[str, ...], is_loaded: bool) -> None:
+    code = (
+        "import sys; from batchyard.server.platform.provided_objects import ProvidedObjects; "
+        "from batchyard.client.local import LocalClient; from batchyard.store.memory import Store; "
+        "from batchyard.controller_runtime.kernel import VirtualEventLoop; kernel = VirtualEventLoop(0); "
+        f"ProvidedObjects(LocalClient(Store(), kernel), kernel, lambda: [], (), {names!r}).begin(); "
+        "sys.exit('batchyard.jobs.stand_ins.definitions' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == int(is_loaded)
