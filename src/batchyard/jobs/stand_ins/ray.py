@@ -26,9 +26,9 @@ from batchyard.api.meta import (
     with_condition,
     with_status,
 )
-from batchyard.api.times import format_second
+from batchyard.api.times import format_second, parse_time
 from batchyard.api.views.pods import RUNNING, is_ready, is_terminal, is_terminating, phase
-from batchyard.base.instant import Instant
+from batchyard.base.instant import SECOND, Instant
 from batchyard.base.primitives import uid_for
 from batchyard.client.local import generated_name
 from batchyard.interfaces.client import Create, Delete, EventType, Reader, UpdateStatus, WatchEvent, Write
@@ -38,6 +38,9 @@ from batchyard.jobs.stand_ins.new_objects import CREATED_MAX, complete_object, c
 from batchyard.jobs.stand_ins.ray_nodes import HEAD, RAY_CLUSTER, WORKER, InvalidRayObject, WorkerGroup
 from batchyard.jobs.stand_ins.ray_pods import RayCluster, WorkerPosition, is_gpu
 
+#: A pod that has ended is replaced when this time has passed since its creation, so that failures cannot create pods
+#: too fast.
+_REPLACEMENT_PERIOD: Final = 5 * SECOND
 _PROVISIONED: Final = "RayClusterProvisioned"
 _HEAD_READY: Final = "HeadPodReady"
 _REPLICA_FAILURE: Final = "ReplicaFailure"
@@ -199,8 +202,8 @@ class _RayClusterPass:
                 return True
             manifest = self._cluster.new_head_pod(self._new_name(self._cluster.head_pod_prefix))
             return self._create_pod(manifest, "CreatedHeadPod", "head")
-        if len(heads) == 1 and _must_be_replaced(heads[0]):
-            self._delete_unhealthy(heads[0], "DeletedHeadPod", "head")
+        if len(heads) == 1 and _has_ended(heads[0]):
+            self._delete_ended(heads[0], "DeletedHeadPod", "head")
             return False
         return len(heads) == 1
 
@@ -214,10 +217,10 @@ class _RayClusterPass:
             return True
         if group.hosts > 1:
             return self._reconcile_replicas(group, pods)
-        unhealthy_pods = [pod for pod in pods if _must_be_replaced(pod)]
-        for pod in unhealthy_pods:
-            self._delete_unhealthy(pod, "DeletedWorkerPod", "worker")
-        if unhealthy_pods:
+        ended_pods = [pod for pod in pods if _has_ended(pod)]
+        for pod in ended_pods:
+            self._delete_ended(pod, "DeletedWorkerPod", "worker")
+        if ended_pods:
             return False
         unwanted_names = dict.fromkeys(group.workers_to_delete)
         self._delete_workers([pod for pod in pods if pod["metadata"]["name"] in unwanted_names])
@@ -237,8 +240,10 @@ class _RayClusterPass:
         unwanted_names = dict.fromkeys(group.workers_to_delete)
         for members in replicas.values():
             has_unwanted = any(pod["metadata"]["name"] in unwanted_names for pod in members)
-            if len(members) != group.hosts or has_unwanted or any(map(_must_be_replaced, members)):
-                self._delete_workers(members)
+            ended_pods = [pod for pod in members if _has_ended(pod)]
+            if len(members) != group.hosts or has_unwanted or ended_pods:
+                if all(map(self._may_replace, ended_pods)):
+                    self._delete_workers(members)
                 return False
         excess_count = len(replicas) - group.desired_replicas
         for members in list(replicas.values())[: max(excess_count, 0)]:
@@ -269,8 +274,15 @@ class _RayClusterPass:
         self._add(Create(pod), reason, f"Created {role} Pod {name}")
         return self.failure is None
 
-    def _delete_unhealthy(self, pod: Obj, reason: str, role: str) -> None:
-        if is_terminating(pod):
+    def _may_replace(self, pod: Obj) -> bool:
+        """Return whether an ended pod is old enough; otherwise request a reconcile at that time."""
+        due_time = parse_time(pod["metadata"]["creationTimestamp"]) + _REPLACEMENT_PERIOD
+        if due_time > self._now:
+            self._result.requeue_at = min(due_time, self._result.requeue_at or due_time)
+        return due_time <= self._now
+
+    def _delete_ended(self, pod: Obj, reason: str, role: str) -> None:
+        if is_terminating(pod) or not self._may_replace(pod):
             return
         details = f"Pod status: {phase(pod)}; Pod restart policy: {pod['spec'].get('restartPolicy', 'Always')}"
         exit_code = (_ray_termination(pod) or {}).get("exitCode")
@@ -389,9 +401,9 @@ class _RayClusterStatus:
         }
         self._fields["head"] = {field: value for field, value in head.items() if value}
         ports = [each for each in service_spec.get("ports") or () if each.get("name")]
-        endpoints = {each["name"]: each.get("nodePort") or each.get("targetPort") for each in ports}
-        endpoints = {port_name: str(port) for port_name, port in endpoints.items() if port}
-        self._fields["endpoints"] = {**(self._old.get("endpoints") or {}), **endpoints}
+        endpoints = {each["name"]: each.get("nodePort") or each.get("targetPort") or each["port"] for each in ports}
+        texts = {port_name: str(port) for port_name, port in endpoints.items()}
+        self._fields["endpoints"] = {**(self._old.get("endpoints") or {}), **texts}
 
     def _update_suspension(self) -> None:
         is_suspending, is_suspended = is_true(self._old, _SUSPENDING), is_true(self._old, _SUSPENDED)
@@ -450,7 +462,7 @@ def _are_all_running(pods: Sequence[Obj]) -> bool:
     return bool(pods)
 
 
-def _must_be_replaced(pod: Obj) -> bool:
+def _has_ended(pod: Obj) -> bool:
     """Return whether a pod has ended, or its Ray container has and is not restarted."""
     if is_terminal(pod):
         return True

@@ -64,6 +64,8 @@ def test_ended_pod_is_replaced(node_type: str) -> None:
     world = ready_world(group(replicas=2))
     lost = world.names(node_type)[0]
     world.set_status(world.nodes(node_type)[:1], **ENDED)
+    assert lost in world.names()  # it is too young
+    world.run(5)
     assert (lost in world.names(), len(world.names())) == (False, 3)
     reason = "DeletedHeadPod" if node_type == "head" else "DeletedWorkerPod"
     assert world.messages(reason)[0].startswith(f"Deleted {node_type} Pod team/{lost}; Pod status: Failed")
@@ -76,6 +78,7 @@ def test_running_pod_without_its_ray_container_is_replaced_if_it_never_restarts(
     before = world.names("head")
     ended = {"name": "ray-head", "state": {"terminated": {"exitCode": 1}}}
     world.set_status(world.nodes("head"), containerStatuses=[ended])
+    world.run(5)
     assert (world.names("head") != before) is is_replaced
 
 
@@ -117,6 +120,7 @@ def test_replica_of_several_hosts_is_replaced_as_a_whole() -> None:
     assert len(replicas) == 2
     lost = world.nodes("worker")[0]
     world.set_status([lost], **ENDED)
+    world.run(5)
     lost_replica = lost["metadata"]["labels"]["ray.io/worker-group-replica-name"]
     labels = [pod["metadata"]["labels"] for pod in world.nodes("worker")]
     assert lost_replica not in [each["ray.io/worker-group-replica-name"] for each in labels]

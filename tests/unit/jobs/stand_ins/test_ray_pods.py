@@ -9,7 +9,7 @@ import pytest
 
 from batchyard.api.meta import Obj, with_path
 from batchyard.jobs.stand_ins.new_objects import complete_object
-from batchyard.jobs.stand_ins.ray_nodes import InvalidRayObject
+from batchyard.jobs.stand_ins.ray_nodes import HeadGroup, InvalidRayObject, WorkerGroup
 from batchyard.jobs.stand_ins.ray_pods import WorkerPosition
 from unit.jobs.stand_ins.ray_world import cluster_spec, group, parsed, ray_cluster, template
 
@@ -40,7 +40,7 @@ def values(container: Obj) -> dict[str, Any]:
 def command(*groups: dict[str, Any], **head: Any) -> str:
     """The words of the start command of the only group, or of the head."""
     cluster = parsed(ray_cluster(*groups, head=head))
-    chosen = cluster.groups[0] if groups else cluster.fields.head_group_spec
+    chosen: HeadGroup | WorkerGroup = cluster.groups[0] if groups else cluster.fields.head_group_spec
     raw = cluster.spec["workerGroupSpecs"][0] if groups else cluster.spec["headGroupSpec"]
     return " ".join(cluster.start_command(chosen, raw["template"]["spec"]["containers"][0]).split())
 
