@@ -333,7 +333,7 @@ class _RayClusterStatus:
     def update(self, failure: RayReplicaFailure | None, *, is_complete: bool) -> bool:
         """Compute the status; return whether it differs from the stored one by more than its time.
 
-        `is_complete` tells whether no pod had to be repaired.
+        `is_complete`: whether no pod had to be repaired.
         """
         if failure is not None:
             self._set_condition(_REPLICA_FAILURE, True, *failure)
