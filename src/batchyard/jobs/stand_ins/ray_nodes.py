@@ -151,7 +151,7 @@ class WorkerGroup(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def workers_to_delete(self) -> Sequence[str]:
         """The names of the pods that `scaleStrategy` deletes."""
-        return (self.scale_strategy and self.scale_strategy.workers_to_delete) or ()
+        return () if self.scale_strategy is None else self.scale_strategy.workers_to_delete or ()
 
 
 class _UpgradeStrategy(msgspec.Struct, frozen=True):

@@ -227,8 +227,9 @@ class RayCluster:
     def new_head_service(self) -> Obj:
         """Return the manifest of the Service of the head, which is headless by default."""
         group, labels = self.fields.head_group_spec, _service_labels(self.name, ray_nodes.HEAD)
-        template_labels = (group.template.metadata and group.template.metadata.labels) or {}
-        labels |= {name: template_labels[name] for name in (_APPLICATION_LABEL,) if name in template_labels}
+        template_metadata = group.template.metadata
+        template_labels = {} if template_metadata is None else template_metadata.labels or {}
+        labels[_APPLICATION_LABEL] = template_labels.get(_APPLICATION_LABEL, labels[_APPLICATION_LABEL])
         custom = self.spec["headGroupSpec"].get("headService") or {}
         custom_metadata, custom_spec = custom.get("metadata") or {}, custom.get("spec") or {}
         annotations = {**(custom_metadata.get("annotations") or {}), **(self.fields.head_service_annotations or {})}
