@@ -55,7 +55,9 @@ class JobFramework:
 #: What `batchyard up` offers instead of an installation.
 _OWN_CONTROLLERS: Final = "with `batchyard up`, add --job-controllers"
 FRAMEWORKS: Final[Mapping[str, JobFramework]] = {
-    "pytorch": JobFramework("PyTorchJob.kubeflow.org", f"the training operator of Kubeflow ({_OWN_CONTROLLERS} kubeflow)"),
+    "pytorch": JobFramework(
+        "PyTorchJob.kubeflow.org", f"the training operator of Kubeflow ({_OWN_CONTROLLERS} kubeflow)"
+    ),
     "mpi": JobFramework("MPIJob.kubeflow.org", "the MPI operator of Kubeflow", "mpioperator/openmpi:v0.6.0"),
     "ray": JobFramework("RayJob.ray.io", f"KubeRay ({_OWN_CONTROLLERS} ray)", "rayproject/ray:2.46.0"),
 }

@@ -10,8 +10,8 @@ import pytest
 import make
 from batchyard.api import scheme
 from batchyard.api.meta import find_condition
-from batchyard.jobs.described.integration import DescribedJobIntegration
 from batchyard.jobs.described.description import built_in_descriptions
+from batchyard.jobs.described.integration import DescribedJobIntegration
 from batchyard.jobs.stand_ins.ray_nodes import RAY_CLUSTER
 from unit.jobs.stand_ins.ray_world import RayWorld, cluster_spec, group, ray_cluster, template
 
@@ -136,6 +136,7 @@ def test_suspended_cluster_loses_its_pods_and_gets_new_ones() -> None:
     assert (world.names(), world.cluster_status()["state"]) == ([], "suspended")
     assert [world.state(f"RayCluster{name}")[0] for name in ("Suspending", "Suspended")] == ["False", "True"]
     assert world.state("RayClusterProvisioned")[2] == "RayCluster has been suspended"
+    world.run(1)
     world.change(RAY_CLUSTER, "rc", "suspend", False)
     world.start_cluster()
     assert world.cluster_status()["state"] == "ready"

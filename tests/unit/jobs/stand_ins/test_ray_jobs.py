@@ -72,9 +72,7 @@ def test_job_runs_with_its_submitter() -> None:
     assert world.job()["rayClusterStatus"]["state"] == "ready"
 
 
-@pytest.mark.parametrize(
-    ("state", "phase"), [("SUCCEEDED", "Complete"), ("STOPPED", "Complete"), ("FAILED", "Failed")]
-)
+@pytest.mark.parametrize(("state", "phase"), [("SUCCEEDED", "Complete"), ("STOPPED", "Complete"), ("FAILED", "Failed")])
 def test_report_of_the_submitter_ends_the_job(state: str, phase: str) -> None:
     world = running_world()
     world.end_submitter(10, report(state, "how it ended", start_time=make.NOW // 1000, end_time=make.at(2) // 1000))
