@@ -362,7 +362,7 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 # If the machine cannot isolate pods, only the owner of the platform (in `system:masters`) may start pods on it.
 #
 # Every pod comes from an object that a request writes: the pod itself, its Job, CronJob or JobSet, the object of the
-# group `apps` with its template, or a job that a controller of `--job-controllers` runs. The authorizer therefore denies
+# group `apps` with its template, or a job of `--job-controllers`. The authorizer therefore denies
 # those writes to other users, and also commands in the owner's containers.
 
 

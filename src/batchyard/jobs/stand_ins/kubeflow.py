@@ -281,14 +281,14 @@ class _JobPass:
     def _sync_pods(self, job: TrainingJob, replica_type: str) -> None:
         replica = job.replicas[replica_type]
         pods = _pods_by_index(self._pods, replica_type)
-        for index in range(replica.count):
+        for index in range(replica.pods):
             if index not in pods and not self._create_pod(job, replica_type, index):
                 break
         counts = {"active": 0, "succeeded": 0, "failed": 0}
         for index, pod in sorted(pods.items()):
             if self._is_of_earlier_run(pod):
                 continue
-            if index >= replica.count:
+            if index >= replica.pods:
                 self._delete_pod(pod)
             elif _phase(pod) == "Failed":
                 self._replace_failed(job, replica_type, pod)
@@ -347,7 +347,7 @@ class _JobPass:
         return True
 
     def _sync_services(self, job: TrainingJob, replica_type: str) -> None:
-        count = job.replicas[replica_type].count
+        count = job.replicas[replica_type].pods
         for index in range(count):
             name = job.pod_name(replica_type, index)
             if name in self._services or self._creations_left == 0:
@@ -396,7 +396,7 @@ def _update_status(job: TrainingJob, status: _TrainingStatus, _pods: Sequence[Ob
     is_restarting = any(job.replicas[each].restart_policy != "Never" for each in failing)
     for replica_type, replica in job.replicas.items():
         succeeded, failed = status.count(replica_type, "succeeded"), status.count(replica_type, "failed")
-        if replica_type == leader and succeeded == replica.count:
+        if replica_type == leader and succeeded == replica.pods:
             ending = "is successfully completed" if leader == "Master" else "successfully completed"
             status.succeed(f"{kind} {name} {ending}.")
             return
@@ -412,7 +412,7 @@ def _update_status(job: TrainingJob, status: _TrainingStatus, _pods: Sequence[Ob
 
 def _has_missing_replicas(job: TrainingJob, status: _TrainingStatus, replica_type: str) -> bool:
     present = status.count(replica_type, "succeeded") + status.count(replica_type, "active")
-    return status.count(replica_type, "failed") > 0 and job.replicas[replica_type].count > present
+    return status.count(replica_type, "failed") > 0 and job.replicas[replica_type].pods > present
 
 
 def _update_xgboost_status(job: TrainingJob, status: _TrainingStatus, _pods: Sequence[Obj]) -> None:
@@ -421,7 +421,7 @@ def _update_xgboost_status(job: TrainingJob, status: _TrainingStatus, _pods: Seq
     is_restarting = any(status.count(name, "failed") for name in retried)
     for replica_type, replica in job.replicas.items():
         failed = status.count(replica_type, "failed")
-        if replica_type == "Master" and status.count(replica_type, "succeeded") == replica.count:
+        if replica_type == "Master" and status.count(replica_type, "succeeded") == replica.pods:
             status.run(running)
             status.succeed(f"XGBoostJob {job.name} is successfully completed.")
             return
@@ -442,7 +442,7 @@ def _update_tensorflow_status(job: TrainingJob, status: _TrainingStatus, pods: S
     for replica_type, replica in job.replicas.items():
         succeeded, failed = status.count(replica_type, "succeeded"), status.count(replica_type, "failed")
         has_first = is_first_worker_enough and _has_first_worker_succeeded(job, pods)
-        if replica_type in leaders and (succeeded == replica.count or has_first):
+        if replica_type in leaders and (succeeded == replica.pods or has_first):
             status.succeed(f"TFJob {name} successfully completed.")
             return
         if replica_type in leaders and status.count(replica_type, "active") and not is_restarting:
@@ -480,7 +480,8 @@ def _pods_by_index(pods: Sequence[Obj], replica_type: str) -> dict[int, Obj]:
 
 
 def _phase(pod: Obj) -> str:
-    return (pod.get("status") or {}).get("phase") or "Pending"
+    phase: str = (pod.get("status") or {}).get("phase") or "Pending"
+    return phase
 
 
 def _is_active(pod: Obj) -> bool:
@@ -512,7 +513,8 @@ def _may_restart(pod: Obj, job: TrainingJob) -> bool:
 def _restart_count(pod: Obj) -> int:
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    return sum(each.get("restartCount", 0) for each in containers)
+    count: int = sum(each.get("restartCount", 0) for each in containers)
+    return count
 
 
 def _rejection_event(key: Key, write: Write, error: ApiError) -> EventRecord | None:

@@ -5,9 +5,10 @@ The definitions accept any pod template, and the client of the controllers check
 
 from typing import Final
 
-from batchyard.api.errors import InvalidObject
+from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.manifests import decode
 from batchyard.api.meta import Obj, controller_of, group_kind
+from batchyard.api.schema import validate
 from batchyard.interfaces.client import Reader
 
 #: The most pods of one job that one reconcile creates: their environment may contain the addresses of all pods.
@@ -20,6 +21,11 @@ def complete_object(manifest: Obj) -> Obj:
     if decoded.obj is None:
         raise InvalidObject(decoded.faults)
     return decoded.obj
+
+
+def template_errors(template: Obj, path: str) -> list[FieldError]:
+    """Return the structural errors of a pod template at the path `path` of a job."""
+    return [error._replace(path=f"{path}.{error.path}") for error in validate("PodTemplateSpec", template)]
 
 
 def controlled_by(owner: Obj, kind: str, reader: Reader) -> list[Obj]:

@@ -85,6 +85,7 @@ _JOB: Final = _object(
 _CONDITION: Final = _object(("type", "status"), type=_STRING, status=_STRING)
 _CLUSTER_STATUS: Final = _object(state=_STRING, conditions={"type": "array", "items": _CONDITION})
 _JOB_STATUS: Final = _object(
+    (),
     **dict.fromkeys(("jobId", "rayClusterName", "dashboardURL", "jobStatus", "jobDeploymentStatus"), _STRING),
     **dict.fromkeys(("reason", "message"), _STRING),
     **dict.fromkeys(("startTime", "endTime"), _TIME),

@@ -11,8 +11,8 @@ import msgspec
 
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, controller_reference, group_kind
-from batchyard.api.schema import validate
 from batchyard.api.validation.rules import attribute_to_webhook, dns1035_label_errors, immutable, unsupported
+from batchyard.jobs.stand_ins.new_objects import template_errors
 
 JOB_NAME_LABEL: Final = "training.kubeflow.org/job-name"
 OPERATOR_NAME_LABEL: Final = "training.kubeflow.org/operator-name"
@@ -83,7 +83,7 @@ class _JobFields(msgspec.Struct, frozen=True, rename="camel"):
 class ReplicaSpec(NamedTuple):
     """One replica type of a job, with defaults: the number of its pods, their template and the port of the service."""
 
-    count: int
+    pods: int
     restart_policy: str
     template: Obj
     port: int
@@ -130,7 +130,7 @@ class TrainingJob:
     @property
     def total(self) -> int:
         """The number of pods of all replica types."""
-        return sum(replica.count for replica in self.replicas.values())
+        return sum(replica.pods for replica in self.replicas.values())
 
     @property
     def labels(self) -> dict[str, str]:
@@ -222,9 +222,7 @@ def training_job_errors(new: Obj, old: Obj | None) -> list[FieldError]:
         errors.append(unsupported(path, manager, _MANAGERS))
     try:
         for name, replica in TrainingJob(new, framework).replicas.items():
-            template_path = f"spec.{framework.replica_field}[{name}].template"
-            faults = validate("PodTemplateSpec", replica.template)
-            errors += [each._replace(path=f"{template_path}.{each.path}") for each in faults]
+            errors += template_errors(replica.template, f"spec.{framework.replica_field}[{name}].template")
     except InvalidTrainingJob as error:
         field, _, problem = str(error).partition(": ")
         errors.append(FieldError(field, problem))
@@ -271,13 +269,13 @@ def _check(job: TrainingJob) -> None:
     if job.fields.elastic_policy is not None:
         raise InvalidTrainingJob("spec.elasticPolicy: Forbidden: elastic jobs need Kubeflow's own training operator")
     has_one_master = job.framework.kind in ("PyTorchJob", "XGBoostJob") and "Master" in job.replicas
-    if has_one_master and job.replicas["Master"].count != 1:
+    if has_one_master and job.replicas["Master"].pods != 1:
         raise InvalidTrainingJob(f"{path}[Master].replicas: Forbidden: must be 1")
     if job.framework.kind == "XGBoostJob" and "Master" not in job.replicas:
         raise InvalidTrainingJob(f"{path}[Master]: Required value: must be present")
     if job.replicas.keys() >= {"Chief", "Master"}:
         raise InvalidTrainingJob(f"{path}: Forbidden: must not have more than 1 Chief or Master role")
-    if job.total > REPLICAS_MAX or any(replica.count < 0 for replica in job.replicas.values()):
+    if job.total > REPLICAS_MAX or any(replica.pods < 0 for replica in job.replicas.values()):
         raise InvalidTrainingJob(f"{path}: Invalid value: {job.total}: a job has between 0 and {REPLICAS_MAX} pods")
 
 
@@ -339,7 +337,7 @@ def _tensorflow_environment(job: TrainingJob, replica_type: str, index: int) -> 
 
 def _addresses(job: TrainingJob, replica_type: str) -> Iterator[str]:
     replica = job.replicas[replica_type]
-    for index in range(replica.count):
+    for index in range(replica.pods):
         yield f"{job.pod_name(replica_type, index)}.{job.namespace}.svc:{replica.port}"
 
 
