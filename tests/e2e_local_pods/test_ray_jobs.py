@@ -105,9 +105,9 @@ print("nodes", len(nodes), "squares", ray.get([square.remote(number) for number 
 
 
 def queue_objects(cpu: str) -> str:
-    """A queue with this much CPU, and a high priority."""
-    resource = {"name": "cpu", "nominalQuota": cpu}
-    flavors = {"coveredResources": ["cpu"], "flavors": [{"name": "plain", "resources": [resource]}]}
+    """A queue with this much CPU, memory for the submitting pods, and a high priority."""
+    resources = [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "8Gi"}]
+    flavors = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": "plain", "resources": resources}]}
     preemption = {"withinClusterQueue": "LowerPriority"}
     team = {"namespaceSelector": {}, "preemption": preemption, "resourceGroups": [flavors]}
     objects: list[dict[str, Any]] = [
