@@ -158,7 +158,8 @@ UPSTREAM_PROJECTS: Final[Mapping[str, UpstreamProject]] = {
 
 #: By name: the kinds of jobs that a platform can run itself, without the project's own controllers.
 JOB_CONTROLLERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "kubeflow": tuple(f"{kind}.kubeflow.org" for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob"))
+    "kubeflow": tuple(f"{kind}.kubeflow.org" for kind in ("PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob")),
+    "ray": ("RayCluster.ray.io", "RayJob.ray.io"),
 }
 
 #: Groups whose controllers Kueue or JobSet also has; an operator with these groups lists webhooks to detect both.

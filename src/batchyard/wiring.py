@@ -323,6 +323,14 @@ def _stand_ins(settings: PlatformSettings) -> Sequence[Controller]:
 
 
 def _create_stand_in(kind: str) -> Controller:
+    if kind == "RayCluster.ray.io":
+        from batchyard.jobs.stand_ins.ray import RayClusterController  # noqa: PLC0415 - as above
+
+        return RayClusterController()
+    if kind == "RayJob.ray.io":
+        from batchyard.jobs.stand_ins.ray_jobs import RayJobController  # noqa: PLC0415 - as above
+
+        return RayJobController()
     from batchyard.jobs.stand_ins.kubeflow import TrainingJobController  # noqa: PLC0415 - as above
 
     return TrainingJobController(kind)

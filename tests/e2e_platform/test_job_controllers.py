@@ -85,3 +85,28 @@ def test_unknown_name_is_rejected(tmp_path: Path) -> None:
     with Child("up", "--data-dir", str(tmp_path / "data"), "--job-controllers", "slurm") as child:
         assert child.ended() == 2
         assert "'slurm' is not one of kubeflow" in " ".join(child.reported.read().split())
+
+
+def ray_job(name: str) -> str:
+    """A RayJob whose cluster runs for ten minutes, while its submitting pod runs for the time of the platform."""
+    container = {"name": "ray", "image": "rayproject/ray"}
+    template = {"metadata": {"annotations": {"batchyard.dev/runtime": "10m"}}, "spec": {"containers": [container]}}
+    groups = [{"groupName": "small", "replicas": 2, "template": template}]
+    cluster = {"headGroupSpec": {"template": template}, "workerGroupSpecs": groups}
+    spec = {"entrypoint": "true", "rayClusterSpec": cluster, "shutdownAfterJobFinishes": True}
+    return json.dumps({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": name}, "spec": spec})
+
+
+def test_ray_job_runs_in_simulated_pods(tmp_path: Path) -> None:
+    with UpProcess(tmp_path / "data", "--job-controllers", "ray", "--runtime", "1s") as platform:
+        platform.kubectl("create", "-f", "-", sent=ray_job("train"))
+        complete = "--for=jsonpath={.status.jobDeploymentStatus}=Complete"
+        platform.kubectl("wait", complete, "rayjob/train", "--timeout=30s")
+        status = json.loads(platform.kubectl("get", "rayjob", "train", "-o", "json"))["status"]
+        assert (status["jobStatus"], status["rayClusterStatus"]["availableWorkerReplicas"]) == ("SUCCEEDED", 2)
+        platform.kubectl("wait", "--for=delete", "rayclusters", "--all", "--timeout=30s")
+        invalid = json.loads(ray_job("bad"))
+        invalid["spec"] |= {"submissionMode": "Other", "ttlSecondsAfterFinished": "soon"}
+        refusal = platform.kubectl("create", "-f", "-", sent=json.dumps(invalid), fails=True)
+        assert "spec.submissionMode" in refusal
+        assert "spec.ttlSecondsAfterFinished" in refusal

@@ -195,7 +195,7 @@ def parse_upstream_projects(text: str) -> tuple[str, ...]:
 
 
 def parse_job_controllers(text: str) -> tuple[str, ...]:
-    """Parse a `--job-controllers` list, such as `kubeflow`; raise BadParameter for an unknown name."""
+    """Parse a `--job-controllers` list, such as `kubeflow,ray`; raise BadParameter for an unknown name."""
     from batchyard.controller_groups import JOB_CONTROLLERS  # noqa: PLC0415 - loads the platform
 
     return _parse_names(text, tuple(JOB_CONTROLLERS))

@@ -19,6 +19,7 @@ from batchyard.apiserver.resources import (
     subresource_in_path,
     with_subresource_handlers,
 )
+from batchyard.controller_groups import JOB_CONTROLLERS
 from batchyard.interfaces.client import ObjectReader
 
 # Request filters: authentication, impersonation (the Impersonate-* headers make a request act as another user),
@@ -360,9 +361,9 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 
 # If the machine cannot isolate pods, only the owner of the platform (in `system:masters`) may start pods on it.
 #
-# Every pod comes from an object that a request writes: the pod itself, its Job, CronJob or JobSet, or the object of the
-# group `apps` with its template. The authorizer therefore denies those writes to other users, and also commands in the
-# owner's containers.
+# Every pod comes from an object that a request writes: the pod itself, its Job, CronJob or JobSet, the object of the
+# group `apps` with its template, or a job of `--job-controllers`. The authorizer therefore denies
+# those writes to other users, and also commands in the owner's containers.
 
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
@@ -372,6 +373,11 @@ _POD_KINDS: Final = frozenset(
         *(
             ("apps", plural)
             for plural in ("deployments", "replicasets", "statefulsets", "daemonsets", "controllerrevisions")
+        ),
+        *(
+            (info.group, info.plural)
+            for kinds in JOB_CONTROLLERS.values()
+            for info in map(scheme.DESCRIBED_KINDS.__getitem__, kinds)
         ),
     }
 )

@@ -322,7 +322,7 @@ _Upstream: TypeAlias = Annotated[
     str, typer.Option(metavar="LIST", help="Leave the APIs of these projects to their own operators: kueue, jobset.")
 ]
 _JobControllers: TypeAlias = Annotated[
-    str, typer.Option(metavar="LIST", help="Run jobs of these projects without their controllers: kubeflow.")
+    str, typer.Option(metavar="LIST", help="Run jobs of these projects without their controllers: kubeflow, ray.")
 ]
 _ServiceCidr: TypeAlias = Annotated[
     str,

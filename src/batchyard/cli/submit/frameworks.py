@@ -53,11 +53,13 @@ class JobFramework:
 
 
 #: What `batchyard up` offers instead of an installation.
-_OWN_CONTROLLERS: Final = "with `batchyard up`, add --job-controllers kubeflow"
+_OWN_CONTROLLERS: Final = "with `batchyard up`, add --job-controllers"
 FRAMEWORKS: Final[Mapping[str, JobFramework]] = {
-    "pytorch": JobFramework("PyTorchJob.kubeflow.org", f"the training operator of Kubeflow ({_OWN_CONTROLLERS})"),
+    "pytorch": JobFramework(
+        "PyTorchJob.kubeflow.org", f"the training operator of Kubeflow ({_OWN_CONTROLLERS} kubeflow)"
+    ),
     "mpi": JobFramework("MPIJob.kubeflow.org", "the MPI operator of Kubeflow", "mpioperator/openmpi:v0.6.0"),
-    "ray": JobFramework("RayJob.ray.io", "KubeRay", "rayproject/ray:2.46.0"),
+    "ray": JobFramework("RayJob.ray.io", f"KubeRay ({_OWN_CONTROLLERS} ray)", "rayproject/ray:2.46.0"),
 }
 #: The annotations of a Job that starts with the tasks that have quota.
 _PARTIAL_START: Final = {

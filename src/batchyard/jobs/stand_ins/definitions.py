@@ -11,6 +11,7 @@ from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.controller_groups import JOB_CONTROLLERS
 from batchyard.jobs.described.description import JobKindSpec, built_in_descriptions
+from batchyard.jobs.stand_ins.ray_schemas import RAY_PROPERTIES
 
 _ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _STRING: Final[Mapping[str, Any]] = {"type": "string"}
@@ -56,10 +57,6 @@ _COLUMNS: Final[Mapping[str, Sequence[tuple[str, str, str, int]]]] = {
         ("end time", "string", ".status.endTime", 0),
         ("age", "date", ".metadata.creationTimestamp", 0),
     ),
-    "RayService.ray.io": (
-        ("service status", "string", ".status.serviceStatus", 0),
-        ("num serve endpoints", "string", ".status.numServeEndpoints", 0),
-    ),
 }
 #: Kinds with a subresource `scale` for their workers.
 _SCALED_KINDS: Final = frozenset({"PyTorchJob.kubeflow.org", "PaddleJob.kubeflow.org", "JAXJob.kubeflow.org"})
@@ -90,10 +87,8 @@ def _definition(spec: JobKindSpec) -> Obj:
 
 def _version(spec: JobKindSpec) -> dict[str, Any]:
     is_kubeflow = spec.group == "kubeflow.org"
-    properties = {
-        "spec": _training_schema(spec) if is_kubeflow else _ANY_OBJECT,
-        "status": _TRAINING_STATUS if is_kubeflow else _ANY_OBJECT,
-    }
+    training_properties = {"spec": _training_schema(spec), "status": _TRAINING_STATUS} if is_kubeflow else {}
+    properties = RAY_PROPERTIES.get(spec.group_kind) or training_properties
     columns = [
         {"name": name, "type": column_type, "jsonPath": path, **({"priority": priority} if priority else {})}
         for name, column_type, path, priority in _COLUMNS.get(spec.group_kind, ())

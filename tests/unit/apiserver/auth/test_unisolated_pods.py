@@ -35,6 +35,8 @@ def decided(
         ("create", "apps", "deployments", ""),
         ("patch", "apps", "controllerrevisions", ""),
         ("create", "jobset.x-k8s.io", "jobsets", ""),
+        ("create", "kubeflow.org", "pytorchjobs", ""),
+        ("patch", "ray.io", "rayclusters", ""),
         ("create", "", "pods", "exec"),
         ("get", "", "pods", "exec"),
         ("create", "", "pods", "attach"),
