@@ -10,9 +10,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from batchyard.apiserver.admission.gate import CONTROLLER_USER
 from batchyard.apiserver.auth.authorization import bootstrap_roles
 from batchyard.apiserver.certificates.validation import PemBlock, pem_blocks
 from batchyard.apiserver.request import UserInfo
+from batchyard.cli.commands.monitoring import PROMETHEUS_USER
+from batchyard.server.platform.data_dir import STANDBY_USER
 from unit.apiserver import roles
 from unit.apiserver.api import OWNER, Api
 
@@ -119,6 +122,15 @@ def test_client_certificate_for_masters_is_forbidden() -> None:
     reason = f"use of {CLIENT} signer with system:masters group is not allowed"
     assert response.code == 403
     assert response.body["message"] == f'certificatesigningrequests.certificates.k8s.io "ada" is forbidden: {reason}'
+
+
+@pytest.mark.parametrize("name", [STANDBY_USER, PROMETHEUS_USER, CONTROLLER_USER.name])
+def test_client_certificate_for_users_of_batchyard_is_forbidden(name: str) -> None:
+    response = Api().ask("POST", PATH, csr(request=request_bytes(name)))
+    reason = f"use of {CLIENT} signer with {name} user is not allowed"
+    assert response.code == 403
+    assert response.body["message"] == f'certificatesigningrequests.certificates.k8s.io "ada" is forbidden: {reason}'
+    assert Api().ask("POST", PATH, csr(request=request_bytes("system:batchyard"))).code == 201
 
 
 def test_pem_blocks_end_at_the_next_marker_of_their_type() -> None:
