@@ -66,6 +66,10 @@ def service_account_username(namespace: str, name: str) -> str:
     return f"{_SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"
 
 
+#: The name of the user of writes by the controllers of this process.
+CONTROLLER_USERNAME: Final = service_account_username("kube-system", "batchyard")
+
+
 def service_account_of(user: str) -> tuple[str, str] | None:
     """Return (namespace, name) of the ServiceAccount with this user name; None if the user is not a ServiceAccount."""
     namespace, separator, name = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).partition(":")

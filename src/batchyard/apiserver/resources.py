@@ -248,12 +248,23 @@ def parse_resource_path(resources: Resources, path: str) -> ResourcePath | None:
 
 def subresource_in_path(path: str) -> str:
     """Return the subresource that an API path ends with, even if it is not served; '' if the path has none."""
+    segments = _object_segments(path)
+    return segments[2] if len(segments) == 3 else ""
+
+
+def subresource_before_subpath(path: str) -> str:
+    """Return the subresource in an API path, even if it is not served and a subpath follows; '' if there is none."""
+    segments = _object_segments(path)
+    return segments[2] if len(segments) > 2 else ""
+
+
+def _object_segments(path: str) -> Sequence[str]:
+    """Return the resource, the name, the subresource and the subpath in an API path, as far as the path has them."""
     parts = path.strip("/").split("/")
     resource_index = {"api": 2, "apis": 3}.get(parts[0])
     if resource_index is None or len(parts) <= resource_index:
-        return ""
-    _, segments = _split_namespace(parts[resource_index:], is_core=resource_index == 2)
-    return segments[2] if len(segments) == 3 else ""
+        return ()
+    return _split_namespace(parts[resource_index:], is_core=resource_index == 2)[1]
 
 
 def _split_namespace(segments: Sequence[str], *, is_core: bool) -> tuple[str, Sequence[str]]:

@@ -51,6 +51,7 @@ from batchyard.apiserver.handlers.write import WriteDraft, WriteHandler
 from batchyard.apiserver.patch import UNSTRUCTURED, apply_patch
 from batchyard.apiserver.request import (
     APPLY_PATCH,
+    CONTROLLER_USERNAME,
     JSON,
     AnyResponse,
     ApiRequest,
@@ -502,6 +503,5 @@ def _with_endpoint_kind(obj: Mapping[str, Any], path: ResourcePath) -> dict[str,
 
 #: The user of writes by the controllers of this process.
 CONTROLLER_USER: Final = UserInfo(
-    "system:serviceaccount:kube-system:batchyard",
-    ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"),
+    CONTROLLER_USERNAME, ("system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated")
 )

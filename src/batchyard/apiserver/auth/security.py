@@ -361,15 +361,18 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 
 # If the machine cannot isolate pods, only the owner of the platform (in `system:masters`) may start pods on it.
 #
-# Every pod comes from an object that a request writes: the pod itself, its Job, CronJob or JobSet, the object of the
-# group `apps` with its template, or a job of `--job-controllers`. The authorizer therefore denies
-# those writes to other users, and also commands in the owner's containers.
+# Every pod comes from an object that a request writes: the pod itself, or an object with its template, of which a
+# built-in controller or one of `--job-controllers` creates it. The authorizer therefore denies those writes to other
+# users, and also commands in the owner's containers. It denies connections to pods, too: pods without a network of their
+# own listen on the machine's.
 
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
+#: All kinds of which built-in controllers run pods: a test compares them with the schemas.
 _POD_KINDS: Final = frozenset(
     {
-        *(("", "pods"), ("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")),
+        *(("", "pods"), ("", "replicationcontrollers")),
+        *(("batch", "jobs"), ("batch", "cronjobs"), ("jobset.x-k8s.io", "jobsets")),
         *(
             ("apps", plural)
             for plural in ("deployments", "replicasets", "statefulsets", "daemonsets", "controllerrevisions")
@@ -381,11 +384,14 @@ _POD_KINDS: Final = frozenset(
         ),
     }
 )
-_COMMAND_SUBRESOURCES: Final = frozenset({"exec", "attach", "ephemeralcontainers"})
+#: The subresources of these kinds whose writes start pods.
+_POD_SUBRESOURCES: Final = frozenset({"", "scale"})
+#: The subresources of the core group that run commands in pods, or connect to pods.
+_ACCESS_SUBRESOURCES: Final = frozenset({"exec", "attach", "ephemeralcontainers", "portforward", "proxy"})
 
 
 class OwnerPodsAuthorizer:
-    """Lets only the group `system:masters` start processes in pods, if the machine cannot isolate pods.
+    """Lets only the group `system:masters` run pods and connect to them, if the machine cannot isolate pods.
 
     It delegates all other requests to another authorizer.
     """
@@ -398,20 +404,21 @@ class OwnerPodsAuthorizer:
     def decide(self, attributes: authorization.RequestAttributes) -> authorization.AuthorizationDecision:
         """Decide whether a request is allowed.
 
-        If pods cannot be isolated, users outside `system:masters` may not start processes; the reason says why.
+        If pods cannot be isolated, users outside `system:masters` may not use them; the reason says why.
         """
-        if api_request.MASTERS_GROUP not in attributes.user.groups and _starts_processes(attributes):
+        if api_request.MASTERS_GROUP not in attributes.user.groups and _uses_pods(attributes):
             reason = self._find_denial_reason()
             if reason:
                 return authorization.AuthorizationDecision(False, reason)
         return self._authorizer.decide(attributes)
 
 
-def _starts_processes(attributes: authorization.RequestAttributes) -> bool:
-    kind = (attributes.group, attributes.resource)
-    if kind == ("", "pods") and attributes.subresource in _COMMAND_SUBRESOURCES:
+def _uses_pods(attributes: authorization.RequestAttributes) -> bool:
+    """Return whether a request starts pods, runs commands in them, or connects to them."""
+    if not attributes.group and attributes.subresource in _ACCESS_SUBRESOURCES:
         return True
-    return kind in _POD_KINDS and not attributes.subresource and attributes.verb in _WRITE_VERBS
+    is_pod_kind = (attributes.group, attributes.resource) in _POD_KINDS
+    return is_pod_kind and attributes.subresource in _POD_SUBRESOURCES and attributes.verb in _WRITE_VERBS
 
 
 class ServerSecurity(NamedTuple):

@@ -9,6 +9,8 @@ pkg/printers/internalversion.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from cryptography.x509.oid import NameOID
+
 from batchyard.api.conversion import TimeLocations, metadata_time_locations
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Key, Obj, with_status
@@ -19,12 +21,14 @@ from batchyard.apiserver.auth.authorization import Authorizer, RequestAttributes
 from batchyard.apiserver.certificates import validation
 from batchyard.apiserver.crd.strategy import CustomStrategy
 from batchyard.apiserver.handlers.write import WriteHandler
-from batchyard.apiserver.request import MASTERS_GROUP, ApiRequest, Response, UserInfo
+from batchyard.apiserver.request import CONTROLLER_USERNAME, MASTERS_GROUP, ApiRequest, Response, UserInfo
 from batchyard.apiserver.resources import ApiObjectStore, EndpointHandlers, Resource, ResourcePath, not_found_error
 from batchyard.base.instant import SECOND, Instant, format_age
 
 CERTIFICATE_REQUEST: Final = "CertificateSigningRequest.certificates.k8s.io"
 CLIENT_SIGNER: Final = "kubernetes.io/kube-apiserver-client"
+#: The prefix of the names of batchyard's own users, such as a standby.
+_RESERVED_USERS_PREFIX: Final = "system:batchyard:"
 _GROUP: Final = "certificates.k8s.io"
 _PLURAL: Final = "certificatesigningrequests"
 _API_VERSION: Final = f"{_GROUP}/v1"
@@ -230,16 +234,23 @@ def with_creator(csr: Obj, user: UserInfo) -> Obj:
 
 
 def _check_subject(_user: UserInfo, new: Obj, old: Obj | None) -> None:
-    """Raise StatusError if a new request asks for a client certificate of the group system:masters."""
+    """Raise StatusError if a new request asks for a client certificate of a reserved group or user."""
     if old is not None or new["spec"].get("signerName") != CLIENT_SIGNER:
         return
     try:
-        organizations = validation.organizations_of(validation.parse_certificate_request(new))
+        request = validation.parse_certificate_request(new)
     except ValueError:
         return  # the validation reports the error
-    if MASTERS_GROUP in organizations:
-        reason = f"use of {CLIENT_SIGNER} signer with {MASTERS_GROUP} group is not allowed"
+    users = validation.names_of(request, NameOID.COMMON_NAME)
+    reserved = [f"{name} group" for name in validation.organizations_of(request) if name == MASTERS_GROUP]
+    reserved += [f"{name} user" for name in users if _is_reserved_user(name)]
+    if reserved:
+        reason = f"use of {CLIENT_SIGNER} signer with {reserved[0]} is not allowed"
         raise forbidden_resource_error(_GROUP, _PLURAL, new["metadata"].get("name", ""), reason)
+
+
+def _is_reserved_user(name: str) -> bool:
+    return name == CONTROLLER_USERNAME or name.startswith(_RESERVED_USERS_PREFIX)
 
 
 def _signed_parts(csr: Obj) -> tuple[Any, Any]:

@@ -6,6 +6,8 @@ Sources: Kubernetes's pkg/apis/certificates/{helpers.go,validation/validation.go
 import base64
 import binascii
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -34,7 +36,8 @@ _LIFETIME_SECONDS_MIN: Final = 600
 _DOMAIN_LENGTH_MAX: Final = 253
 _CONDITIONS_PATH: Final = "status.conditions"
 _CERTIFICATE_PATH: Final = "status.certificate"
-_PEM_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\r?\n(.*?)-----END \1-----", re.DOTALL)
+_PEM_BEGIN: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\r?\n")
+_PEM_END: Final = re.compile(rb"-----END ([A-Z0-9 ]+)(?=-----)")
 _REQUEST_BLOCK: Final = b"CERTIFICATE REQUEST"
 _CERTIFICATE_BLOCK: Final = b"CERTIFICATE"
 _PARSE_ERRORS: Final = (ValueError, TypeError, UnsupportedAlgorithm)
@@ -45,6 +48,29 @@ class SettableStatus(NamedTuple):
 
     approval: bool = False
     certificate: bool = False
+
+
+class PemBlock(NamedTuple):
+    """A PEM block: its type, the content between its markers, and the whole block."""
+
+    type: bytes
+    content: bytes
+    text: bytes
+
+
+def pem_blocks(pem: bytes) -> Iterator[PemBlock]:
+    """Yield the PEM blocks of a text in order, in about linear time: each block ends at the next marker of its type."""
+    ends_by_type: dict[bytes, list[int]] = defaultdict(list)
+    for end in _PEM_END.finditer(pem):
+        ends_by_type[end[1]].append(end.start())
+    position = 0
+    for begin in _PEM_BEGIN.finditer(pem):
+        ends = ends_by_type[begin[1]]
+        index = bisect_left(ends, begin.end())
+        if begin.start() >= position and index < len(ends):
+            content = pem[begin.end() : ends[index]]
+            position = ends[index] + len(b"-----END -----") + len(begin[1])
+            yield PemBlock(begin[1], content, pem[begin.start() : position])
 
 
 def decode_bytes(value: Any) -> bytes:
@@ -58,13 +84,15 @@ def decode_bytes(value: Any) -> bytes:
 def parse_certificate_request(csr: Obj) -> x509.CertificateSigningRequest:
     """Return the certificate request in an object. Raises ValueError if the PEM block or its content is malformed."""
     pem = decode_bytes(csr["spec"].get("request"))
-    block = _PEM_BLOCK.search(pem)
-    if block is None or block[1] != _REQUEST_BLOCK:
+    block = next(pem_blocks(pem), None)
+    if block is None or block.type != _REQUEST_BLOCK:
         raise ValueError("PEM block type must be CERTIFICATE REQUEST")
     try:
-        return x509.load_pem_x509_csr(block[0])
+        request = x509.load_pem_x509_csr(block.text)
+        _ = request.subject  # raises ValueError if it is malformed
     except _PARSE_ERRORS as error:
         raise ValueError("x509: malformed certificate request") from error
+    return request
 
 
 def names_of(request: x509.CertificateSigningRequest, oid: x509.ObjectIdentifier) -> list[str]:
@@ -195,16 +223,16 @@ def _certificate_of(csr: Obj) -> bytes:
 def _certificate_problem(pem: bytes) -> str:
     if not pem:
         return ""
-    blocks = list(_PEM_BLOCK.finditer(pem))
+    blocks = list(pem_blocks(pem))
     if not blocks:
         return "must contain at least one CERTIFICATE PEM block"
     for block in blocks:
-        if block[1] != _CERTIFICATE_BLOCK:
-            return f'only CERTIFICATE PEM blocks are allowed, found "{block[1].decode()}"'
-        if b":" in block[2]:
+        if block.type != _CERTIFICATE_BLOCK:
+            return f'only CERTIFICATE PEM blocks are allowed, found "{block.type.decode()}"'
+        if b":" in block.content:
             return "no PEM block headers are permitted"
         try:
-            x509.load_pem_x509_certificate(block[0])
+            x509.load_pem_x509_certificate(block.text)
         except _PARSE_ERRORS:
             return "x509: malformed certificate"
     return ""

@@ -294,10 +294,10 @@ def server_tls_context(certificate_file: str, authority_file: str) -> ssl.SSLCon
 def certificate_user_of(certificate: dict[str, Any]) -> CertificateUser | None:
     """Return the user of a verified client certificate; None if the certificate has no common name.
 
-    The common name is the user's name, and the organizations are its groups.
+    The last common name is the user's name, as in Go, and the organizations are its groups.
     """
     names = [pair for attributes in certificate.get("subject", ()) for pair in attributes]
-    name = next((value for kind, value in names if kind == "commonName"), "")
+    name = next((value for kind, value in reversed(names) if kind == "commonName"), "")
     if not name:
         return None
     user = certificate_user(name, tuple(value for kind, value in names if kind == "organizationName"))

@@ -19,6 +19,7 @@ from batchyard.api.scheme import FLOW_SCHEMA
 from batchyard.apiserver.auth.authorization import RequestAttributes
 from batchyard.apiserver.flow_schemas import KINDS, FlowSchema, FlowSchemaMatcher, deal_hand, is_exempt, level_objects
 from batchyard.apiserver.request import ApiRequest, StatusError, UserInfo, flow_of, is_exempt_from_limits
+from batchyard.apiserver.resources import subresource_before_subpath
 from batchyard.interfaces.client import EventType, ObjectReader, WatchEvent
 from batchyard.interfaces.controller import Work
 from batchyard.metrics.definitions import metric
@@ -216,9 +217,9 @@ class FairQueue(Generic[_T]):
 SEATS: Final = 600
 #: Maximum time that a request waits for a seat: a quarter of the timeout of requests.
 _WAIT_SECONDS_MAX: Final = 15.0
-#: The subresources of requests that run for long, which need no seat.
-_LONG_RUNNING: Final = ("attach", "exec", "log", "portforward", "proxy")
-_LONG_RUNNING_ENDS: Final = tuple(f"/{name}" for name in _LONG_RUNNING)
+#: The subresources of requests that run for long, which need no seat. Source: k8s.io/apiserver,
+#: pkg/server/filters/longrunning.go.
+_LONG_RUNNING: Final = frozenset({"attach", "exec", "log", "portforward", "proxy"})
 _RECENT_FLOWS_MAX: Final = 1024
 _COUNTS_MAX: Final = 10_000
 _FlowLabels: TypeAlias = tuple[str, str]
@@ -404,12 +405,11 @@ class PriorityAndFairness:
         """Return the flow of a request; None for a request that runs for long without being a watch."""
         if self._is_outdated:
             self._refresh()
+        if subresource_before_subpath(request.path) in _LONG_RUNNING:
+            return None
         user, read = request.user, partial(self._attributes_of, request)
-        if request.path.endswith(_LONG_RUNNING_ENDS) or "impersonate-user" in request.headers:
-            attributes = read()
-            user = attributes.user
-            if attributes.subresource in _LONG_RUNNING:
-                return None
+        if "impersonate-user" in request.headers:
+            user = read().user
         schema, distinguisher = self._matcher.find_schema(user, request.path, read), ""
         if schema.method == "ByUser":
             distinguisher = user.name

@@ -10,8 +10,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from batchyard.apiserver.admission.gate import CONTROLLER_USER
 from batchyard.apiserver.auth.authorization import bootstrap_roles
+from batchyard.apiserver.certificates.validation import PemBlock, pem_blocks
 from batchyard.apiserver.request import UserInfo
+from batchyard.cli.commands.monitoring import PROMETHEUS_USER
+from batchyard.server.platform.data_dir import STANDBY_USER
 from unit.apiserver import roles
 from unit.apiserver.api import OWNER, Api
 
@@ -104,11 +108,40 @@ def test_tampered_request_is_rejected() -> None:
     assert Api().ask("POST", PATH, csr(request=forged)).code == 422
 
 
+def test_request_with_malformed_subject_is_rejected() -> None:
+    content = x509.load_pem_x509_csr(base64.b64decode(REQUEST)).public_bytes(serialization.Encoding.DER)
+    body = base64.encodebytes(content.replace(b"ada", b"\xff\xff\xff"))
+    pem = b"-----BEGIN CERTIFICATE REQUEST-----\n" + body + b"-----END CERTIFICATE REQUEST-----\n"
+    response = Api().ask("POST", PATH, csr(request=base64.b64encode(pem).decode()))
+    assert response.code == 422
+    assert "x509: malformed certificate request" in response.body["message"]
+
+
 def test_client_certificate_for_masters_is_forbidden() -> None:
     response = Api().ask("POST", PATH, csr(request=request_bytes("eve", "a", "system:masters")))
     reason = f"use of {CLIENT} signer with system:masters group is not allowed"
     assert response.code == 403
     assert response.body["message"] == f'certificatesigningrequests.certificates.k8s.io "ada" is forbidden: {reason}'
+
+
+@pytest.mark.parametrize("name", [STANDBY_USER, PROMETHEUS_USER, CONTROLLER_USER.name])
+def test_client_certificate_for_users_of_batchyard_is_forbidden(name: str) -> None:
+    response = Api().ask("POST", PATH, csr(request=request_bytes(name)))
+    reason = f"use of {CLIENT} signer with {name} user is not allowed"
+    assert response.code == 403
+    assert response.body["message"] == f'certificatesigningrequests.certificates.k8s.io "ada" is forbidden: {reason}'
+    assert Api().ask("POST", PATH, csr(request=request_bytes("system:batchyard"))).code == 201
+
+
+def test_pem_blocks_end_at_the_next_marker_of_their_type() -> None:
+    lone, whole = b"-----BEGIN C-----\n", b"-----BEGIN A-----\r\nx-----END B-----\ny-----END A-----"
+    blocks = list(pem_blocks(b"-----END A-----" + lone + whole + b"BEGIN A-----\n" + whole))
+    assert blocks == [PemBlock(b"A", b"x-----END B-----\ny", whole)] * 2
+
+
+def test_pem_blocks_without_end_are_skipped_in_linear_time() -> None:
+    text = b"-----BEGIN A-----\n" * 200_000  # a quadratic search takes more than an hour
+    assert not list(pem_blocks(text + b"-----END B-----"))
 
 
 def test_approval_requires_the_right_to_approve_for_the_signer() -> None:

@@ -22,7 +22,13 @@ from batchyard.metrics.controllers import RequestMetrics
 from batchyard.server.clocks.kernel import LiveKernel
 from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.server.http import protocol
-from batchyard.server.http.connections import Acceptor, ConnectionDeadline, Connections, server_tls_context
+from batchyard.server.http.connections import (
+    Acceptor,
+    ConnectionDeadline,
+    Connections,
+    certificate_user_of,
+    server_tls_context,
+)
 from batchyard.server.http.dispatcher import RequestDispatcher
 from batchyard.server.http.flow_control import ResponseTurns
 from batchyard.server.http.parser import BODY_SIZE_MAX, RequestParser
@@ -474,3 +480,12 @@ async def _is_ended(reader: asyncio.StreamReader) -> bool:
         return False
     except ConnectionResetError:
         return True
+
+
+def test_user_of_certificate_is_its_last_common_name() -> None:
+    names = (("commonName", "eve"), ("organizationName", "system:nodes"), ("commonName", "system:node:a"))
+    times = dict.fromkeys(("notBefore", "notAfter"), "Jan  1 00:00:00 2030 GMT")
+    user = certificate_user_of({"subject": tuple((pair,) for pair in names), **times})
+    assert user is not None
+    assert (user.user.name, user.user.groups) == ("system:node:a", ("system:nodes", "system:authenticated"))
+    assert certificate_user_of({"subject": ((("commonName", "eve"),), (("commonName", ""),)), **times}) is None

@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 
 from batchyard.api.defaults import with_defaults
+from batchyard.api.meta import key_of
+from batchyard.api.validation.flow_control import provided_flow_objects
+from batchyard.apiserver.auth.authorization import RequestAttributes
 from batchyard.apiserver.flow_schemas import FlowSchema
+from batchyard.apiserver.request import ApiRequest, UserInfo
+from batchyard.client.local import LocalClient
+from batchyard.controller_runtime.kernel import VirtualEventLoop
 from batchyard.server.http import flow_control
-from batchyard.server.http.flow_control import FlowCounts, PriorityLevel, RequestFlow
+from batchyard.server.http.flow_control import FlowCounts, PriorityAndFairness, PriorityLevel, RequestFlow
+from batchyard.store.memory import Store
 
 REJECT = {"type": "Reject"}
 
@@ -102,3 +109,33 @@ def test_requests_wait_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> No
         assert world.started == ["b"]
 
     asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    ("path", "needs_seat"),
+    [
+        ("namespaces/a/pods/web/proxy", False),
+        ("namespaces/a/pods/web/proxy/", False),
+        ("namespaces/a/pods/web:80/proxy/x/y", False),
+        ("namespaces/a/services/site/proxy/proxy", False),
+        ("nodes/n/proxy/metrics", False),
+        ("namespaces/a/pods/web/log", False),
+        ("namespaces/a/pods/web/exec", False),
+        ("namespaces/a/pods/web/attach", False),
+        ("namespaces/a/pods/web/portforward", False),
+        ("namespaces/a/pods/proxy", True),
+        ("namespaces/proxy/pods", True),
+        ("namespaces/proxy/pods/proxy/status", True),
+        ("namespaces/a/pods/proxy/eviction", True),
+        ("nodes/proxy", True),
+    ],
+)
+def test_requests_that_run_for_long_need_no_seat(path: str, *, needs_seat: bool) -> None:
+    store = Store(window=10)
+    for obj in provided_flow_objects():
+        store.put(key_of(obj), obj)
+    flows = PriorityAndFairness(
+        lambda request: RequestAttributes(request.user, "get", resource="pods"), LocalClient(store, VirtualEventLoop(0))
+    )
+    user = UserInfo("anna", ("system:authenticated",))
+    assert (flows.assign(ApiRequest("GET", f"/api/v1/{path}", user=user)) is not None) is needs_seat
