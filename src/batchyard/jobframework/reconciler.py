@@ -573,7 +573,7 @@ def _is_stopping(job_pass: JobPass) -> bool:
     While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
     in pkg/registry/batch/job/strategy.go.
     """
-    return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
+    return workloads.is_set(job_pass.job, workloads.SUSPEND_PATH) and not job_pass.suspended
 
 
 def _admission_check_events(job_pass: JobPass, workload: meta.Obj) -> list[EventRecord]:

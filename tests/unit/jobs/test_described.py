@@ -10,6 +10,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.interfaces.client import EventType, Update, WatchEvent
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
 from batchyard.jobs.described.controller import CustomJobs, DescribedJobReconciler, described_job_errors
 from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
@@ -421,3 +422,26 @@ def test_workload_of_job_that_was_deleted_before_a_restart_is_released() -> None
     options = {"managed_jobs": ManagedJobs()}
     stage.replace_controllers(CustomJobs(options, stage.client, ["PyTorchJob.kubeflow.org"]))
     assert stage.workloads() == []
+
+
+def queued_without_spec(kind: str) -> dict[str, Any]:
+    group, version = kind.partition(".")[2], "v1"
+    return {
+        "apiVersion": f"{group}/{version}",
+        "kind": kind.partition(".")[0],
+        "metadata": make.metadata("a", labels=QUEUE, uid="u"),
+    }
+
+
+@pytest.mark.parametrize("kind", [*built_in_descriptions(), scheme.JOB_SET])
+def test_job_without_spec_raises_no_unexpected_exception(kind: str) -> None:
+    if kind == scheme.JOB_SET:
+        stage = Stage(JobReconciler(INTEGRATIONS[kind]))
+    else:
+        stage = Stage(CustomJobs({"managed_jobs": ManagedJobs()}, Stage().client, [kind]))
+    job = queued_without_spec(kind)
+    stage.put(make.namespace(), {**job, "metadata": {**job["metadata"], "labels": {}}})
+    stage.put(job)
+    stage.put({**stage.get(kind, "a"), "status": {"conditions": []}})
+    stage.delete(kind, "a")
+    assert stage.client.get(Key(kind, "team", "a")) is None
