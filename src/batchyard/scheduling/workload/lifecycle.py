@@ -556,6 +556,19 @@ def concerns_custom_jobs(kinds: frozenset[str], event: WatchEvent) -> bool:
     return event.type is EventType.ADDED and kind_of_job(event.obj) in kinds
 
 
+def with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
+    """Return the Workload with these `reclaimablePods`, at most as many as its pods; the same object if equal."""
+    pod_count_by_name = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [
+        {"name": p["name"], "count": min(p["count"], pod_count_by_name.get(p["name"], p["count"]))}
+        for p in reclaimable_pods
+    ]
+    old_reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
+    if {p["name"]: p["count"] for p in old_reclaimable_pods} == {p["name"]: p["count"] for p in pods}:
+        return workload
+    return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
+
+
 def kind_of_job(workload: meta.Obj) -> str:
     """Return the kind of a Workload's job, such as `PyTorchJob.kubeflow.org`; '' if no job controls the Workload."""
     owner = meta.controller_of(workload)
