@@ -446,7 +446,8 @@ def _described_job_controllers(
     kinds = [kind for kind in managed_jobs.kinds if kind in scheme.DESCRIBED_KINDS and kind not in scheme.SERVING_KINDS]
     create = partial(_create_custom_jobs, options, objects, kinds)
     first_kinds = (scheme.JOB_KIND, scheme.WORKLOAD, *kinds)
-    return (OnDemandController("job-kinds", first_kinds, create, partial(concerns_custom_jobs, frozenset(kinds))),)
+    concerns = partial(concerns_custom_jobs, frozenset(kinds), managed_jobs.has_kind_of_owner)
+    return (OnDemandController("job-kinds", first_kinds, create, concerns),)
 
 
 def _create_custom_jobs(options: Mapping[str, Any], objects: ObjectReader, kinds: Sequence[str]) -> Controller:

@@ -18,6 +18,7 @@ from batchyard.jobs.described.integration import DescribedJobIntegration, Expres
 from batchyard.jobs.described.kinds import find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload import lifecycle
+from batchyard.wiring import _described_job_controllers
 from stage import Stage, condition_state
 
 
@@ -177,6 +178,8 @@ def test_ray_job_that_fails_its_validation_releases_its_quota() -> None:
     stage.put({**started, "status": {"jobDeploymentStatus": "ValidationFailed"}})
     held = condition_state(stage.only_workload(), "QuotaReserved")
     assert held == ("False", "OnHold", "Job is on hold")
+    stage.delete(scheme.WORKLOAD, workload["metadata"]["name"])
+    assert stage.workloads() == []
 
 
 def description(**fields: Any) -> dict[str, Any]:
@@ -445,3 +448,41 @@ def test_job_without_spec_raises_no_unexpected_exception(kind: str) -> None:
     stage.put({**stage.get(kind, "a"), "status": {"conditions": []}})
     stage.delete(kind, "a")
     assert stage.client.get(Key(kind, "team", "a")) is None
+
+
+def start_custom_jobs(stage: Stage) -> None:
+    managed_jobs = ManagedJobs()
+    stage.replace_controllers(*_described_job_controllers({"managed_jobs": managed_jobs}, managed_jobs, stage.client))
+
+
+def custom_stage() -> Stage:
+    """A stage with a user's JobKind, and an admitted Workload of a job of this kind."""
+    stage = Stage()
+    start_custom_jobs(stage)
+    job_kind = {"apiVersion": "jobs.batchyard.dev/v1alpha1", "kind": "JobKind", **description(active="false")}
+    job = {"apiVersion": "example.com/v1", "kind": "Train", "metadata": make.metadata("a", labels=QUEUE, uid="u")}
+    stage.put(make.namespace(), job_kind, {**job, "spec": {"paused": True, "template": template()}})
+    stage.put(lifecycle.reserve_quota(stage.only_workload(), make.admission(main=1), make.NOW, admitted=True))
+    return stage
+
+
+@pytest.mark.parametrize("deletes_kind_first", [True, False])
+def test_deleted_workload_of_unmanaged_kind_is_released(deletes_kind_first: bool) -> None:
+    stage = custom_stage()
+    if deletes_kind_first:
+        stage.delete(scheme.JOB_KIND, "trains.example.com", "")
+    stage.delete("Train.example.com", "a")
+    for workload in stage.workloads():
+        stage.delete(scheme.WORKLOAD, workload["metadata"]["name"])
+    assert stage.workloads() == []
+
+
+def test_workload_of_kind_that_was_deleted_before_a_restart_is_released() -> None:
+    stage = custom_stage()
+    stage.replace_controllers()
+    name = stage.only_workload()["metadata"]["name"]
+    for kind, each in ((scheme.JOB_KIND, "trains.example.com"), ("Train.example.com", "a"), (scheme.WORKLOAD, name)):
+        stage.delete(kind, each, "" if kind == scheme.JOB_KIND else "team")
+    assert "deletionTimestamp" in stage.only_workload()["metadata"]
+    start_custom_jobs(stage)
+    assert stage.workloads() == []
