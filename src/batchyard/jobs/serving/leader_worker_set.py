@@ -206,7 +206,8 @@ def _group_count(service: Obj) -> int:
     current: int = status.get("replicas") or 0
     strategy = (service.get("spec") or {}).get("rolloutStrategy") or {}
     surge = (strategy.get("rollingUpdateConfiguration") or {}).get("maxSurge") or 0
-    surge_count = surge if isinstance(surge, int) else meta.parse_integer(surge.removesuffix("%")) or 0
+    # A percentage counts as 0, as in Kueue.
+    surge_count = surge if isinstance(surge, int) else meta.parse_integer(surge) or 0
     is_updating = surge_count > 0 and (status.get("updatedReplicas") or 0) < replicas
     return min(current if current > replicas and is_updating else replicas, admission.GROUPS_MAX)
 
