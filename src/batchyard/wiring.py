@@ -423,7 +423,7 @@ def _admission_controllers(
             else ()
         ),
         *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
-        *_described_job_controllers(options, kueue.managed_jobs, ports.client),
+        *described_job_controllers(options, kueue.managed_jobs, ports.client),
         OnDemandController(
             "job-dependencies",
             (scheme.JOB_KIND,),
@@ -439,7 +439,7 @@ def _create_dependencies(managed_jobs: ManagedJobs) -> Controller:
     return JobDependencies(managed_jobs)
 
 
-def _described_job_controllers(
+def described_job_controllers(
     options: Mapping[str, Any], managed_jobs: ManagedJobs, objects: ObjectReader
 ) -> Sequence[Controller]:
     """Return the controller of custom kinds of jobs, whose modules are imported when such a job or a JobKind exists."""

@@ -18,7 +18,7 @@ from batchyard.jobs.described.integration import DescribedJobIntegration, Expres
 from batchyard.jobs.described.kinds import find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload import lifecycle
-from batchyard.wiring import _described_job_controllers
+from batchyard.wiring import described_job_controllers
 from stage import Stage, condition_state
 
 
@@ -452,7 +452,7 @@ def test_job_without_spec_raises_no_unexpected_exception(kind: str) -> None:
 
 def start_custom_jobs(stage: Stage) -> None:
     managed_jobs = ManagedJobs()
-    stage.replace_controllers(*_described_job_controllers({"managed_jobs": managed_jobs}, managed_jobs, stage.client))
+    stage.replace_controllers(*described_job_controllers({"managed_jobs": managed_jobs}, managed_jobs, stage.client))
 
 
 def custom_stage() -> Stage:
