@@ -451,7 +451,7 @@ def _admission_controllers(
             else ()
         ),
         *(JobReconciler(each, **options) for kind, each in INTEGRATIONS.items() if kind in kueue.managed_jobs.kinds),
-        *_described_job_controllers(options, kueue.managed_jobs, ports.client),
+        *described_job_controllers(options, kueue.managed_jobs, ports.client),
         OnDemandController(
             "job-dependencies",
             (scheme.JOB_KIND,),
@@ -467,14 +467,15 @@ def _create_dependencies(managed_jobs: ManagedJobs) -> Controller:
     return JobDependencies(managed_jobs)
 
 
-def _described_job_controllers(
+def described_job_controllers(
     options: Mapping[str, Any], managed_jobs: ManagedJobs, objects: ObjectReader
 ) -> Sequence[Controller]:
     """Return the controller of custom kinds of jobs, whose modules are imported when such a job or a JobKind exists."""
     kinds = [kind for kind in managed_jobs.kinds if kind in scheme.DESCRIBED_KINDS and kind not in scheme.SERVING_KINDS]
     create = partial(_create_custom_jobs, options, objects, kinds)
     first_kinds = (scheme.JOB_KIND, scheme.WORKLOAD, *kinds)
-    return (OnDemandController("job-kinds", first_kinds, create, partial(concerns_custom_jobs, frozenset(kinds))),)
+    concerns = partial(concerns_custom_jobs, frozenset(kinds), managed_jobs.has_kind_of_owner)
+    return (OnDemandController("job-kinds", first_kinds, create, concerns),)
 
 
 def _create_custom_jobs(options: Mapping[str, Any], objects: ObjectReader, kinds: Sequence[str]) -> Controller:

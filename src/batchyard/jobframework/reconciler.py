@@ -5,7 +5,7 @@ reconciler.go), and returns its writes. Their watch events trigger the next reco
 managed if none of its owners is managed, and it names a queue or jobs need none (`ManagedJobs`).
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -409,7 +409,8 @@ class JobReconciler:
         is_admitted = lifecycle.is_admitted(workload)
         if not job_pass.suspended:
             # The pods of a waiting slice have scheduling gates, so the job need not stop.
-            is_kept = is_admitted or (self._elastic_jobs and meta.is_elastic(job_pass.job))
+            may_run = is_admitted or (self._elastic_jobs and meta.is_elastic(job_pass.job))
+            is_kept = may_run and not _is_stopping(job_pass)
             stop_result = None if is_kept else self._stop_job(job_pass, workload, "Not admitted by cluster queue")
             return stop_result or ReconcileResult()
         if is_admitted:
@@ -544,7 +545,7 @@ def _finish_workload(integration: GenericJob, job_pass: JobPass, workload: meta.
 
 
 def _sync_reclaimable_pods(integration: GenericJob, job_pass: JobPass, workload: meta.Obj) -> ReconcileResult | None:
-    new_workload = _with_reclaimable_pods(workload, integration.reclaimable_pods(job_pass.job))
+    new_workload = lifecycle.with_reclaimable_pods(workload, integration.reclaimable_pods(job_pass.job))
     return None if new_workload is workload else ReconcileResult([UpdateStatus(new_workload)])
 
 
@@ -555,25 +556,13 @@ def _unfinished_workloads(job: meta.Key, reader: Reader) -> list[meta.Obj]:
     return [obj for obj in owned_objects if obj["kind"] == "Workload" and not lifecycle.is_finished(obj)]
 
 
-def _with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
-    pod_count_by_name = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
-    pods = [
-        {"name": p["name"], "count": min(p["count"], pod_count_by_name.get(p["name"], p["count"]))}
-        for p in reclaimable_pods
-    ]
-    old_reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
-    if {p["name"]: p["count"] for p in old_reclaimable_pods} == {p["name"]: p["count"] for p in pods}:
-        return workload
-    return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
-
-
 def _is_stopping(job_pass: JobPass) -> bool:
     """Return whether a job is suspended but the integration has not completed its stop.
 
     While the job has pods, Kubernetes 1.36 rejects changes of its pod template. Source: shouldAllowMutablePodTemplate
     in pkg/registry/batch/job/strategy.go.
     """
-    return job_pass.job["spec"].get("suspend") is True and not job_pass.suspended
+    return workloads.is_set(job_pass.job, workloads.SUSPEND_PATH) and not job_pass.suspended
 
 
 def _admission_check_events(job_pass: JobPass, workload: meta.Obj) -> list[EventRecord]:

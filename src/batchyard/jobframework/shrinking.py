@@ -77,6 +77,9 @@ def _shrink(job: Obj, reserved: Obj, waiting: Obj | None, now: Instant) -> Shrin
         finished = lifecycle.finish(waiting, lifecycle.OUT_OF_SYNC, OUT_OF_SYNC_MESSAGE, now)
         return ShrinkStep(ReconcileResult([UpdateStatus(finished)]))
     parallelism, minimum = job["spec"].get("parallelism", 1), minimum_parallelism(job)
+    least = parallelism if minimum is None else min(parallelism, minimum)
+    if least > _count_to_keep(reserved):
+        return _evict(reserved, now)
     if minimum is not None and parallelism > minimum:
         event = EventRecord(
             meta.key_of(job), "Normal", PARTIALLY_PREEMPTED, f"Shrinks from {parallelism} to {minimum} pods"
@@ -86,6 +89,25 @@ def _shrink(job: Obj, reserved: Obj, waiting: Obj | None, now: Instant) -> Shrin
     if minimum is None or sum(counts.values()) <= max(minimum, parallelism):
         return ShrinkStep(ReconcileResult([UpdateStatus(evictions.finish_shrinking(reserved, now))]))
     return _NO_STEP  # the pods are still stopping
+
+
+def _count_to_keep(reserved: Obj) -> int:
+    """Return how many pods a slice keeps by the decision of the scheduler, which reads the minimum from the slice."""
+    return sum([each.get("minCount", each["count"]) for each in reserved["spec"]["podSets"]])
+
+
+def _evict(reserved: Obj, now: Instant) -> ShrinkStep:
+    """Evict a slice as a whole: the user has raised or removed the minimum of its job, so the job cannot shrink enough.
+
+    Otherwise the preemptor would never fit, and the scheduler would preempt the job in part again and again.
+    """
+    condition = meta.find_condition(reserved, PARTIALLY_PREEMPTED)
+    assert condition is not None
+    reason, message = evictions.EVICTED_BY_PREEMPTION, condition["message"]
+    shrunk = evictions.finish_shrinking(reserved, now, "Evicted")
+    evicted = evictions.evict(shrunk, reason=reason, message=message, now=now, preemption=condition["reason"])
+    event = EventRecord(meta.key_of(reserved), "Normal", f"EvictedDueTo{reason}", message)
+    return ShrinkStep(ReconcileResult([UpdateStatus(evicted)], [event]))
 
 
 def _shrunk_job(job: Obj, minimum: int, now: Instant) -> Obj:

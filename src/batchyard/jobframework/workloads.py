@@ -441,7 +441,7 @@ def workload_matches_job(workload: meta.Obj, job: meta.Obj, pod_sets: PodSets, i
 def is_status_change(event: WatchEvent) -> bool:
     """Return whether a change keeps the spec of an object (the same object as before) and its metadata."""
     old, new = event.old, event.obj
-    if old is None or event.type is EventType.DELETED or new["spec"] is not old["spec"]:
+    if old is None or event.type is EventType.DELETED or new.get("spec") is not old.get("spec"):
         return False
     metadata = new["metadata"]
     return bool({**old["metadata"], "resourceVersion": metadata.get("resourceVersion")} == metadata)

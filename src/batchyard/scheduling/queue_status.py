@@ -184,7 +184,7 @@ class QueueStatusController:
         return status
 
     def _local_queue_status(self, obj: Obj, reader: Reader, now: Instant) -> Mapping[str, Any]:
-        metadata, spec = obj["metadata"], obj["spec"]
+        metadata, spec = obj["metadata"], obj.get("spec") or {}
         key = f"{metadata['namespace']}/{metadata['name']}"
         name = spec.get("clusterQueue", "")
         queue, pending_queue = self._cache.snapshot.queues.get(name), self._cache.queue_manager.pending.get(name)

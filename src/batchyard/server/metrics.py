@@ -1,6 +1,7 @@
 """Metrics that `batchyard up` and `batchyard operator` share: of the process, and of the observed controllers."""
 
 import gc
+import logging
 import os
 import platform
 import resource
@@ -12,6 +13,7 @@ from typing import Final
 
 from batchyard.api import scheme
 from batchyard.base.instant import Instant
+from batchyard.base.primitives import LruCache
 from batchyard.controller_runtime.runner import Runner
 from batchyard.interfaces.client import EventType, ObjectClient, WatchEvent
 from batchyard.metrics.controllers import ControllerMetrics
@@ -83,6 +85,10 @@ class ObservedPlatform:
     selection: MetricsSettings = field(default_factory=MetricsSettings)
 
 
+_LOG: Final = logging.getLogger("batchyard")
+_LOGGED_DEFECTS_MAX: Final = 1000
+
+
 class ServerMetrics:
     """The metrics of a platform's controllers. Most of them are collected only after `begin` is called."""
 
@@ -100,10 +106,21 @@ class ServerMetrics:
         self._selection: MetricSelection | None = None
         self._runner: Runner | None = None
         self.defects = 0
+        #: The last defects in the log, each by its exception and the object that the controller reconciled.
+        self._logged_defects: LruCache[tuple[str, ...], bool] = LruCache(_LOGGED_DEFECTS_MAX)
         #: Functions that yield more metrics, such as those of the decision ledger and the trace export.
         self.additional_sources: list[TextSource] = []
         #: Functions that yield more metrics of the API server.
         self.api_sources: list[TextSource] = []
+
+    def record_defect(self, error: Exception) -> None:
+        """Count an unexpected exception of a controller, and log it; its retries for the same object are not logged."""
+        self.defects += 1
+        actions = [note.rpartition(" at instant ")[0] for note in error.__notes__]
+        defect = (repr(error), *actions)
+        if not self._logged_defects.get(defect):
+            self._logged_defects.put(defect, True)
+            _LOG.error("unexpected exception %s", "; ".join(error.__notes__), exc_info=error)
 
     def begin(self, observed_platform: ObservedPlatform, existing_events: Iterable[WatchEvent]) -> None:
         """Start to collect metrics of a platform's controllers, given the existing objects as ADDED events."""

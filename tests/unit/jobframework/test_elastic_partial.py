@@ -10,6 +10,7 @@ import make
 from batchyard.api import scheme, well_known
 from batchyard.api.meta import Key, Obj, annotation, with_metadata, with_path
 from batchyard.base.instant import SECOND
+from batchyard.interfaces.client import Update
 from batchyard.jobframework import shrinking, slices
 from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import workload_name
@@ -303,6 +304,23 @@ def test_job_runs_with_its_minimum_while_an_urgent_one_runs(until: int, count: i
     jobs: Sequence[Obj] = [submitted("train", 0, 7, SHRINKABLE), *urgent("urgent", 10, 4)]
     world, _ = world_of(HIGH, *jobs, quota=7, until=until)
     assert ungated_count(world) == count
+
+
+@pytest.mark.parametrize("minimum", ["6", None])
+def test_job_whose_minimum_was_raised_or_removed_is_evicted_as_a_whole(minimum: str | None) -> None:
+    jobs: Sequence[Obj] = [submitted("train", 0, 7, SHRINKABLE), *urgent("urgent", 10, 4)]
+    world, records = world_of(HIGH, *jobs, quota=7, until=9)
+    job = next(each for each in world.objects(scheme.JOB) if each["metadata"]["name"] == "train")
+    annotations = {**job["metadata"]["annotations"], well_known.MIN_PARALLELISM: minimum}
+    annotations = {name: value for name, value in annotations.items() if value is not None}
+    world.client.submit([Update(with_metadata(job, annotations=annotations))], lambda _: None)
+    world.run_until(60 * SECOND)
+    assert ungated_count(world) == 0
+    assert len([each for each in records if each["event"] == SHRINKS]) == 1
+    urgent_pods = [each for each in world.objects(scheme.POD) if each["metadata"]["name"].startswith("urgent")]
+    assert len(urgent_pods) == 4
+    world.run_until(200 * SECOND)
+    assert ungated_count(world) == 7
 
 
 def test_log_names_the_preemptor_of_a_job_that_shrinks() -> None:

@@ -163,6 +163,18 @@ def test_manually_resumed_job_is_suspended() -> None:
     assert stage.events[-1].message == "Not admitted by cluster queue"
 
 
+def test_job_whose_workload_is_admitted_during_a_stop_stops_and_then_starts() -> None:
+    stage = job_stage(make.job())
+    stage.put({**with_path(job(stage), ("spec", "suspend"), False), "status": RUNNING})
+    assert job(stage)["spec"]["suspend"] is True
+    admit(stage)
+    assert job(stage)["spec"]["suspend"] is True, "its pods are still stopping"
+    set_status(stage, startTime=make.stamp())
+    assert job(stage)["spec"]["suspend"] is False
+    assert job(stage)["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
+    assert [event.reason for event in stage.events] == ["CreatedWorkload", "Stopped", "Started"]
+
+
 def test_partial_admission_sets_and_restores_parallelism() -> None:
     annotations = {
         "kueue.x-k8s.io/job-min-parallelism": "2",

@@ -10,6 +10,7 @@ from batchyard.admission_plugins.built_in import ManagedJobs
 from batchyard.api import scheme
 from batchyard.api.meta import Key
 from batchyard.interfaces.client import EventType, Update, WatchEvent
+from batchyard.jobframework.reconciler import JobReconciler
 from batchyard.jobframework.workloads import InvalidPodSetInfo, JobCompletion, PodSetInfo
 from batchyard.jobs.described.controller import CustomJobs, DescribedJobReconciler, described_job_errors
 from batchyard.jobs.described.description import InvalidJobKind, built_in_descriptions, parse_job_kind
@@ -17,6 +18,7 @@ from batchyard.jobs.described.integration import DescribedJobIntegration, Expres
 from batchyard.jobs.described.kinds import find_integration
 from batchyard.jobs.kinds import INTEGRATIONS
 from batchyard.scheduling.workload import lifecycle
+from batchyard.wiring import described_job_controllers
 from stage import Stage, condition_state
 
 
@@ -176,6 +178,8 @@ def test_ray_job_that_fails_its_validation_releases_its_quota() -> None:
     stage.put({**started, "status": {"jobDeploymentStatus": "ValidationFailed"}})
     held = condition_state(stage.only_workload(), "QuotaReserved")
     assert held == ("False", "OnHold", "Job is on hold")
+    stage.delete(scheme.WORKLOAD, workload["metadata"]["name"])
+    assert stage.workloads() == []
 
 
 def description(**fields: Any) -> dict[str, Any]:
@@ -420,4 +424,65 @@ def test_workload_of_job_that_was_deleted_before_a_restart_is_released() -> None
     assert len(stage.workloads()) == 1
     options = {"managed_jobs": ManagedJobs()}
     stage.replace_controllers(CustomJobs(options, stage.client, ["PyTorchJob.kubeflow.org"]))
+    assert stage.workloads() == []
+
+
+def queued_without_spec(kind: str) -> dict[str, Any]:
+    group, version = kind.partition(".")[2], "v1"
+    return {
+        "apiVersion": f"{group}/{version}",
+        "kind": kind.partition(".")[0],
+        "metadata": make.metadata("a", labels=QUEUE, uid="u"),
+    }
+
+
+@pytest.mark.parametrize("kind", [*built_in_descriptions(), scheme.JOB_SET])
+def test_job_without_spec_raises_no_unexpected_exception(kind: str) -> None:
+    if kind == scheme.JOB_SET:
+        stage = Stage(JobReconciler(INTEGRATIONS[kind]))
+    else:
+        stage = Stage(CustomJobs({"managed_jobs": ManagedJobs()}, Stage().client, [kind]))
+    job = queued_without_spec(kind)
+    stage.put(make.namespace(), {**job, "metadata": {**job["metadata"], "labels": {}}})
+    stage.put(job)
+    stage.put({**stage.get(kind, "a"), "status": {"conditions": []}})
+    stage.delete(kind, "a")
+    assert stage.client.get(Key(kind, "team", "a")) is None
+
+
+def start_custom_jobs(stage: Stage) -> None:
+    managed_jobs = ManagedJobs()
+    stage.replace_controllers(*described_job_controllers({"managed_jobs": managed_jobs}, managed_jobs, stage.client))
+
+
+def custom_stage() -> Stage:
+    """A stage with a user's JobKind, and an admitted Workload of a job of this kind."""
+    stage = Stage()
+    start_custom_jobs(stage)
+    job_kind = {"apiVersion": "jobs.batchyard.dev/v1alpha1", "kind": "JobKind", **description(active="false")}
+    job = {"apiVersion": "example.com/v1", "kind": "Train", "metadata": make.metadata("a", labels=QUEUE, uid="u")}
+    stage.put(make.namespace(), job_kind, {**job, "spec": {"paused": True, "template": template()}})
+    stage.put(lifecycle.reserve_quota(stage.only_workload(), make.admission(main=1), make.NOW, admitted=True))
+    return stage
+
+
+@pytest.mark.parametrize("deletes_kind_first", [True, False])
+def test_deleted_workload_of_unmanaged_kind_is_released(deletes_kind_first: bool) -> None:
+    stage = custom_stage()
+    if deletes_kind_first:
+        stage.delete(scheme.JOB_KIND, "trains.example.com", "")
+    stage.delete("Train.example.com", "a")
+    for workload in stage.workloads():
+        stage.delete(scheme.WORKLOAD, workload["metadata"]["name"])
+    assert stage.workloads() == []
+
+
+def test_workload_of_kind_that_was_deleted_before_a_restart_is_released() -> None:
+    stage = custom_stage()
+    stage.replace_controllers()
+    name = stage.only_workload()["metadata"]["name"]
+    for kind, each in ((scheme.JOB_KIND, "trains.example.com"), ("Train.example.com", "a"), (scheme.WORKLOAD, name)):
+        stage.delete(kind, each, "" if kind == scheme.JOB_KIND else "team")
+    assert "deletionTimestamp" in stage.only_workload()["metadata"]
+    start_custom_jobs(stage)
     assert stage.workloads() == []

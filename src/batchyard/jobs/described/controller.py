@@ -13,7 +13,7 @@ from batchyard.base.instant import Instant
 from batchyard.interfaces.client import EventType, ObjectReader, Reader, Update, UpdateStatus, WatchEvent
 from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.jobframework.reconciler import JobPass, JobReconciler
-from batchyard.jobframework.workloads import PodSetInfo
+from batchyard.jobframework.workloads import PodSetInfo, release_workload_finalizer
 from batchyard.jobs.described.description import InvalidJobKind, parse_job_kind
 from batchyard.jobs.described.integration import DescribedJobIntegration, ExpressionFailed
 from batchyard.jobs.described.kinds import find_integration
@@ -73,12 +73,18 @@ class DescribedJobReconciler(JobReconciler):
         return super()._stop_job(job_pass, workload, message)
 
     def _sync_job(self, job_pass: JobPass, workload: Obj) -> ReconcileResult:
-        if lifecycle.is_finished(workload) or not self._described.is_on_hold(job_pass.job):
+        is_ending = lifecycle.is_finished(workload) or "deletionTimestamp" in workload["metadata"]
+        if is_ending or not self._described.is_on_hold(job_pass.job):
             return super()._sync_job(job_pass, workload)
         if not lifecycle.has_quota_reservation(workload):
             return ReconcileResult()
         held_workload = lifecycle.set_pending(workload, lifecycle.ON_HOLD, "Job is on hold", job_pass.now)
         return ReconcileResult([UpdateStatus(held_workload)])
+
+    def _create_workload(self, job_pass: JobPass) -> ReconcileResult:
+        """Return the write that creates the Workload of a job; a job on hold gets none."""
+        is_on_hold = self._described.is_on_hold(job_pass.job)
+        return ReconcileResult() if is_on_hold else super()._create_workload(job_pass)
 
 
 class CustomJobs:
@@ -109,6 +115,8 @@ class CustomJobs:
         kind = event.key.kind
         if kind == scheme.JOB_KIND:
             return self._observe_job_kind(event, now)
+        if self._is_abandoned(event.obj):
+            return [event.key]
         if kind == scheme.WORKLOAD:
             kind = lifecycle.kind_of_job(event.obj) if event.type is EventType.ADDED else ""
         if kind in self._unused_kinds:
@@ -124,8 +132,20 @@ class CustomJobs:
         """Return the writes that a job or its Workloads need now, or the Event about an invalid JobKind."""
         if key.kind == scheme.JOB_KIND:
             return self._report_invalid(key, reader)
+        if key.kind == scheme.WORKLOAD:
+            workload = reader.get(key)
+            is_abandoned = workload is not None and self._is_abandoned(workload)
+            return release_workload_finalizer(workload) if workload is not None and is_abandoned else ReconcileResult()
         reconciler = self._reconcilers.get(key.kind)
         return ReconcileResult() if reconciler is None else reconciler.reconcile(key, reader, now)
+
+    def _is_abandoned(self, obj: Obj) -> bool:
+        """Return whether an object is a Workload that is being deleted, and its job's kind is not managed (any more).
+
+        No controller can stop such a job, so its Workload is released without a stop.
+        """
+        is_workload = obj["kind"] == "Workload"
+        return is_workload and lifecycle.is_abandoned(obj, self._managed_jobs.has_kind_of_owner)
 
     def _use_kind(self, kind: str) -> None:
         integration = find_integration(kind, {})
@@ -146,7 +166,7 @@ class CustomJobs:
         self._reconcilers.pop(kind, None)
         if self._managed_jobs.job_kinds.get(kind) is None:
             self._watch_kinds()
-            return []
+            return [key_of(each) for each in self._objects.list(scheme.WORKLOAD) if self._is_abandoned(each)]
         try:
             integration = find_integration(kind, self._managed_jobs.job_kinds)
         except InvalidJobKind:

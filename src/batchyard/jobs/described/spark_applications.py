@@ -178,7 +178,7 @@ def _with_scheduling_fields(job: Obj, role: str, fields: Part) -> Obj:
 
 
 def _without_common_selector(job: Obj) -> Obj:
-    return {**job, "spec": {name: value for name, value in job["spec"].items() if name != "nodeSelector"}}
+    return {**job, "spec": {name: value for name, value in (job.get("spec") or {}).items() if name != "nodeSelector"}}
 
 
 # --- pod templates ---

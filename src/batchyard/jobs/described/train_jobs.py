@@ -295,7 +295,7 @@ def _with_job_patches(job: Obj, job_patches: Sequence[Part] | None) -> Obj:
     path = ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
     patches = [
         with_path(each, path, job_patches) if each.get("manager") == PATCH_MANAGER else each
-        for each in _items(job["spec"]["runtimePatches"])
+        for each in _items(workloads.value_at(job, ("spec", "runtimePatches")))
     ]
     changed_job: Obj = with_path(job, ("spec", "runtimePatches"), patches)
     return changed_job

@@ -19,7 +19,7 @@ class JobSetIntegration:
 
     def is_suspended(self, job: Obj) -> bool:
         """Return whether `spec.suspend` of the JobSet is true."""
-        return job["spec"].get("suspend") is True
+        return workloads.is_set(job, workloads.SUSPEND_PATH)
 
     def is_active(self, job: Obj) -> bool:
         """Return whether any replicated job of the JobSet has active Jobs."""
@@ -27,7 +27,7 @@ class JobSetIntegration:
 
     def pods_ready(self, job: Obj) -> bool:
         """Return whether all Jobs of the JobSet are ready or have succeeded."""
-        replicas = sum(replicated_job.get("replicas", 1) for replicated_job in job["spec"].get("replicatedJobs") or ())
+        replicas = sum(replicated_job.get("replicas", 1) for replicated_job in _replicated_jobs(job))
         ready_count = sum(status.get("ready", 0) + status.get("succeeded", 0) for status in _replicated_statuses(job))
         return bool(ready_count == replicas)
 
@@ -40,18 +40,18 @@ class JobSetIntegration:
 
     def pod_class(self, job: Obj) -> str:
         """Return the first PriorityClass in the pod templates of the replicated jobs; '' if none names one."""
-        return first_priority_class(_pod_template_of(each) for each in job["spec"].get("replicatedJobs") or ())
+        return first_priority_class(_pod_template_of(each) for each in _replicated_jobs(job))
 
     def pod_sets(self, job: Obj) -> list[dict[str, Any]]:
         """Return the pod sets of the JobSet's Workload, in the order of the replicated jobs."""
-        return [_pod_set(each) for each in job["spec"].get("replicatedJobs") or ()]
+        return [_pod_set(each) for each in _replicated_jobs(job)]
 
     def reclaimable_pods(self, job: Obj) -> list[dict[str, Any]]:
         """Return, for each pod set with succeeded Jobs, the number of their pods, which no longer need quota."""
         succeeded_counts = {status["name"]: status.get("succeeded", 0) for status in _replicated_statuses(job)}
         return [
             {"name": each["name"], "count": count * parallel_pod_count(each["template"]["spec"])}
-            for each in job["spec"].get("replicatedJobs") or ()
+            for each in _replicated_jobs(job)
             if 0 < (count := succeeded_counts.get(each["name"], 0)) <= each.get("replicas", 1)
         ]
 
@@ -60,7 +60,7 @@ class JobSetIntegration:
 
         Raises InvalidPodSetInfo if the fields conflict, or if there is not one injection for each template.
         """
-        replicated_jobs = job["spec"].get("replicatedJobs") or ()
+        replicated_jobs = _replicated_jobs(job)
         if len(injections) != len(replicated_jobs):
             count_mismatch_text = f"expecting {len(replicated_jobs)} podset, got {len(injections)}"
             raise workloads.InvalidPodSetInfo(f"invalid podset infos: {count_mismatch_text}")
@@ -78,7 +78,7 @@ class JobSetIntegration:
         if self.is_suspended(job):
             return None
         stopped_jobset: Obj = with_path(job, ("spec", "suspend"), True)
-        replicated_jobs = job["spec"].get("replicatedJobs") or ()
+        replicated_jobs = _replicated_jobs(job)
         if len(pod_set_infos) == len(replicated_jobs):
             templates = [
                 workloads.restore_pod_set_info(_pod_template_of(r), i)
@@ -86,6 +86,10 @@ class JobSetIntegration:
             ]
             stopped_jobset = _with_templates(stopped_jobset, templates)
         return Update(stopped_jobset)
+
+
+def _replicated_jobs(job: Obj) -> Sequence[Mapping[str, Any]]:
+    return (job.get("spec") or {}).get("replicatedJobs") or ()
 
 
 def _replicated_statuses(job: Obj) -> Sequence[Mapping[str, Any]]:
@@ -99,7 +103,7 @@ def _pod_template_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _with_templates(job: Obj, templates: Sequence[Mapping[str, Any]]) -> Obj:
     path = ("template", "spec", "template")
-    replicated_jobs = job["spec"]["replicatedJobs"]
+    replicated_jobs = _replicated_jobs(job)
     new_replicated_jobs = [with_path(r, path, template) for r, template in zip(replicated_jobs, templates, strict=True)]
     return with_path(job, ("spec", "replicatedJobs"), new_replicated_jobs)
 

@@ -52,7 +52,7 @@ def is_queued_elsewhere(service: Obj) -> bool:
 
 def template_of(service: Obj) -> Mapping[str, Any]:
     """Return the pod template of a Deployment or StatefulSet; empty if it has none."""
-    return service["spec"].get("template") or _EMPTY
+    return (service.get("spec") or _EMPTY).get("template") or _EMPTY
 
 
 def annotations_of(template: Mapping[str, Any]) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ def annotations_of(template: Mapping[str, Any]) -> Mapping[str, str]:
 
 def replicas_of(service: Obj) -> int:
     """Return the number of replicas in the spec of an object, which defaults to 1."""
-    replicas: int | None = service["spec"].get("replicas")
+    replicas: int | None = (service.get("spec") or _EMPTY).get("replicas")
     return 1 if replicas is None else replicas
 
 
@@ -123,15 +123,20 @@ LEADER, WORKER, POD_SET = "leader", "worker", "main"
 _GROUP_PATH: Final = ("spec", "leaderWorkerTemplate")
 
 
+def group_of(service: Obj) -> Mapping[str, Any]:
+    """Return the description of the groups of a LeaderWorkerSet; empty if it has none."""
+    return (service.get("spec") or _EMPTY).get("leaderWorkerTemplate") or _EMPTY
+
+
 def group_size(service: Obj) -> int:
     """Return the number of pods in each group of a LeaderWorkerSet, which defaults to 1."""
-    size: int | None = service["spec"]["leaderWorkerTemplate"].get("size")
+    size: int | None = group_of(service).get("size")
     return 1 if size is None else size
 
 
 def group_templates(service: Obj) -> list[tuple[str, Mapping[str, Any], int, Sequence[str]]]:
     """Return the name, pod template, number of pods and template path of each pod set of a LeaderWorkerSet's groups."""
-    group = service["spec"]["leaderWorkerTemplate"]
+    group = group_of(service)
     leader, workers, size = group.get("leaderTemplate"), group.get("workerTemplate") or _EMPTY, group_size(service)
     worker_path = (*_GROUP_PATH, "workerTemplate")
     if leader is None:
@@ -273,7 +278,7 @@ def _group_errors(service: Obj) -> Iterator[FieldError]:
 
 def _group_update_errors(new: Obj, old: Obj) -> Iterator[FieldError]:
     """Report changes of the requirements of the pods of a LeaderWorkerSet, and of the size of its groups."""
-    group, old_group = new["spec"]["leaderWorkerTemplate"], old["spec"]["leaderWorkerTemplate"]
+    group, old_group = group_of(new), group_of(old)
     for field in ("leaderTemplate", "workerTemplate"):
         path, template, old_template = f"spec.leaderWorkerTemplate.{field}", group.get(field), old_group.get(field)
         if template is not None and old_template is not None:

@@ -204,9 +204,10 @@ def _group_count(service: Obj) -> int:
     replicas = admission.replicas_of(service)
     status = service.get("status") or {}
     current: int = status.get("replicas") or 0
-    strategy = service["spec"].get("rolloutStrategy") or {}
+    strategy = (service.get("spec") or {}).get("rolloutStrategy") or {}
     surge = (strategy.get("rollingUpdateConfiguration") or {}).get("maxSurge") or 0
-    surge_count = surge if isinstance(surge, int) else meta.parse_integer(surge.removesuffix("%")) or 0
+    # A percentage counts as 0, as in Kueue.
+    surge_count = surge if isinstance(surge, int) else meta.parse_integer(surge) or 0
     is_updating = surge_count > 0 and (status.get("updatedReplicas") or 0) < replicas
     return min(current if current > replicas and is_updating else replicas, admission.GROUPS_MAX)
 
@@ -268,7 +269,7 @@ def _member(pod: Obj, service: Obj) -> Obj:
     name = _workload_name(service, labels[_GROUP_INDEX])
     labels[well_known.MANAGED] = queued_pods.ENABLED
     role = admission.POD_SET
-    if service["spec"]["leaderWorkerTemplate"].get("leaderTemplate") is not None:
+    if admission.group_of(service).get("leaderTemplate") is not None:
         role = admission.WORKER if _LEADER_NAME in annotations else admission.LEADER
     annotations |= {
         well_known.POD_GROUP_NAME: name,

@@ -75,7 +75,7 @@ class UsageSampling:
         writes: list[Write] = []
         if is_new or now >= entry.last_update + period or _is_sampled_early(entry, now):
             self._take_samples(local_queue, entry, now)
-            self._cache.record_usage_change(obj["spec"].get("clusterQueue", ""))
+            self._cache.record_usage_change((obj.get("spec") or {}).get("clusterQueue", ""))
             status = {**(obj.get("status") or {}), "fairSharing": fair_sharing_status(entry)}
             writes = [UpdateStatus(with_status(obj, status))] if status != obj.get("status") else []
         if self._is_endless:
@@ -109,7 +109,7 @@ def _is_sampled_early(entry: LedgerEntry, now: Instant) -> bool:
 
 
 def _is_active(local_queue: Obj, reader: Reader) -> bool:
-    spec = local_queue["spec"]
+    spec = local_queue.get("spec") or {}
     if (spec.get("stopPolicy") or "None") != "None":
         return False
     cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", spec.get("clusterQueue", "")))

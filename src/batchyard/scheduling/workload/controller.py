@@ -68,7 +68,9 @@ def _deactivate_workload(context: WorkloadReconcile) -> ReconcileResult | None:
 
 def _sync_checks(context: WorkloadReconcile) -> ReconcileResult | None:
     queue = context.queues.cluster_queue
-    if queue is None or not (lifecycle.checks_of(context.workload) or queue["spec"].get("admissionChecksStrategy")):
+    if queue is None or not (
+        lifecycle.checks_of(context.workload) or (queue.get("spec") or {}).get("admissionChecksStrategy")
+    ):
         return None
     admission, view = (context.workload.get("status") or _NO_STATUS).get("admission"), cluster_queue_view(queue)
     required_checks = lifecycle.required_checks(view, admission)
@@ -375,7 +377,10 @@ class QueueIndex:
 
     def record_local_queue(self, event: WatchEvent) -> Iterable[Key]:
         """Update the index from a LocalQueue's watch event; return the keys of Workloads that the change affects."""
-        queue_key, cluster_queue = f"{event.key.namespace}/{event.key.name}", event.obj["spec"].get("clusterQueue", "")
+        queue_key, cluster_queue = (
+            f"{event.key.namespace}/{event.key.name}",
+            (event.obj.get("spec") or {}).get("clusterQueue", ""),
+        )
         is_deleted = event.type is EventType.DELETED
         if is_deleted:
             self._local_queues.get(cluster_queue, {}).pop(queue_key, None)
@@ -393,8 +398,8 @@ class QueueIndex:
         if event.type is EventType.DELETED or _queue_state(event.obj) != _OPEN_QUEUE_STATE:
             self._open_cluster_queues.pop(name, None)
         else:
-            self._open_cluster_queues[name] = event.obj["spec"].get("namespaceSelector") == {}
-        if event.type is EventType.DELETED or not event.obj["spec"].get("admissionChecksStrategy"):
+            self._open_cluster_queues[name] = (event.obj.get("spec") or {}).get("namespaceSelector") == {}
+        if event.type is EventType.DELETED or not (event.obj.get("spec") or {}).get("admissionChecksStrategy"):
             self._checking_cluster_queues.pop(name, None)
         else:
             self._checking_cluster_queues[name] = None
@@ -420,7 +425,7 @@ def _queue_state(queue: Obj) -> _QueueState:
 def _affects_workloads(event: WatchEvent) -> bool:
     if event.type is not EventType.MODIFIED or event.old is None:
         return True
-    old_checks, new_checks = (obj["spec"].get("admissionChecksStrategy") for obj in (event.old, event.obj))
+    old_checks, new_checks = ((obj.get("spec") or {}).get("admissionChecksStrategy") for obj in (event.old, event.obj))
     return old_checks != new_checks or _queue_state(event.old) != _queue_state(event.obj)
 
 
@@ -514,7 +519,7 @@ def _queues_of(workload: Obj, reader: Reader) -> WorkloadQueues:
     local_queue = reader.get(Key(scheme.LOCAL_QUEUE, namespace, workload["spec"].get("queueName", "")))
     if local_queue is None:
         return WorkloadQueues(None, None)
-    cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", local_queue["spec"].get("clusterQueue", "")))
+    cluster_queue = reader.get(Key(scheme.CLUSTER_QUEUE, "", (local_queue.get("spec") or {}).get("clusterQueue", "")))
     return WorkloadQueues(local_queue, cluster_queue, reader.get(Key(scheme.NAMESPACE, "", namespace)))
 
 

@@ -49,11 +49,11 @@ def shrink(workload: meta.Obj, *, message: str, now: Instant, preemption: str) -
     return draft.result()
 
 
-def finish_shrinking(workload: meta.Obj, now: Instant) -> meta.Obj:
-    """Return a Workload whose job has shrunk to its minimum, with PartiallyPreempted set to False."""
+def finish_shrinking(workload: meta.Obj, now: Instant, reason: str = "Shrunk") -> meta.Obj:
+    """Return a Workload whose job has shrunk to its minimum, or is evicted, with PartiallyPreempted set to False."""
     draft = meta.StatusDraft(workload, now)
     message = f"Previously: {draft.conditions[PARTIALLY_PREEMPTED]['message']}"
-    draft.set_condition(PARTIALLY_PREEMPTED, False, "Shrunk", message, sets_observed_generation=False)
+    draft.set_condition(PARTIALLY_PREEMPTED, False, reason, message, sets_observed_generation=False)
     return draft.result()
 
 

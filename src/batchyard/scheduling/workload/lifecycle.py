@@ -21,7 +21,7 @@ The functions that change a Workload return a new object that shares the unchang
 changed. Reasons and messages are Kueue's (pkg/workload at v0.20 with its default feature gates).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -549,11 +549,36 @@ def has_queued_pods(workload: meta.Obj) -> bool:
     return is_group_workload(workload) if owner is None else owner["kind"] == "Pod"
 
 
-def concerns_custom_jobs(kinds: frozenset[str], event: WatchEvent) -> bool:
-    """Return whether an event is about a job or a JobKind, or about a new Workload of a job of these kinds."""
+def concerns_custom_jobs(
+    kinds: frozenset[str], manages_owner: Callable[[Mapping[str, Any]], bool], event: WatchEvent
+) -> bool:
+    """Return whether an event is about a job, a JobKind, a new Workload of these kinds, or an abandoned Workload."""
     if event.key.kind != scheme.WORKLOAD:
         return True
-    return event.type is EventType.ADDED and kind_of_job(event.obj) in kinds
+    is_first = event.type is EventType.ADDED and kind_of_job(event.obj) in kinds
+    return is_first or is_abandoned(event.obj, manages_owner)
+
+
+def is_abandoned(workload: meta.Obj, manages_owner: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Return whether a Workload is being deleted, but no controller of its job's kind will remove its finalizer."""
+    if "deletionTimestamp" not in workload["metadata"]:
+        return False
+    owner = meta.controller_of(workload)
+    has_finalizer = well_known.RESOURCE_IN_USE in meta.finalizers_of(workload)
+    return has_finalizer and owner is not None and not manages_owner(owner)
+
+
+def with_reclaimable_pods(workload: meta.Obj, reclaimable_pods: Sequence[Mapping[str, Any]]) -> meta.Obj:
+    """Return the Workload with these `reclaimablePods`, at most as many as its pods; the same object if equal."""
+    pod_count_by_name = {pod_set["name"]: pod_set["count"] for pod_set in workload["spec"]["podSets"]}
+    pods = [
+        {"name": p["name"], "count": min(p["count"], pod_count_by_name.get(p["name"], p["count"]))}
+        for p in reclaimable_pods
+    ]
+    old_reclaimable_pods = (workload.get("status") or {}).get("reclaimablePods") or ()
+    if {p["name"]: p["count"] for p in old_reclaimable_pods} == {p["name"]: p["count"] for p in pods}:
+        return workload
+    return meta.with_path(workload, ("status", "reclaimablePods"), pods or None)
 
 
 def kind_of_job(workload: meta.Obj) -> str:

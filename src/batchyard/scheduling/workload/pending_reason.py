@@ -53,12 +53,12 @@ class WorkloadQueues(NamedTuple):
         """The name of the ClusterQueue that the LocalQueue references, even if that ClusterQueue does not exist."""
         if self.local_queue is None:
             return ""
-        return self.local_queue["spec"].get("clusterQueue") or ""
+        return (self.local_queue.get("spec") or {}).get("clusterQueue") or ""
 
 
 def stop_policy(queue: Obj | None) -> str:
     """Return the stopPolicy of a queue: 'None' (the default, also without a queue), 'Hold' or 'HoldAndDrain'."""
-    return "None" if queue is None else queue["spec"].get("stopPolicy") or "None"
+    return "None" if queue is None else (queue.get("spec") or {}).get("stopPolicy") or "None"
 
 
 def holding_budgets_suffix(queue: Obj | None) -> str:
@@ -129,7 +129,7 @@ def _closed_queue_reason(kind: str, name: str, queue: Obj | None) -> PendingReas
 def _namespace_mismatch_reason(queues: WorkloadQueues) -> PendingReason | None:
     if queues.namespace is None or queues.cluster_queue is None:
         return None
-    namespace_selector = parse_selector(queues.cluster_queue["spec"].get("namespaceSelector"))
+    namespace_selector = parse_selector((queues.cluster_queue.get("spec") or {}).get("namespaceSelector"))
     if namespace_selector is not None and namespace_selector.matches(namespace_labels(queues.namespace)):
         return None
     return PendingReason(messages.MISCONFIGURED, messages.NAMESPACE_MISMATCH)

@@ -240,6 +240,7 @@ class OperatorProcess:
         count_preemption_loop = cycle_metrics.count_preemption_loop
         platform_ports = PlatformPorts(
             *(self.kernel, self.client, (), (), decision_log, count_preemption_loop, throttle),
+            defect_reporter=self.server_metrics.record_defect,
             cycle_observer=cycle_observer,
             pacing=NETWORK_PACING,
         )

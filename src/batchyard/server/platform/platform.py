@@ -349,7 +349,7 @@ class EmbeddedPlatform:
             self._decisions,
             self._metrics.server_metrics.cycles.count_preemption_loop,
             throttle,
-            self._metrics.record_defect,
+            self._metrics.server_metrics.record_defect,
             CycleLog(self._metrics.server_metrics.cycles, None if self._spans is None else self._spans.emit),
             changes_reader(self._store),
             has_volume_folders=local_node is not None,

@@ -1,7 +1,6 @@
 """The status document of a platform (health, version, object counts), and the platform's metrics."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -114,9 +113,6 @@ def _sum_status_field(queues: Sequence[Obj], field: str) -> int:
 # Metrics of an embedded platform at /metrics: the common metrics, and those of requests, the journal and the clock.
 
 
-_LOG: Final = logging.getLogger("batchyard")
-
-
 class StoreStatistics(Protocol):
     """Statistics of the stored objects and of the journal, for metrics."""
 
@@ -173,11 +169,6 @@ class EmbeddedMetrics:
     def observe_commit(self, commit_seconds: float) -> None:
         """Record the duration of a journal transaction in seconds."""
         self._commits.observe((), commit_seconds)
-
-    def record_defect(self, error: Exception) -> None:
-        """Count and log an unexpected exception of a controller."""
-        self.server_metrics.defects += 1
-        _LOG.error("unexpected exception %s", "; ".join(error.__notes__), exc_info=error)
 
     def _gpu_texts(self) -> Iterator[str]:
         objects = self.server_metrics.objects

@@ -179,7 +179,11 @@ def test_workloads_follow_number_of_groups() -> None:
     assert stage.names() == {name_of(0)}
 
 
-SURGE = {"rollingUpdateConfiguration": {"maxSurge": 1}}
+def surge_of(value: int | str) -> Obj:
+    return {"rollingUpdateConfiguration": {"maxSurge": value}}
+
+
+SURGE = surge_of(1)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +192,8 @@ SURGE = {"rollingUpdateConfiguration": {"maxSurge": 1}}
         (SURGE, {"replicas": 3, "updatedReplicas": 1}, 3),
         (SURGE, {"replicas": 3, "updatedReplicas": 2}, 2),
         (SURGE, {"replicas": 1, "updatedReplicas": 1}, 2),
+        (surge_of("1"), {"replicas": 3, "updatedReplicas": 1}, 3),
+        (surge_of("25%"), {"replicas": 3, "updatedReplicas": 1}, 2),
         ({}, {"replicas": 3, "updatedReplicas": 1}, 2),
     ],
 )
