@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import select
+import signal
 import sys
 from pathlib import Path
 from tempfile import mkstemp
@@ -295,6 +296,8 @@ class _ArchiverLoop:
 
 def main() -> int:
     """Run the process; return its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the platform ends the process, also by its own end
+        signal.signal(number, signal.SIG_IGN)
     settings = msgspec.json.decode(sys.argv[1], type=ArchiverSettings)
     configure_logging(LogSettings("warning", settings.is_json))
     os.nice(_NICENESS)
@@ -307,7 +310,7 @@ def main() -> int:
     except (JournalError, StorageError) as error:
         _LOG.error("%s", error)
         return 1
-    except (KeyboardInterrupt, BrokenPipeError):
+    except BrokenPipeError:
         return 1
 
 

@@ -1,10 +1,12 @@
 """The claim of an epoch of an archive by a process, and the checks that it may continue the archive."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
 
+from batchyard.api.meta import Key
 from batchyard.api.times import format_second
 from batchyard.base.instant import SECOND, Instant
 from batchyard.server.archive.encoding import ContentReader, DamagedContentError
@@ -22,6 +24,7 @@ from batchyard.server.archive.history import (
 )
 from batchyard.server.archive.source import JournalSource
 from batchyard.server.archive.storage import ObjectExistsError, ObjectMissingError, ObjectStorage, StorageError
+from batchyard.store.journal import JournalRow
 
 #: The setting of a restored journal with the identity of the journal whose archive it comes from.
 ORIGIN_SETTING: Final = "archive-origin"
@@ -118,6 +121,11 @@ def check_fence(storage: ObjectStorage, epoch: int) -> None:
     try:
         claim = read_claim(storage, epoch + 1)
     except ObjectMissingError:
+        try:
+            read_small(storage, claim_name(epoch))
+        except ObjectMissingError as error:  # the retention deletes the claims of the oldest epochs in order
+            problem = f"{storage.url}: another platform has taken over the archive, and has deleted epoch {epoch}"
+            raise RejectedArchiveError(f"{problem}; end one of both, or set another --archive") from error
         return
     problem = (
         f"{storage.url}: a platform on {claim.node} has taken over the archive at {format_second(claim.claimed_at)}"
@@ -168,27 +176,71 @@ def _continued_epoch(
 
 
 def _last_common_revision(storage: ObjectStorage, path: ArchivePath, source: JournalSource) -> int | None:
-    """Return the last archived revision whose row the journal has as well; None if none is known."""
+    """Return the last archived revision up to which the journal has the same history; None if none is proven."""
     own, floor = source.last_revision(), source.floor()
-    for obj in reversed(path.objects):
-        last = path.last_of(obj)
-        if last < floor:
-            return None
-        if obj.is_base:
-            return last if last <= own else None
-        checksums = source.checksums(obj.first, last)
-        try:
-            archived = dict(_checksums_of(storage, obj))
-        except DamagedContentError:
-            return None
-        common = [revision for revision in archived if checksums.get(revision) == archived[revision]]
-        if common:
-            return max(common)
-        if floor == last <= own:
-            return last
+    if path.ranges()[-1].last < floor:
+        return None
+    for base in reversed(path.objects):
+        if base.is_base and base.last <= own:
+            try:
+                revision = _proven_revision(storage, path, base, source)
+            except (DamagedContentError, ObjectMissingError):
+                continue
+            if revision is not None or base.last <= floor:  # an older base leads to the same objects at the floor
+                return revision
     return None
 
 
-def _checksums_of(storage: ObjectStorage, obj: ArchivedObject) -> Iterator[tuple[int, int]]:
-    for row in ContentReader(storage.read(obj.name), obj.digest).rows():
-        yield row[0], row[5]
+def _proven_revision(
+    storage: ObjectStorage, path: ArchivePath, base: ArchivedObject, source: JournalSource
+) -> int | None:
+    """Compare the objects at the base or at the journal's floor, then row by row up to the first difference."""
+    reached, start = base.last, max(base.last, source.floor())
+    own_rows, checksums = _live_rows(source.all_rows(start)), source.checksums(start + 1, source.last_revision())
+    rows = _archived_rows(storage, path, base)
+    later: list[JournalRow] = []
+
+    def earlier() -> Iterator[JournalRow]:
+        nonlocal reached
+        for row in rows:
+            if row[0] > start:
+                later.append(row)
+                reached = start
+                return
+            reached = max(reached, row[0])
+            yield row
+
+    if _live_rows(earlier()) != own_rows or reached < start:
+        return None
+    for row in chain(later, rows):
+        if checksums.get(row[0]) != row[5]:
+            break
+        start = row[0]
+    return start
+
+
+def _live_rows(rows: Iterable[JournalRow]) -> dict[Key, tuple[int, int]]:
+    """Return the revision and checksum of each object after some rows."""
+    live: dict[Key, tuple[int, int]] = {}
+    for revision, kind, namespace, name, text, checksum in rows:
+        key = Key(kind, namespace, name)
+        if text is None:
+            live.pop(key, None)
+        else:
+            live[key] = revision, checksum
+    return live
+
+
+def _archived_rows(storage: ObjectStorage, path: ArchivePath, base: ArchivedObject) -> Iterator[JournalRow]:
+    """Yield the rows of a base and of the segments after it, up to the first gap."""
+    yield from ContentReader(storage.read(base.name), base.digest).rows()
+    revision = base.last
+    for obj in path.objects:
+        if obj.is_base or path.last_of(obj) <= revision:
+            continue
+        for row in ContentReader(storage.read(obj.name), obj.digest).rows():
+            if revision < row[0] <= path.last_of(obj):
+                if row[0] != revision + 1:
+                    return
+                revision = row[0]
+                yield row

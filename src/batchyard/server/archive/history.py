@@ -237,9 +237,12 @@ class ArchiveHistory:
                     yield obj
 
     def empty_epochs(self) -> Iterator[int]:
-        """Yield the epochs before the last one that have no objects."""
-        used = {obj.epoch for obj in self.objects} | {self.last_epoch}
-        yield from (epoch for epoch in self.claims if epoch not in used)
+        """Yield the epochs before the oldest one with objects, in order.
+
+        An empty epoch after it stays: later epochs continue earlier ones through it, and its claim fences their owners.
+        """
+        oldest = min((obj.epoch for obj in self.objects), default=self.last_epoch)
+        yield from (epoch for epoch in self.claims if epoch < oldest)
 
 
 def _refuse_tail(path: ArchivePath) -> None:

@@ -106,7 +106,7 @@ class ArchiverProcess:
         arguments = msgspec.json.encode(self._settings).decode()
         pipe = asyncio.subprocess.PIPE
         self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", _MODULE, arguments, stdin=pipe, stdout=pipe
+            sys.executable, "-m", _MODULE, arguments, stdin=pipe, stdout=pipe, start_new_session=True
         )
         assert process.stdout is not None, "the standard output is a pipe"
         async for line in process.stdout:
