@@ -50,7 +50,9 @@ class ServiceAddresses:
         _keep_addresses(spec, old_spec)
         _keep_node_ports(spec, old_spec)
         self._set_families(spec)
-        if not old_spec.get("clusterIP"):
+        old_ip = old_spec.get("clusterIP")
+        # A former ExternalName owns no address, whatever its clusterIP says.
+        if not old_ip or old_spec.get("type") == _EXTERNAL_NAME:
             self._set_cluster_ip(spec, new, reader)
         elif spec.get("clusterIP") and not spec.get("clusterIPs"):
             spec["clusterIPs"] = [spec["clusterIP"]]

@@ -168,3 +168,16 @@ def test_dual_stack_is_rejected() -> None:
 def test_unusable_ranges_are_rejected(cidr: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         ServiceAddresses(cidr)
+
+
+@pytest.mark.parametrize("address", ["10.96.0.50", "10.96.0.1", "10.77.0.1", "10.97.0.1"])
+@pytest.mark.parametrize("old_ip", ["None", None])
+def test_former_external_name_cannot_take_an_address(address: str, old_ip: str | None) -> None:
+    api = Api()
+    create(api, "victim", clusterIP="10.96.0.50")
+    create(api, type="ExternalName", externalName="x.example", clusterIP=old_ip)
+    response = patch(api, type="ClusterIP", externalName=None, clusterIP=address, clusterIPs=[address])
+    assert response.code == 422
+    assert f"failed to allocate IP {address}" in response.body["message"]
+    free = update(api, type="ClusterIP", externalName=None, clusterIP="10.96.0.51")
+    assert (free["clusterIP"], free["clusterIPs"]) == ("10.96.0.51", ["10.96.0.51"])

@@ -32,9 +32,18 @@ def service_table(reader: ObjectReader) -> list[TableRow]:
         if each["addressType"] == "IPv4":
             name = meta.label(each, _SERVICE_NAME) or ""
             slices.setdefault((each["metadata"]["namespace"], name), []).append(each)
-    services = [each for each in reader.list(scheme.SERVICE) if is_forwarded(each)]
+    # Of Services with the same address, the oldest keeps it.
+    owners: dict[str, meta.Obj] = {}
+    for each in sorted(filter(is_forwarded, reader.list(scheme.SERVICE)), key=_age_key):
+        owners.setdefault(each["spec"]["clusterIP"], each)
+    services = list(owners.values())
     names = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in services]
     return [row for service, name in zip(services, names, strict=True) for row in _rows(service, slices.get(name, ()))]
+
+
+def _age_key(service: meta.Obj) -> tuple[str, str, str]:
+    metadata = service["metadata"]
+    return (metadata.get("creationTimestamp") or "", metadata["namespace"], metadata["name"])
 
 
 def is_forwarded(service: meta.Obj) -> bool:

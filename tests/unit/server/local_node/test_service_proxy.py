@@ -147,3 +147,14 @@ def test_datagrams_are_forwarded_both_ways() -> None:
         proxy.apply({})
 
     asyncio.run(check())
+
+
+def test_older_service_keeps_a_shared_address() -> None:
+    def service(name: str, created: str, port: int) -> Obj:
+        metadata = {**make.metadata(name), "creationTimestamp": created}
+        spec = {"clusterIP": "10.96.0.2", "ports": [{"port": port}]}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+    younger, older = service("a", "2026-01-02T00:00:00Z", 53), service("b", "2026-01-01T00:00:00Z", 80)
+    for services in ((younger, older), (older, younger)):
+        assert service_table(Listed(*services)) == [("10.96.0.2", 80, "TCP", 0, [])]
