@@ -363,8 +363,8 @@ def _drop_lifecycle_fields(obj: Obj) -> Obj:
 #
 # Every pod comes from an object that a request writes: the pod itself, or an object with its template, of which a
 # built-in controller or one of `--job-controllers` creates it. The authorizer therefore denies those writes to other
-# users, and also commands in the owner's containers. It denies connections to pods, too: pods without a network of their
-# own listen on the machine's.
+# users, and also commands in the owner's containers. It denies connections to pods, too: pods without a network of
+# their own listen on the machine's.
 
 
 _WRITE_VERBS: Final = frozenset({"create", "update", "patch"})
