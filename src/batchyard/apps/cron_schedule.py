@@ -51,6 +51,8 @@ class FieldSchedule:
 
     def next_time(self, after: Instant) -> Instant | None:
         """Return the first time after an instant whose local date and time match all fields."""
+        if not (self.minutes and self.hours and self.months):  # such as the field `,`, which robfig/cron accepts
+            return None
         local = to_datetime(after // SECOND * SECOND + SECOND).astimezone(self.zone)
         last_year = local.year + _SEARCH_YEARS
         while local.year <= last_year:
@@ -59,9 +61,10 @@ class FieldSchedule:
             elif not self._matches_day(local):
                 local = self._next_day(local)
             elif local.hour not in self.hours:
-                local = _add(local.replace(minute=0, second=0), timedelta(hours=1))
+                # In real time, because a clock that goes back by half an hour has no full hour before it.
+                local = _add(local, timedelta(minutes=60 - local.minute, seconds=-local.second))
             elif local.minute not in self.minutes or local.second:
-                local = _add(local.replace(second=0), timedelta(minutes=1))
+                local = _add(local, timedelta(seconds=60 - local.second))
             else:
                 return (local.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
         return None

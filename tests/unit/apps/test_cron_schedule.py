@@ -1,6 +1,11 @@
 """The next times of cron schedules, as the library robfig/cron computes them."""
 
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, available_timezones
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchyard.api.times import format_time, parse_time
 from batchyard.apps.cron_schedule import format_local_time, format_rfc1123, parse_schedule
@@ -59,3 +64,44 @@ def test_times_are_written_as_in_go() -> None:
 def test_unknown_zone_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown time zone No/Where"):
         parse_schedule("* * * * *", "No/Where")
+
+
+#: A quarter of an hour of the years from 1980 to 2037, whose time zones have offsets of whole minutes.
+QUARTERS = st.integers(10 * 365 * 96, 67 * 365 * 96)
+
+
+def first_minute(start: datetime, hour: int, minute: int) -> datetime | None:
+    """The first minute after `start` with this local time, within three days."""
+    for number in range(1, 3 * 24 * 60):
+        local = (start.astimezone(UTC) + timedelta(minutes=number)).astimezone(start.tzinfo)
+        if (local.hour, local.minute) == (hour, minute):
+            return local
+    return None
+
+
+@given(
+    zone=st.sampled_from(sorted(available_timezones())),
+    quarter=QUARTERS,
+    hour=st.integers(0, 23),
+    minute=st.sampled_from([0, 7, 30, 59]),
+)
+def test_next_time_is_that_of_a_search_by_minutes(zone: str, quarter: int, hour: int, minute: int) -> None:
+    start = datetime.fromtimestamp(quarter * 900, ZoneInfo(zone))
+    found = parse_schedule(f"{minute} {hour} * * *", zone).next_time(quarter * 900 * 10**6)
+    assert found is not None
+    assert datetime.fromtimestamp(found / 10**6, UTC) == first_minute(start, hour, minute)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [("2026-04-04T12:00:00Z", "2026-04-04T18:30:00Z"), ("2026-04-04T15:10:00Z", "2026-04-04T18:30:00Z")],
+)
+def test_clock_that_goes_back_half_an_hour_does_not_stop_the_search(after: str, expected: str) -> None:
+    found = parse_schedule("0 5 * * *", "Australia/Lord_Howe").next_time(parse_time(after))
+    assert found is not None
+    assert format_time(found) == expected
+
+
+@pytest.mark.parametrize("schedule", [", * * * *", "* , * * *", "* * * , *"])
+def test_field_without_values_has_no_time(schedule: str) -> None:
+    assert parse_schedule(schedule, None).next_time(0) is None
