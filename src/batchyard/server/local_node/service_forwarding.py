@@ -4,14 +4,15 @@ import asyncio
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchyard.api import meta, scheme
 from batchyard.base.instant import MILLISECOND, Instant
 from batchyard.interfaces.client import ObjectReader, Reader, WatchEvent
-from batchyard.interfaces.controller import ReconcileResult
+from batchyard.interfaces.controller import EventRecord, ReconcileResult
 
 _LOG: Final = logging.getLogger("batchyard")
 _SERVICE_NAME: Final = "kubernetes.io/service-name"
@@ -21,11 +22,23 @@ _TABLE: Final = meta.Key(scheme.SERVICE, "", "")
 _BATCH_PERIOD: Final = 100 * MILLISECOND
 _RESTART_DELAY: Final = 1.0  # seconds
 _PROTOCOLS: Final = frozenset({"TCP", "UDP"})
+#: The most forwarded ports of a namespace, a quarter of what the process forwards.
+NAMESPACE_PORTS_MAX: Final = 2048
 
 TableRow = tuple[str, int, str, int, Sequence[tuple[str, int]]]
 
 
-def service_table(reader: ObjectReader) -> list[TableRow]:
+_EXCLUDED: Final = f"not forwarded: the Services of a namespace may have {NAMESPACE_PORTS_MAX} ports in total"
+
+
+class ServiceTable(NamedTuple):
+    """The forwarded ports, and the Services without forwarding because their namespace has too many ports."""
+
+    rows: list[TableRow]
+    excluded: list[meta.Key]
+
+
+def service_table(reader: ObjectReader) -> ServiceTable:
     """Return the forwarded ports of all Services with a cluster IP, except those of the API server's Service."""
     slices: dict[tuple[str, str], list[meta.Obj]] = {}
     for each in reader.list(scheme.ENDPOINT_SLICE):
@@ -36,9 +49,16 @@ def service_table(reader: ObjectReader) -> list[TableRow]:
     owners: dict[str, meta.Obj] = {}
     for each in sorted(filter(is_forwarded, reader.list(scheme.SERVICE)), key=_age_key):
         owners.setdefault(each["spec"]["clusterIP"], each)
-    services = list(owners.values())
-    names = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in services]
-    return [row for service, name in zip(services, names, strict=True) for row in _rows(service, slices.get(name, ()))]
+    table, counts = ServiceTable([], []), Counter[str]()
+    for service in owners.values():
+        namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+        rows = list(_rows(service, slices.get((namespace, name), ())))
+        counts[namespace] += len(rows)
+        if counts[namespace] <= NAMESPACE_PORTS_MAX:
+            table.rows.extend(rows)
+        else:
+            table.excluded.append(meta.key_of(service))
+    return table
 
 
 def _age_key(service: meta.Obj) -> tuple[str, str, str]:
@@ -151,6 +171,7 @@ class ServiceForwardingController:
     def __init__(self, forwarder: ServiceForwarder) -> None:
         self._forwarder = forwarder
         self._updated_at: Instant | None = None
+        self._excluded: frozenset[meta.Key] = frozenset()
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of the table, if a change may affect it."""
@@ -163,5 +184,8 @@ class ServiceForwardingController:
         if self._updated_at is not None and now < self._updated_at + _BATCH_PERIOD:
             return ReconcileResult(requeue_at=self._updated_at + _BATCH_PERIOD)
         self._updated_at = now
-        self._forwarder.update(service_table(reader))
-        return ReconcileResult()
+        table = service_table(reader)
+        self._forwarder.update(table.rows)
+        newly_excluded = [each for each in table.excluded if each not in self._excluded]
+        self._excluded = frozenset(table.excluded)
+        return ReconcileResult([], [EventRecord(each, "Warning", "TooManyPorts", _EXCLUDED) for each in newly_excluded])

@@ -6,7 +6,7 @@ its standard input, one JSON line each, and ends with the input. A table lists e
     [["10.96.3.4", 80, "TCP", 0, [["10.77.0.5", 8080]]], ...]
 
 The fourth value is the session affinity timeout in seconds, 0 without affinity. Connections, UDP flows and affinities
-are limited in number. A client beyond the limits is disconnected.
+are limited in number. At the limit, a new connection of a client ends the oldest one of the client with the most.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from batchyard.shim import linux, state_dir
 from batchyard.shim.isolation import network
@@ -90,6 +91,44 @@ class EndpointChoice:
         self._affinities.pop(client, None)
 
 
+_Member = TypeVar("_Member")
+
+
+class FairShares(Generic[_Member]):
+    """Connections or flows by client address, at most `limit`, so that no client takes the share of another."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        #: The members of each client, the oldest first.
+        self._members: dict[str, dict[_Member, None]] = {}
+
+    def find_excess(self, client: str) -> tuple[bool, _Member | None]:
+        """Return whether a client may get another member, and the member of another client to end for it, if any.
+
+        At the limit, the client with the most members loses its oldest one, unless the new client would have as many.
+        """
+        if self._count < self._limit:
+            return True, None
+        biggest = max(self._members.values(), key=len)
+        if len(biggest) <= len(self._members.get(client, ())) + 1:
+            return False, None
+        return True, next(iter(biggest))
+
+    def add(self, client: str, member: _Member) -> None:
+        """Count a member of a client."""
+        self._members.setdefault(client, {})[member] = None
+        self._count += 1
+
+    def remove(self, client: str, member: _Member) -> None:
+        """Forget an ended member of a client."""
+        members = self._members[client]
+        del members[member]
+        self._count -= 1
+        if not members:
+            del self._members[client]
+
+
 class ServiceProxy:
     """The listening sockets, by address and protocol, and the numbers of connections and flows."""
 
@@ -97,8 +136,9 @@ class ServiceProxy:
         self._loop = asyncio.get_running_loop()
         self._sockets: dict[tuple[Address, bool], socket.socket] = {}
         self._choices: dict[tuple[Address, bool], EndpointChoice] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = FairShares[asyncio.Task[None]](_CONNECTIONS_MAX)
         self._flows: dict[tuple[Address, Address], _Flow] = {}
+        self._flow_shares = FairShares[tuple[Address, Address]](_FLOWS_MAX)
 
     def apply(self, table: dict[tuple[Address, bool], ServicePort]) -> None:
         """Open and close sockets so that the ports of a table are forwarded."""
@@ -117,7 +157,8 @@ class ServiceProxy:
             return
         service_socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM if is_udp else socket.SOCK_STREAM)
         try:
-            service_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not is_udp:  # a UDP socket would take the datagrams of another one at its address, such as DNS
+                service_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             service_socket.setsockopt(socket.SOL_IP, IP_FREEBIND, 1)
             service_socket.setblocking(False)
             service_socket.bind(address)
@@ -143,13 +184,16 @@ class ServiceProxy:
     def _accept(self, service_socket: socket.socket, choice: EndpointChoice) -> None:
         with suppress(OSError):
             connection, client = service_socket.accept()
-            if len(self._connections) >= _CONNECTIONS_MAX:
+            has_room, excess = self._connections.find_excess(client[0])
+            if not has_room:
                 connection.close()
                 return
+            if excess is not None:
+                excess.cancel()
             connection.setblocking(False)
             task = self._loop.create_task(self._forward(connection, client[0], choice))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self._connections.add(client[0], task)
+            task.add_done_callback(partial(self._connections.remove, client[0]))
 
     async def _forward(self, connection: socket.socket, client: str, choice: EndpointChoice) -> None:
         with connection, suppress(OSError):
@@ -203,10 +247,14 @@ class ServiceProxy:
     ) -> "_Flow | None":
         if old is not None:
             self._end_flow(key)
+        has_room, excess = self._flow_shares.find_excess(key[1][0])
         endpoint = choice.choose(key[1][0], self._loop.time())
-        if endpoint is None or len(self._flows) >= _FLOWS_MAX:
+        if endpoint is None or not has_room:
             return None
+        if excess is not None:
+            self._end_flow(excess)
         flow = self._flows[key] = _Flow(endpoint, self._loop.time())
+        self._flow_shares.add(key[1][0], key)
         self._loop.add_reader(flow.target, self._return_datagram, flow, service_socket, key[1])
         self._loop.call_later(_FLOW_TIMEOUT, self._expire_flow, key, flow)
         return flow
@@ -228,6 +276,7 @@ class ServiceProxy:
 
     def _end_flow(self, key: tuple[Address, Address]) -> None:
         flow = self._flows.pop(key)
+        self._flow_shares.remove(key[1][0], key)
         self._loop.remove_reader(flow.target)
         flow.target.close()
 

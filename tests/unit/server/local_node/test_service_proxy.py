@@ -7,8 +7,15 @@ from contextlib import suppress
 
 import make
 from batchyard.api.meta import Obj
-from batchyard.server.local_node.service_forwarding import service_table
-from batchyard.server.local_node.service_proxy import Address, EndpointChoice, ServicePort, ServiceProxy, parse_table
+from batchyard.server.local_node.service_forwarding import NAMESPACE_PORTS_MAX, service_table
+from batchyard.server.local_node.service_proxy import (
+    Address,
+    EndpointChoice,
+    FairShares,
+    ServicePort,
+    ServiceProxy,
+    parse_table,
+)
 
 _HOST = "127.0.0.1"
 _ENDPOINTS = [("10.0.0.1", 1), ("10.0.0.2", 1)]
@@ -74,8 +81,8 @@ def test_table_lists_ready_endpoints_else_serving_ones() -> None:
     ending = endpoint("10.77.0.2", ready=False, serving=True, terminating=True)
     unready = endpoint("10.77.0.3", ready=False, serving=False, terminating=False)
     table = service_table(Listed(web, slice_of(ending, unready, endpoint("10.77.0.4", ready=True))))
-    assert table == [("10.96.0.2", 80, "TCP", 0, [("10.77.0.4", 8080)]), ("10.96.0.2", 1, "TCP", 0, [])]
-    assert service_table(Listed(web, slice_of(ending, unready)))[0][4] == [("10.77.0.2", 8080)]
+    assert table.rows == [("10.96.0.2", 80, "TCP", 0, [("10.77.0.4", 8080)]), ("10.96.0.2", 1, "TCP", 0, [])]
+    assert service_table(Listed(web, slice_of(ending, unready))).rows[0][4] == [("10.77.0.2", 8080)]
 
 
 def free_port() -> int:
@@ -157,4 +164,45 @@ def test_older_service_keeps_a_shared_address() -> None:
 
     younger, older = service("a", "2026-01-02T00:00:00Z", 53), service("b", "2026-01-01T00:00:00Z", 80)
     for services in ((younger, older), (older, younger)):
-        assert service_table(Listed(*services)) == [("10.96.0.2", 80, "TCP", 0, [])]
+        assert service_table(Listed(*services)).rows == [("10.96.0.2", 80, "TCP", 0, [])]
+
+
+def test_ports_of_a_namespace_are_limited() -> None:
+    ports = [{"name": f"p{number}", "port": number + 1} for number in range(NAMESPACE_PORTS_MAX)]
+    services = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": make.metadata(name, namespace=namespace), "spec": spec}
+        for name, namespace, spec in (
+            ("big", "a", {"clusterIP": "10.96.0.2", "ports": ports}),
+            ("more", "a", {"clusterIP": "10.96.0.3", "ports": ports[:1]}),
+            ("other", "b", {"clusterIP": "10.96.0.4", "ports": ports[:1]}),
+        )
+    ]
+    table = service_table(Listed(*services))
+    assert [key.name for key in table.excluded] == ["more"]
+    assert {row[0] for row in table.rows} == {"10.96.0.2", "10.96.0.4"}
+
+
+def test_client_with_most_connections_makes_room() -> None:
+    shares = FairShares[int](4)
+    for number in range(3):
+        shares.add("big", number)
+    shares.add("small", 3)
+    assert shares.find_excess("new") == (True, 0)
+    shares.remove("big", 0)
+    shares.add("new", 4)
+    assert shares.find_excess("big") == (False, None)
+    assert shares.find_excess("small") == (False, None)
+    shares.remove("new", 4)
+    assert shares.find_excess("small") == (True, None)
+
+
+def test_udp_port_of_another_program_is_not_taken() -> None:
+    async def check() -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as name_server:
+            name_server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            name_server.bind((_HOST, 0))
+            port, proxy = name_server.getsockname()[1], ServiceProxy()
+            proxy.apply(parse_table(f'[["{_HOST}",{port},"UDP",0,[]]]'.encode()))
+            assert not proxy._sockets
+
+    asyncio.run(check())
