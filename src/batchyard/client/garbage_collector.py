@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from batchyard.api.errors import ApiError
-from batchyard.api.meta import Key, Obj, group_kind, with_metadata, without_finalizer
+from batchyard.api.meta import Key, Obj, finalizers_of, group_kind, with_metadata, without_finalizer
 from batchyard.api.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from batchyard.client.informer import OwnerIndex
 from batchyard.interfaces import client
@@ -76,6 +76,8 @@ class GarbageCollector:
         metadata = event.obj["metadata"]
         uid = metadata.get("uid")
         if event.type is not _DELETED:
+            if uid in self._foreground_deleted and not _is_deleted_with(FOREGROUND_FINALIZER, metadata):
+                del self._foreground_deleted[uid]
             if self.scopes is not None and _has_new_owners(event):
                 self._with_new_owners.append(event.key)
             if _is_deleted_with(ORPHAN_FINALIZER, metadata):
@@ -196,7 +198,7 @@ class GarbageCollector:
             self._apply(client.Update(with_metadata(dependent, ownerReferences=staying_owners)))
             return
         has_dependents = metadata["uid"] in self._owners
-        propagation_policy = client.Propagation.FOREGROUND if has_dependents else client.Propagation.BACKGROUND
+        propagation_policy = client.Propagation.FOREGROUND if has_dependents else None
         self._apply(client.Delete(key, propagation=propagation_policy))
 
     def _dependents(self, uid: str, namespace: str) -> list[tuple[Key, Obj]]:
@@ -224,6 +226,22 @@ class GarbageCollector:
         kind, name = group_kind(owner), owner["name"]
         candidates = (self._get(key) for key in (Key(kind, namespace, name), Key(kind, "", name)))
         return next((obj for obj in candidates if obj is not None and obj["metadata"].get("uid") == owner["uid"]), None)
+
+
+def finalizers_after_deletion(
+    obj: Obj, propagation: client.Propagation | None, *, in_foreground: bool
+) -> Sequence[str]:
+    """Return the finalizers that delay the removal of an object after a deletion with this propagation policy.
+
+    A policy replaces the one of an earlier deletion. Without a policy, the finalizers stay.
+    Source: k8s.io/apiserver, pkg/registry/generic/registry/store.go (deletionFinalizersForGarbageCollection).
+    """
+    finalizers = finalizers_of(obj)
+    if propagation is None:
+        return finalizers
+    other_finalizers = [name for name in finalizers if name not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
+    new_finalizers = [*other_finalizers, FOREGROUND_FINALIZER] if in_foreground else other_finalizers
+    return finalizers if {*new_finalizers} == {*finalizers} else new_finalizers
 
 
 def _has_new_owners(event: client.WatchEvent) -> bool:

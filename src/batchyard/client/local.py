@@ -15,13 +15,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from batchyard.api import scheme
 from batchyard.api.errors import ApiError, Conflict, FieldError, InvalidObject, NotFound
-from batchyard.api.meta import Key, Obj, group_kind, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, finalizers_of, group_kind, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.api.views.node import grace_period
-from batchyard.api.well_known import FOREGROUND_FINALIZER
 from batchyard.base.instant import SECOND, Instant
 from batchyard.base.primitives import uid_for
-from batchyard.client.garbage_collector import GarbageCollector, NamespacedLookup
+from batchyard.client.garbage_collector import GarbageCollector, NamespacedLookup, finalizers_after_deletion
 from batchyard.interfaces import client
 from batchyard.interfaces.controller import Kernel
 
@@ -182,29 +181,26 @@ def deletion_grace(stored_object: Obj, requested_grace: int | None) -> int:
 
 
 def mark_deleted(stored_object: Obj, now: Instant, grace_seconds: int = 0, *, finalizers: Sequence[str] = ()) -> Obj:
-    """Return the object with a deletionTimestamp, this grace period and additional finalizers.
+    """Return the object with a deletionTimestamp, this grace period and these finalizers.
 
     If the object already has a deletionTimestamp, its grace period can only become shorter, and counts from the first
-    deletion. While a grace period is pending, a deletion that does not shorten it adds no finalizers either. If nothing
+    deletion. While a grace period is pending, a deletion that does not shorten it keeps the finalizers too. If nothing
     changes, `stored_object` itself is returned.
 
     Source: k8s.io/apiserver, pkg/registry/rest/delete.go (BeforeDelete).
     """
     metadata = stored_object["metadata"]
-    added_finalizers = [name for name in finalizers if name not in metadata.get("finalizers", ())]
     stored_grace = metadata.get("deletionGracePeriodSeconds") or 0
     if "deletionTimestamp" not in metadata:
         changed_fields = {**_deletion_fields(now, grace_seconds), **_next_generation(metadata)}
     elif grace_seconds < stored_grace:
         first_deletion = parse_time(metadata["deletionTimestamp"]) - stored_grace * SECOND
         changed_fields = _deletion_fields(first_deletion, grace_seconds)
-    elif stored_grace or not added_finalizers:
+    elif stored_grace or [*finalizers] == [*finalizers_of(stored_object)]:
         return stored_object
     else:
         changed_fields = {}
-    if added_finalizers:
-        changed_fields["finalizers"] = [*metadata.get("finalizers", ()), *added_finalizers]
-    return {**stored_object, "metadata": {**metadata, **changed_fields}}
+    return with_metadata(stored_object, **changed_fields, finalizers=[*finalizers] or None)
 
 
 def _deletion_fields(requested_at: Instant, grace_seconds: int) -> dict[str, Any]:
@@ -526,14 +522,16 @@ class LocalClient:
             deletion_guard(stored_object)
         if write.uid is not None:
             check_preconditions(key, stored_object, {"metadata": {"uid": write.uid}})
-        if write.propagation is _ORPHAN and target_store is self._store:
-            self._collector.orphan(stored_object["metadata"]["uid"], key.namespace)
-        uid = stored_object["metadata"]["uid"]
-        in_foreground = write.propagation is _FOREGROUND and self._collector.owned_by(uid, key.namespace)
+        uid, stored_grace = (stored_object["metadata"].get(field) for field in ("uid", "deletionGracePeriodSeconds"))
         grace_seconds = deletion_grace(stored_object, write.grace_period_seconds)
-        if not in_foreground and not grace_seconds and not stored_object["metadata"].get("finalizers"):
+        if stored_grace and grace_seconds >= stored_grace:
+            return stored_object
+        if write.propagation is _ORPHAN and target_store is self._store:
+            self._collector.orphan(uid, key.namespace)
+        in_foreground = write.propagation is _FOREGROUND and bool(self._collector.owned_by(uid, key.namespace))
+        finalizers = finalizers_after_deletion(stored_object, write.propagation, in_foreground=in_foreground)
+        if not grace_seconds and not finalizers:
             return target_store.delete(key)
-        finalizers = (FOREGROUND_FINALIZER,) if in_foreground else ()
         marked_object = mark_deleted(stored_object, self._kernel.now(), grace_seconds, finalizers=finalizers)
         return stored_object if marked_object is stored_object else target_store.put(key, marked_object)
 

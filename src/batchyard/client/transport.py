@@ -13,7 +13,7 @@ from batchyard.api.meta import Key, Obj, group_kind
 from batchyard.api.scheme import ServedKind
 from batchyard.base.instant import MILLISECOND, SECOND, Duration, Instant, exponential_backoff
 from batchyard.base.primitives import draw_integer
-from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write
+from batchyard.interfaces.client import Create, Delete, Propagation, Update, UpdateStatus, Write
 
 LinesHandler: TypeAlias = Callable[[Sequence[bytes]], None]
 
@@ -383,7 +383,8 @@ def _body_excerpt(body: bytes) -> str:
 
 
 def _delete_options(write: Delete) -> Obj:
-    fields: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": write.propagation.value}
+    propagation = write.propagation or Propagation.BACKGROUND
+    fields: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation.value}
     if write.grace_period_seconds is not None:
         fields["gracePeriodSeconds"] = write.grace_period_seconds
     if write.uid is not None:

@@ -86,7 +86,8 @@ class Delete:
     key: Key
     #: Grace period of a pod; None uses the pod's spec. Other kinds have none.
     grace_period_seconds: int | None = None
-    propagation: Propagation = Propagation.BACKGROUND
+    #: None continues a foreground or orphaning deletion that a finalizer names, else deletes in the background.
+    propagation: Propagation | None = None
     #: Precondition: the uid of the object.
     uid: str | None = None
 

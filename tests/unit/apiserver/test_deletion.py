@@ -5,6 +5,7 @@ from typing import Any
 from unit.apiserver.api import Api
 
 MAPS = "/api/v1/namespaces/team/configmaps"
+JOBS = "/apis/batch/v1/namespaces/team/jobs"
 MERGE = {"content-type": "application/merge-patch+json"}
 
 
@@ -47,11 +48,11 @@ def test_object_with_name_only_has_no_managed_fields() -> None:
 
 
 def test_status_subresource_rejects_delete() -> None:
-    api, jobs = Api(), "/apis/batch/v1/namespaces/team/jobs"
+    api = Api()
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
-    api.post(jobs, {"metadata": {"name": "a"}, "spec": {"template": template}})
-    assert api.ask("DELETE", f"{jobs}/a/status").code == 405
-    assert api.get(f"{jobs}/a")["metadata"]["name"] == "a"
+    api.post(JOBS, {"metadata": {"name": "a"}, "spec": {"template": template}})
+    assert api.ask("DELETE", f"{JOBS}/a/status").code == 405
+    assert api.get(f"{JOBS}/a")["metadata"]["name"] == "a"
 
 
 def test_delete_collection_respects_limit() -> None:
@@ -72,3 +73,28 @@ def test_delete_collection_checks_preconditions() -> None:
     assert (answer.code, answer.body["reason"], answer.body["details"]["name"]) == (409, "Conflict", "b")
     assert "the ResourceVersion in the precondition" in answer.body["message"]
     assert [item["metadata"]["name"] for item in api.get(MAPS)["items"]] == ["b"]
+
+
+def api_with_job_in_foreground_deletion() -> Api:
+    """A server with a Job in foreground deletion, which waits for a ConfigMap with a finalizer."""
+    api = Api()
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    uid = api.post(JOBS, {"metadata": {"name": "a"}, "spec": {"template": template}})["metadata"]["uid"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": uid, "blockOwnerDeletion": True}
+    api.post(MAPS, {"metadata": {"name": "held", "finalizers": ["example.com/x"], "ownerReferences": [owner]}})
+    api.ask("DELETE", f"{JOBS}/a?propagationPolicy=Foreground")
+    return api
+
+
+def test_second_deletion_without_policy_continues_foreground_deletion() -> None:
+    api = api_with_job_in_foreground_deletion()
+    api.ask("DELETE", f"{JOBS}/a")
+    api.ask("DELETE", JOBS)
+    assert api.get(f"{JOBS}/a")["metadata"]["finalizers"] == ["foregroundDeletion"]
+
+
+def test_second_deletion_that_orphans_removes_owner() -> None:
+    api = api_with_job_in_foreground_deletion()
+    api.ask("DELETE", f"{JOBS}/a?propagationPolicy=Orphan")
+    assert api.ask("GET", f"{JOBS}/a").code == 404
+    assert "ownerReferences" not in api.get(f"{MAPS}/held")["metadata"]

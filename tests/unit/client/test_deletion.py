@@ -13,6 +13,7 @@ from batchyard.store.memory import Store
 
 START = parse_time("2026-01-01T00:00:00Z")
 POD = Key("Pod", "team", "p")
+TOP = Key("ConfigMap", "team", "top")
 
 
 class DeletionClient:
@@ -121,6 +122,61 @@ def test_second_deletion_in_foreground_leaves_terminating_pod_unchanged() -> Non
     world.kernel.run(START + 20 * SECOND)
     world.write(Delete(POD, propagation=Propagation.FOREGROUND))
     assert deletion_fields(world) == ("2026-01-01T00:00:30Z", 30, [])
+
+
+def world_in_foreground_deletion() -> DeletionClient:
+    """An owner in foreground deletion, with a dependent that a finalizer holds."""
+    world = DeletionClient()
+    owner = world.create("ConfigMap", "top")
+    world.create("ConfigMap", "held", owner, metadata={"finalizers": ["f"]})
+    world.write(Delete(TOP, propagation=Propagation.FOREGROUND))
+    assert world.names() == ["held", "top"]
+    return world
+
+
+def test_second_deletion_in_background_ends_foreground_deletion() -> None:
+    world = world_in_foreground_deletion()
+    world.write(Delete(TOP))
+    assert deletion_fields(world, TOP)[2] == ["foregroundDeletion"]
+    world.write(Delete(TOP, propagation=Propagation.BACKGROUND))
+    assert world.names() == ["held"]
+
+
+def test_second_deletion_that_orphans_ends_foreground_deletion() -> None:
+    world = world_in_foreground_deletion()
+    world.write(Delete(TOP, propagation=Propagation.ORPHAN))
+    held = world.client.get(Key("ConfigMap", "team", "held"))
+    assert held is not None
+    assert (world.names(), held["metadata"].get("ownerReferences")) == (["held"], None)
+
+
+def test_deletion_after_foreground_deletion_spares_later_dependents() -> None:
+    world = DeletionClient()
+    owner = world.create("ConfigMap", "top", metadata={"finalizers": ["f"]})
+    held = world.create("ConfigMap", "held", owner, metadata={"finalizers": ["f"]})
+    world.write(Delete(TOP, propagation=Propagation.FOREGROUND))
+    world.write(Delete(TOP, propagation=Propagation.BACKGROUND))
+    world.create("ConfigMap", "new", owner)
+    world.write(Update(with_metadata(held, resourceVersion=None, finalizers=None)))
+    assert (world.names(), deletion_fields(world, TOP)[2]) == (["new", "top"], ["f"])
+
+
+def test_deletion_replaces_orphan_finalizer() -> None:
+    world = DeletionClient()
+    owner = world.create("ConfigMap", "top", metadata={"finalizers": ["orphan"]})
+    world.create("ConfigMap", "a", owner)
+    world.write(Delete(TOP, propagation=Propagation.BACKGROUND))
+    assert world.names() == []
+
+
+def test_second_deletion_of_terminating_pod_orphans_nothing() -> None:
+    world = DeletionClient()
+    pod = world.create("Pod", "p", spec={"nodeName": "n"})
+    world.create("ConfigMap", "a", pod)
+    world.write(Delete(POD))
+    world.write(Delete(POD, propagation=Propagation.ORPHAN))
+    world.write(Delete(POD, grace_period_seconds=0))
+    assert world.names() == []
 
 
 def test_pods_without_node_and_finished_pods_are_deleted_at_once() -> None:

@@ -19,7 +19,7 @@ from batchyard.apiserver.admission.pipeline import AdmissionNotes
 from batchyard.apiserver.conversions import converting
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.resources import Resource, ResourcePath, Resources
-from batchyard.interfaces.client import Create, Delete, Update, UpdateStatus, Write, WriteResult
+from batchyard.interfaces.client import Create, Delete, Propagation, Update, UpdateStatus, Write, WriteResult
 
 #: The kinds whose writes by controllers are not admitted.
 _EXEMPT_KINDS: Final = (scheme.LEASE,)
@@ -169,7 +169,7 @@ def _delete_fields(write: Delete) -> Mapping[str, Any]:
     preconditions = {"uid": write.uid} if write.uid else None
     return {
         "gracePeriodSeconds": write.grace_period_seconds,
-        "propagationPolicy": write.propagation.value,
+        "propagationPolicy": (write.propagation or Propagation.BACKGROUND).value,
         "preconditions": preconditions,
     }
 

@@ -16,7 +16,7 @@ from batchyard.admission_plugins.built_in import PodSecurityReview, review_secur
 from batchyard.api import scheme, well_known
 from batchyard.api.conversion import restore_stored_times
 from batchyard.api.errors import FieldError, InvalidObject
-from batchyard.api.meta import Key, Obj, annotation, key_of, with_metadata
+from batchyard.api.meta import Key, Obj, annotation, finalizers_of, key_of, with_metadata
 from batchyard.api.times import format_time, parse_time
 from batchyard.apiserver import apply, resources, serialization
 from batchyard.apiserver.conversions import convert_all
@@ -67,6 +67,8 @@ class WriteDraft(NamedTuple):
 #: Maximum bytes of a stored object, as in etcd.
 OBJECT_SIZE_MAX: Final = 1536 * 1024
 _STATUS: Final = "status"
+#: The finalizers of a foreground deletion and of one that orphans.
+_PROPAGATION_FINALIZERS: Final = frozenset({well_known.FOREGROUND_FINALIZER, well_known.ORPHAN_FINALIZER})
 #: Metadata of a new object that only the server sets.
 _SERVER_SET_METADATA: Final = ("uid", "creationTimestamp", "generation", "selfLink")
 _encode_json: Final = msgspec.json.Encoder().encode
@@ -206,7 +208,8 @@ class WriteHandler:
         _check_preconditions(options, stored_object, path, path.name)
         if path.resource.converter is not None:
             path.resource.strategy.in_version(stored_object, path.api_version)  # before the deletion, as in Kubernetes
-        result = self._execute_write(_delete_write(_key(path), options, path), path, path.name, dry_run=options.dry_run)
+        write = _delete_write(stored_object, options, path)
+        result = self._execute_write(write, path, path.name, dry_run=options.dry_run)
         warnings = _propagation_warnings(options, path)
         if "deletionTimestamp" in result["metadata"] and (options.dry_run or self.objects.get(_key(path)) is not None):
             return resources.resumable(lambda: Response(200, _render(result, path), warnings))
@@ -238,7 +241,7 @@ class WriteHandler:
         """Delete one object of a deletecollection request. Raises StatusError on failure."""
         key = key_of(obj)
         _check_preconditions(options, obj, path, key.name)
-        self._execute_write(_delete_write(key, options, path), path, key.name, dry_run=options.dry_run)
+        self._execute_write(_delete_write(obj, options, path), path, key.name, dry_run=options.dry_run)
 
     def deletion_response(self, deleted_objects: Sequence[Obj], path: resources.ResourcePath) -> Response:
         """Return the response to a deletecollection request."""
@@ -493,8 +496,11 @@ def _check_preconditions(options: DeleteOptions, stored_object: Obj, path: resou
         raise StatusError(409, "Conflict", message, resources.object_details(path.served_kind, name))
 
 
-def _delete_write(key: Key, options: DeleteOptions, path: resources.ResourcePath) -> Delete:
-    return Delete(key, options.grace_seconds, options.propagation or path.resource.propagation, options.uid)
+def _delete_write(stored_object: Obj, options: DeleteOptions, path: resources.ResourcePath) -> Delete:
+    propagation = options.propagation
+    if propagation is None and not {*finalizers_of(stored_object)} & _PROPAGATION_FINALIZERS:
+        propagation = path.resource.propagation
+    return Delete(key_of(stored_object), options.grace_seconds, propagation, options.uid)
 
 
 def _deletion_result(

@@ -27,7 +27,7 @@ from batchyard.apiserver.serialization import read_body
 from batchyard.apiserver.virtual_resources import virtual_kind, virtual_resource
 from batchyard.base.instant import Instant
 from batchyard.disruption.controller import EvictionRefusal, eviction_decision
-from batchyard.interfaces.client import Delete, ObjectReader, Propagation, Update, UpdateStatus
+from batchyard.interfaces.client import Delete, ObjectReader, Update, UpdateStatus
 from batchyard.interfaces.containers import Containers
 
 # Lookup of pods and their containers for subresources.
@@ -275,7 +275,7 @@ class EvictionHandler:
             pod_with_disruption_target = pods.with_disruption(pod, pods.DISRUPTION_BY_EVICTION, self._now())
             status_write = UpdateStatus(pod_with_disruption_target)
             execute_write(self._objects, status_write, _PODS, name, dry_run=options.dry_run)
-        deletion = Delete(Key(scheme.POD, namespace, name), options.grace_seconds, Propagation.BACKGROUND, options.uid)
+        deletion = Delete(Key(scheme.POD, namespace, name), options.grace_seconds, options.propagation, options.uid)
         execute_write(self._objects, deletion, _PODS, name, dry_run=options.dry_run)
 
 
