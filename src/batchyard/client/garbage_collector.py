@@ -85,6 +85,8 @@ class GarbageCollector:
             if uid not in self._foreground_deleted and _is_deleted_with(FOREGROUND_FINALIZER, metadata):
                 self._foreground_deleted[uid] = event.key
                 self._uids_to_recheck[uid] = None
+            if self._foreground_deleted and event.old is not None:
+                self._recheck_unblocked_owners(event.old, event.obj)
             return
         if uid in self._owners:
             self._deleted_owner_uids.append(uid)
@@ -116,6 +118,14 @@ class GarbageCollector:
         for owner in metadata.get("ownerReferences") or ():
             if owner["uid"] in self._foreground_deleted:
                 self._uids_to_recheck[owner["uid"]] = None
+
+    def _recheck_unblocked_owners(self, old: Obj, new: Obj) -> None:
+        references = old["metadata"].get("ownerReferences") or ()
+        if references is new["metadata"].get("ownerReferences"):
+            return
+        for uid in (owner["uid"] for owner in references if owner["uid"] in self._foreground_deleted):
+            if _blocks(old, uid) and not _blocks(new, uid):
+                self._uids_to_recheck[uid] = None
 
     def _orphan_dependents(self) -> None:
         orphan_deleted, self._orphan_deleted = self._orphan_deleted, {}

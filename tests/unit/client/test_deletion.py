@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from batchyard.api.errors import Conflict, NotFound
 from batchyard.api.meta import Key, Obj, with_metadata, with_path
 from batchyard.api.times import parse_time
@@ -132,6 +134,16 @@ def world_in_foreground_deletion() -> DeletionClient:
     world.write(Delete(TOP, propagation=Propagation.FOREGROUND))
     assert world.names() == ["held", "top"]
     return world
+
+
+@pytest.mark.parametrize("remaining", ["none", "non-blocking"])
+def test_changed_owner_reference_unblocks_foreground_deletion(remaining: str) -> None:
+    world = world_in_foreground_deletion()
+    held = world.client.get(Key("ConfigMap", "team", "held"))
+    assert held is not None
+    owners = [{**owner, "blockOwnerDeletion": False} for owner in held["metadata"]["ownerReferences"]]
+    world.write(Update(with_metadata(held, ownerReferences=owners if remaining == "non-blocking" else None)))
+    assert world.names() == ["held"]
 
 
 def test_second_deletion_in_background_ends_foreground_deletion() -> None:
