@@ -98,3 +98,14 @@ def test_second_deletion_that_orphans_removes_owner() -> None:
     api.ask("DELETE", f"{JOBS}/a?propagationPolicy=Orphan")
     assert api.ask("GET", f"{JOBS}/a").code == 404
     assert "ownerReferences" not in api.get(f"{MAPS}/held")["metadata"]
+
+
+def test_status_write_adds_no_finalizers_to_terminating_object() -> None:
+    api = api_with_job_in_foreground_deletion()
+    stored = api.get(f"{JOBS}/a")["metadata"]["finalizers"]
+    codes = [
+        api.ask("PATCH", f"{JOBS}/a/status", {"metadata": {"finalizers": finalizers}}, headers=MERGE).code
+        for finalizers in ([*stored, "example.com/z"], stored)
+    ]
+    assert codes == [422, 200]
+    assert api.get(f"{JOBS}/a")["metadata"]["finalizers"] == stored

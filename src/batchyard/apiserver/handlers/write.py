@@ -24,6 +24,7 @@ from batchyard.apiserver.handlers.prepared_writes import INLINE_BODY_MAX, Prepar
 from batchyard.apiserver.handlers.read import sort_by_etcd_key
 from batchyard.apiserver.handlers.stored_metadata import (
     applied_status_metadata,
+    is_changed_by_status_write,
     metadata_after_status_write,
     with_last_applied,
 )
@@ -472,7 +473,8 @@ def _check_server_metadata(sent_object: Obj, stored_object: Obj, path: resources
     if _whole_seconds_of(new.get("creationTimestamp") or creation_time) != _whole_seconds_of(creation_time):
         problem = f'Invalid value: "{new["creationTimestamp"]}": field is immutable'
         errors.append(FieldError("metadata.creationTimestamp", problem))
-    if old.get("deletionTimestamp") and path.subresource != _STATUS:
+    stores_finalizers = path.subresource != _STATUS or is_changed_by_status_write(path.resource, "finalizers")
+    if old.get("deletionTimestamp") and stores_finalizers:
         errors += _added_finalizer_errors(new.get("finalizers") or (), old.get("finalizers") or ())
     if errors:
         raise resources.invalid_object_error(InvalidObject(errors), path.served_kind, path.name)
