@@ -9,12 +9,14 @@ from functools import lru_cache
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batchyard.api.times import format_time, to_datetime
+from batchyard.api.times import format_time, parse_time, to_datetime
 from batchyard.api.validation.apps import EVERY_PREFIX, MONTH_NAMES, WEEKDAY_NAMES, parse_schedule_fields
 from batchyard.base.instant import SECOND, Duration, Instant, parse_duration
 
 #: A schedule without a time in this many years has none.
 _SEARCH_YEARS: Final = 5
+#: Later than all times of CronJobs, and so early that the search ends before the last year that a datetime can have.
+_SEARCH_END: Final = parse_time("9990-01-01T00:00:00Z")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -53,11 +55,13 @@ class FieldSchedule:
         """Return the first time after an instant whose local date and time match all fields."""
         if not (self.minutes and self.hours and self.months):  # such as the field `,`, which robfig/cron accepts
             return None
+        if after >= _SEARCH_END:
+            return None
         local = to_datetime(after // SECOND * SECOND + SECOND).astimezone(self.zone)
         last_year = local.year + _SEARCH_YEARS
         while local.year <= last_year:
             if local.month not in self.months:
-                local = self._at(local.year + local.month // 12, local.month % 12 + 1, 1)
+                local = self._start_of(local.year + local.month // 12, local.month % 12 + 1, 1, local)
             elif not self._matches_day(local):
                 local = self._next_day(local)
             elif local.hour not in self.hours:
@@ -75,11 +79,18 @@ class FieldSchedule:
 
     def _next_day(self, local: datetime) -> datetime:
         tomorrow = (datetime(local.year, local.month, local.day, tzinfo=UTC) + timedelta(days=1)).date()
-        return self._at(tomorrow.year, tomorrow.month, tomorrow.day)
+        return self._start_of(tomorrow.year, tomorrow.month, tomorrow.day, local)
 
-    def _at(self, year: int, month: int, day: int) -> datetime:
-        """Return the first time of a day, which is not midnight if the clocks change at midnight."""
-        return datetime(year, month, day, tzinfo=self.zone).astimezone(UTC).astimezone(self.zone)
+    def _start_of(self, year: int, month: int, day: int, local: datetime) -> datetime:
+        """Return the first time of a day after `local`; not midnight if the clocks change at midnight.
+
+        A midnight happens twice if the clocks go back shortly after it. If `local` is between the two, the day starts
+        again at the second one.
+        """
+        midnight, now = datetime(year, month, day, tzinfo=self.zone), local.astimezone(UTC)
+        starts = (midnight.replace(fold=fold).astimezone(UTC) for fold in (0, 1))
+        start = next((each for each in starts if each > now), now + timedelta(hours=1))  # never stands still
+        return start.astimezone(self.zone)
 
 
 def _add(local: datetime, duration: timedelta) -> datetime:

@@ -1,10 +1,11 @@
 """The next times of cron schedules, as the library robfig/cron computes them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchyard.api.times import format_time, parse_time, to_datetime
+from batchyard.api.validation.apps import TIME_ZONES
 from batchyard.apps.cron_schedule import find_zone, format_local_time, format_rfc1123, parse_schedule
 from batchyard.base.instant import HOUR, MINUTE, Instant
 
@@ -50,6 +51,53 @@ def test_next_time_matches_all_fields(schedule: str, after: str, expected: str |
 )
 def test_schedule_follows_the_clock_changes_of_its_zone(schedule: str, after: str, expected: str) -> None:
     assert next_time(schedule, after, "America/New_York") == expected
+
+
+@pytest.mark.parametrize("day", ["2009-10-31", "2010-11-06"])
+def test_midnight_that_happens_twice_does_not_stop_the_search(day: str) -> None:
+    start = parse_time(f"{day}T12:00:00Z")  # in the night, the clocks go back from 00:01 to 23:01
+    for hour, minute in ((0, 0), (0, 30), (23, 30)):
+        found = parse_schedule(f"{minute} {hour} 1,7 11 *", "America/St_Johns").next_time(start)
+        assert found is not None
+        assert local_fields(found, "America/St_Johns")[1:] == (hour, minute)
+
+
+def test_search_ends_before_the_last_year_of_dates() -> None:
+    assert next_time("0 0 30 2 *", "9989-12-31T23:59:59Z") is None
+    assert next_time("0 0 1 1 *", "9989-12-31T23:59:59Z", "Asia/Tokyo") == "9990-12-31T15:00:00Z"
+    assert next_time("* * * * *", "9999-12-31T23:59:59Z") is None
+
+
+def local_fields(at: Instant, zone: str) -> tuple[int, int, int]:
+    """The day, the hour and the minute of an instant in a zone."""
+    local = to_datetime(at).astimezone(find_zone(zone))
+    return local.day, local.hour, local.minute
+
+
+def clock_changes(zone: str, year: int) -> list[Instant]:
+    """The hours of a year at whose end the clocks of a zone differ."""
+
+    def differs(start: Instant, duration: Instant) -> bool:
+        first, last = (to_datetime(at).astimezone(find_zone(zone)) for at in (start, start + duration))
+        return first.utcoffset() != last.utcoffset()
+
+    new_year = parse_time(f"{year}-01-01T00:00:00Z")
+    days = [day for day in range(new_year, new_year + 365 * 24 * HOUR, 24 * HOUR) if differs(day, 24 * HOUR)]
+    return [hour for day in days for hour in range(day, day + 24 * HOUR, HOUR) if differs(hour, HOUR)]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data(), st.sampled_from(sorted(TIME_ZONES)), st.integers(1975, 2035), st.integers(-26, 26))
+def test_search_around_clock_changes_is_that_by_minutes(data: st.DataObject, zone: str, year: int, hours: int) -> None:
+    change = data.draw(st.sampled_from(clock_changes(zone, year) or [parse_time(f"{year}-03-31T01:00:00Z")]))
+    start, wanted = change + hours * HOUR, change + data.draw(st.integers(-90, 90)) * MINUTE
+    day, hour, minute = local_fields(max(start, wanted), zone)
+    found = parse_schedule(f"{minute} {hour} {day} * *", zone).next_time(start)
+    minutes = range(start + MINUTE, start + 54 * HOUR, MINUTE)
+    expected = next((at for at in minutes if local_fields(at, zone) == (day, hour, minute)), None)
+    assert found is None or found > start
+    if expected is not None or (found is not None and found < minutes.stop):
+        assert found == expected
 
 
 def test_times_are_written_as_in_go() -> None:
