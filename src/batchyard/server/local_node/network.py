@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias
 
+from batchyard.api.well_known import POD_CIDR
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import CREATE_ERROR, ContainerError
 from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
@@ -121,7 +122,7 @@ def create_pod_listeners(node: Path, gateway: str, service_network: IPv4Network,
 # Address allocation for pods, round-robin, and the address of the bridge.
 
 
-_POD_NETWORK: Final = IPv4Network("10.77.0.0/16")
+_POD_NETWORK: Final = IPv4Network(POD_CIDR)
 #: The host number of the first pod; number 1 is the gateway.
 _FIRST_HOST_NUMBER: Final = 2
 
