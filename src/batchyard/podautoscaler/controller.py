@@ -23,6 +23,9 @@ from batchyard.podautoscaler.replicas import MetricsError, ReplicaProposal, Reso
 from batchyard.podautoscaler.targets import ScaledNamespace, ScaleError, ScaleTarget, SelectorError, find_target
 
 _SYNC_PERIOD: Final = 15 * SECOND
+#: The most measurements of pods in one computation, unless it has few metrics.
+_MEASUREMENTS_MAX: Final = 100_000
+_METRICS_MIN: Final = 10
 _ABLE: Final = "AbleToScale"
 _ACTIVE: Final = "ScalingActive"
 _LIMITED: Final = "ScalingLimited"
@@ -250,7 +253,7 @@ class PodAutoscalerController:
             progress.warn("FailedComputeMetricsReplicas", str(error))
             return None
         target_pods = TargetPods(pods, target.replicas, self._usage_of, progress.now)
-        specs = autoscaler["spec"].get("metrics") or ()
+        specs = limited_metrics(autoscaler["spec"].get("metrics") or (), len(pods))
         self.namespace(progress.key.namespace).count_work(len(pods) * len(specs), progress.now)
         statuses: list[Mapping[str, Any]] = []
         failures: list[PodMetricsError] = []
@@ -340,6 +343,11 @@ def _rescale_reason(current: int, proposal: tuple[int, str]) -> str:
 
 
 # The metrics of an autoscaler.
+
+
+def limited_metrics(specs: Sequence[Mapping[str, Any]], pods: int) -> Sequence[Mapping[str, Any]]:
+    """Return the metrics that are computed for so many pods: of a very long list only the first."""
+    return specs[: max(_METRICS_MIN, _MEASUREMENTS_MAX // max(pods, 1))]
 
 
 def _metric_proposal(

@@ -14,7 +14,7 @@ from batchyard.api.meta import Key, Obj, Requirement, Selector, find_condition, 
 from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Update, Write, WriteResult
 from batchyard.interfaces.containers import MeasuredUsage
-from batchyard.podautoscaler.controller import PodAutoscalerController
+from batchyard.podautoscaler.controller import PodAutoscalerController, limited_metrics
 from batchyard.podautoscaler.targets import ScaledNamespace
 from unit.apps.apps_world import AppsWorld, app, template
 
@@ -297,3 +297,9 @@ def test_delayed_autoscaler_is_computed_later() -> None:
     assert world.replicas == 2
     world.run(10)
     assert world.replicas == 4
+
+
+def test_long_list_of_metrics_of_many_pods_is_cut() -> None:
+    metrics = [CPU] * 15_000
+    assert len(limited_metrics(metrics, 10_000)) == len(limited_metrics(metrics, 100_000)) == 10
+    assert len(limited_metrics(metrics, 5)) == 15_000
