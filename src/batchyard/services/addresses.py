@@ -51,7 +51,8 @@ class ServiceAddresses:
         """Return an updated Service with the addresses of the old one as far as its type has them, else new ones."""
         spec, old_spec = dict(new["spec"]), old["spec"]
         _keep_addresses(spec, old_spec)
-        _check_cluster_ips(spec)
+        if any(spec.get(field) != old_spec.get(field) for field in ("type", "clusterIP", "clusterIPs")):
+            _check_cluster_ips(spec)  # unless an older release stored them
         _keep_node_ports(spec, old_spec)
         self._set_families(spec)
         # A former ExternalName owns no address, whatever its clusterIP says.

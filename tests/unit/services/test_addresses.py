@@ -225,11 +225,11 @@ def test_no_change_of_type_takes_an_address(old: str, new: str, method: str) -> 
     for address, addresses in CHOICES:
         api.ask("DELETE", f"{SERVICES}/web")
         create(api, **state(old))
-        given = {"clusterIP": address, "clusterIPs": addresses}
+        given: dict[str, Any] = {"clusterIP": address, "clusterIPs": addresses}
         if method == "PUT":
             response = api.ask("PUT", f"{SERVICES}/web", service(**state(new, **given)))
         else:
-            response = patch(api, type=state(new)["type"], **{"externalName": STATES[new].get("externalName"), **given})
+            response = patch(api, type=state(new)["type"], externalName=STATES[new].get("externalName"), **given)
         assert response.code in {200, 422}, response
         assert address_errors(api) == [], given
 
