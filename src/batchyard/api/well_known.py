@@ -352,3 +352,6 @@ GATES: Final[Mapping[str, bool]] = {
 
 #: The default range of the cluster IPs of Services.
 DEFAULT_SERVICE_CIDR: Final = "10.96.0.0/16"
+#: The network of a machine's pods, and its gateway, at which the API is served if cluster IPs are not reachable.
+POD_CIDR: Final = "10.77.0.0/16"
+POD_GATEWAY: Final = "10.77.0.1"

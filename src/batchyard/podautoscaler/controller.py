@@ -20,9 +20,12 @@ from batchyard.interfaces.controller import EventRecord, ReconcileResult
 from batchyard.podautoscaler import replicas as replica_metrics
 from batchyard.podautoscaler.behavior import AllowedReplicas, ReplicaBounds, ScalingHistory
 from batchyard.podautoscaler.replicas import MetricsError, ReplicaProposal, ResourceMetric, TargetPods
-from batchyard.podautoscaler.targets import ScaleError, ScaleTarget, SelectorError, find_target
+from batchyard.podautoscaler.targets import ScaledNamespace, ScaleError, ScaleTarget, SelectorError, find_target
 
 _SYNC_PERIOD: Final = 15 * SECOND
+#: The most measurements of pods in one computation, unless it has few metrics.
+_MEASUREMENTS_MAX: Final = 100_000
+_METRICS_MIN: Final = 10
 _ABLE: Final = "AbleToScale"
 _ACTIVE: Final = "ScalingActive"
 _LIMITED: Final = "ScalingLimited"
@@ -93,11 +96,10 @@ class AutoscalerProgress:
 
 
 class AutoscalerMemory:
-    """What the controller remembers of one autoscaler: its history, the selector of its target, and its last write."""
+    """What the controller remembers of one autoscaler: its history and its last write."""
 
     def __init__(self) -> None:
         self.history: ScalingHistory | None = None
-        self.matches: Callable[[Mapping[str, str]], bool] | None = None
         self.rescale: Rescale | None = None
         #: When the replicas are computed next.
         self.next_sync: Instant = 0
@@ -116,6 +118,7 @@ class PodAutoscalerController:
         self._is_endless = is_endless
         #: By namespace and key.
         self._memories: dict[str, dict[meta.Key, AutoscalerMemory]] = {}
+        self._namespaces: dict[str, ScaledNamespace] = {}
 
     def keys_for(self, event: WatchEvent, now: Instant) -> Iterable[meta.Key]:
         """Return the key of a new autoscaler; without a fixed period, also after changes of specs and of pods."""
@@ -124,6 +127,10 @@ class PodAutoscalerController:
             return list(memories)
         if event.type is EventType.DELETED:
             memories.pop(event.key, None)
+            namespace = self.namespace(event.key.namespace)
+            namespace.set_selector(event.key, None)
+            if not memories and namespace.is_idle(now):
+                del self._memories[event.key.namespace], self._namespaces[event.key.namespace]
             return ()
         is_new = event.key not in memories
         memories.setdefault(event.key, AutoscalerMemory())
@@ -140,6 +147,9 @@ class PodAutoscalerController:
             return self._report_rescale(autoscaler, rescale, memory, now)
         if self._is_endless and now < memory.next_sync:
             return ReconcileResult(requeue_at=memory.next_sync)  # a change does not shorten the period
+        if self._is_endless and (turn := self.namespace(key.namespace).turn(now)) > now:
+            memory.next_sync = turn
+            return ReconcileResult(requeue_at=turn)
         memory.next_sync = now + _SYNC_PERIOD
         progress = AutoscalerProgress(autoscaler, now)
         try:
@@ -175,7 +185,7 @@ class PodAutoscalerController:
         elif current < minimum:
             desired, reason = minimum, "Current number of replicas below Spec.MinReplicas"
         else:
-            proposal = self._proposal(autoscaler, target, progress, memory, reader)
+            proposal = self._proposal(autoscaler, target, progress, reader)
             if proposal is None:
                 desired = progress.status.get("desiredReplicas") or 0
                 return self._result(autoscaler, progress, progress.new_status(current, desired))
@@ -234,21 +244,17 @@ class PodAutoscalerController:
         return ReconcileResult(writes, progress.events, requeue_at, is_settled=is_settled, event_if_rejected=rejection)
 
     def _proposal(
-        self,
-        autoscaler: meta.Obj,
-        target: ScaleTarget,
-        progress: AutoscalerProgress,
-        memory: AutoscalerMemory,
-        reader: Reader,
+        self, autoscaler: meta.Obj, target: ScaleTarget, progress: AutoscalerProgress, reader: Reader
     ) -> tuple[int, str] | None:
         """Return the most replicas that a metric proposes, and its name; None if the metrics allow no decision."""
         try:
-            pods = self._select_pods(target, progress, memory, reader)
+            pods = self._select_pods(target, progress, reader)
         except SelectorError as error:
             progress.warn("FailedComputeMetricsReplicas", str(error))
             return None
         target_pods = TargetPods(pods, target.replicas, self._usage_of, progress.now)
-        specs = autoscaler["spec"].get("metrics") or ()
+        specs = limited_metrics(autoscaler["spec"].get("metrics") or (), len(pods))
+        self.namespace(progress.key.namespace).count_work(len(pods) * len(specs), progress.now)
         statuses: list[Mapping[str, Any]] = []
         failures: list[PodMetricsError] = []
         best, best_name = 0, ""
@@ -274,9 +280,7 @@ class PodAutoscalerController:
         progress.set_condition(_ACTIVE, "ValidMetricFound", message, is_true=True)
         return best, best_name
 
-    def _select_pods(
-        self, target: ScaleTarget, progress: AutoscalerProgress, memory: AutoscalerMemory, reader: Reader
-    ) -> Sequence[meta.Obj]:
+    def _select_pods(self, target: ScaleTarget, progress: AutoscalerProgress, reader: Reader) -> Sequence[meta.Obj]:
         if not target.selector_text:
             error = "selector is required"
             progress.warn("SelectorRequired", error)
@@ -284,15 +288,16 @@ class PodAutoscalerController:
             progress.set_condition(_ACTIVE, "InvalidSelector", message, is_true=False)
             raise SelectorError(error)
         try:
-            matches = memory.matches = target.matcher()
+            selector = target.parsed_selector()
         except SelectorError as fault:
             error = f"couldn't convert selector into a corresponding internal selector object: {fault}"
             progress.warn("InvalidSelector", error)
             progress.set_condition(_ACTIVE, "InvalidSelector", error, is_true=False)
             raise SelectorError(error) from fault
-        namespace = progress.key.namespace
-        pods = [pod for pod in reader.list(scheme.POD, namespace) if matches(pod["metadata"].get("labels") or {})]
-        rivals = self._autoscalers_of(pods, namespace)
+        namespace = self.namespace(progress.key.namespace)
+        namespace.set_selector(progress.key, selector)
+        pods = namespace.select_pods(selector, reader, progress.now, is_current=not self._is_endless)
+        rivals = namespace.autoscalers_of(pods, progress.now)
         if len(rivals) > 1:
             names = " ".join(f"{{{key.name} {key.namespace}}}" for key in rivals)
             error = f"pods by selector {target.selector_text} are controlled by multiple HPAs: [{names}]"
@@ -301,13 +306,9 @@ class PodAutoscalerController:
             raise SelectorError(error)
         return pods
 
-    def _autoscalers_of(self, pods: Sequence[meta.Obj], namespace: str) -> Sequence[meta.Key]:
-        labels = [pod["metadata"].get("labels") or {} for pod in pods]
-        return [
-            key
-            for key, memory in sorted(self._memories.get(namespace, {}).items())
-            if memory.matches is not None and any(map(memory.matches, labels))
-        ]
+    def namespace(self, name: str) -> ScaledNamespace:
+        """Return what the autoscalers of a namespace share."""
+        return self._namespaces.setdefault(name, ScaledNamespace(name))
 
 
 def _status_rejection_event(key: meta.Key, _write: Write, error: ApiError) -> EventRecord | None:
@@ -342,6 +343,11 @@ def _rescale_reason(current: int, proposal: tuple[int, str]) -> str:
 
 
 # The metrics of an autoscaler.
+
+
+def limited_metrics(specs: Sequence[Mapping[str, Any]], pods: int) -> Sequence[Mapping[str, Any]]:
+    """Return the metrics that are computed for so many pods: of a very long list only the first."""
+    return specs[: max(_METRICS_MIN, _MEASUREMENTS_MAX // max(pods, 1))]
 
 
 def _metric_proposal(

@@ -3,8 +3,8 @@
 Native kinds with the subresource `scale` can be scaled, and custom kinds whose definition has this subresource.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from batchyard.api import meta, scheme
 from batchyard.api.custom_kinds import DEFINITION, is_served, kind_from_definition
@@ -12,6 +12,7 @@ from batchyard.api.printing.cells import format_selector, value_at
 from batchyard.api.scheme import ServedKind
 from batchyard.apiserver.request import StatusError
 from batchyard.apiserver.selection import parse_label_selector
+from batchyard.base.instant import SECOND, Duration, Instant
 from batchyard.interfaces.client import Reader, Update
 
 _NOT_SERVED: str = "the server could not find the requested resource"
@@ -43,16 +44,16 @@ class ScaleTarget(NamedTuple):
         """Return the write that sets the desired replicas."""
         return Update(meta.with_path(self.obj, self.replicas_fields, replicas))
 
-    def matcher(self) -> Callable[[Mapping[str, str]], bool]:
-        """Return whether labels match the selector; raise SelectorError if it is malformed."""
-        if self.selector is not None:
-            selector = meta.parse_selector(self.selector)
-            return lambda labels: selector is not None and selector.matches(labels)
+    def parsed_selector(self) -> meta.Selector:
+        """Return the selector; raise SelectorError if it is malformed."""
+        selector = meta.parse_selector(self.selector)
+        if selector is not None:
+            return selector
         try:
             requirements = parse_label_selector(self.selector_text)
         except StatusError as error:
             raise SelectorError(str(error)) from error
-        return meta.Selector(requirements).matches
+        return meta.Selector(requirements)
 
 
 def find_target(reference: Mapping[str, Any], namespace: str, reader: Reader) -> ScaleTarget:
@@ -96,3 +97,105 @@ def _scalable_kind(group: str, kind: str, reader: Reader) -> tuple[ServedKind, M
 
 def _fields_of(path: str) -> Sequence[str]:
     return path.strip(".").split(".")
+
+
+# The pods and selectors of one namespace, indexed by label, and the work that its autoscalers may cause.
+
+Label: TypeAlias = tuple[str, str]
+#: The pods that the autoscalers of a namespace may examine per second; one of them may exceed that in advance.
+_PODS_PER_SECOND: Final = 5000
+#: The most comparisons of a pod with a selector in one search for the other autoscalers of the pods.
+_COMPARISONS_MAX: Final = 50_000
+_INDEX_LIFETIME: Final = 3 * SECOND
+#: The least time between the computations of autoscalers that have waited.
+_TURN: Final = SECOND // 100
+
+
+def required_label(selector: meta.Selector) -> Label | None:
+    """Return a label that all objects have that a selector selects; None if it permits several."""
+    for requirement in selector.requirements:
+        if requirement.operator == "In" and len(requirement.values) == 1:
+            return requirement.key, requirement.values[0]
+    return None
+
+
+class ScaledNamespace:
+    """The pods of a namespace and the selectors of its autoscalers, both by label, with a limit of work."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._pods_by_label: dict[Label, list[meta.Obj]] = {}
+        self._expires_at: Instant = -1
+        self._selectors: dict[meta.Key, meta.Selector] = {}
+        self._keys_by_label: dict[Label | None, dict[meta.Key, None]] = {}
+        self._free_at: Instant = -SECOND
+        self._last_turn: Instant = 0
+
+    def set_selector(self, key: meta.Key, selector: meta.Selector | None) -> None:
+        """Record the selector of an autoscaler's target; None forgets the autoscaler."""
+        old = self._selectors.pop(key, None)
+        if old is not None:
+            label = required_label(old)
+            self._keys_by_label[label].pop(key, None)
+            if not self._keys_by_label[label]:
+                del self._keys_by_label[label]
+        if selector is not None:
+            self._selectors[key] = selector
+            self._keys_by_label.setdefault(required_label(selector), {})[key] = None
+
+    def turn(self, now: Instant) -> Instant:
+        """Return when an autoscaler may be computed: now, or later if the autoscalers have caused too much work."""
+        if self.is_idle(now):
+            return now
+        self._last_turn = max(self._last_turn, self._free_at) + _TURN
+        return self._last_turn
+
+    def is_idle(self, now: Instant) -> bool:
+        """Return whether the autoscalers have not caused too much work."""
+        return now >= self._free_at
+
+    def count_work(self, pods: int, now: Instant) -> None:
+        """Count examined pods, which may delay the next computations."""
+        duration: Duration = pods * SECOND // _PODS_PER_SECOND
+        self._free_at = max(self._free_at, now - SECOND) + duration
+
+    def select_pods(self, selector: meta.Selector, reader: Reader, now: Instant, *, is_current: bool) -> list[meta.Obj]:
+        """Return the selected pods; unless they must be current, new pods are missing for a few seconds."""
+        label = required_label(selector)
+        if is_current or label is None:
+            found = reader.list(scheme.POD, self.name)
+            self.count_work(len(found), now)
+            return [pod for pod in found if selector.matches(labels_of(pod))]
+        if now >= self._expires_at:
+            self._index_pods(reader, now)
+        candidates = self._pods_by_label.get(label, ())
+        self.count_work(len(candidates) + 1, now)
+        pods = (reader.get(meta.key_of(pod)) for pod in candidates)
+        return [pod for pod in pods if pod is not None and selector.matches(labels_of(pod))]
+
+    def _index_pods(self, reader: Reader, now: Instant) -> None:
+        pods = reader.list(scheme.POD, self.name)
+        self._expires_at, self._pods_by_label = now + _INDEX_LIFETIME, {}
+        for pod in pods:
+            for label in labels_of(pod).items():
+                self._pods_by_label.setdefault(label, []).append(pod)
+        self.count_work(len(pods) // 4, now)
+
+    def autoscalers_of(self, pods: Sequence[meta.Obj], now: Instant) -> list[meta.Key]:
+        """Return the autoscalers that select at least one of the pods, as far as the limit of comparisons permits."""
+        found: set[meta.Key] = set()
+        comparisons = 0
+        for labels in {frozenset(labels_of(pod).items()): labels_of(pod) for pod in pods}.values():
+            for label in (None, *labels.items()):
+                keys = self._keys_by_label.get(label, {})
+                found.update(key for key in keys if key not in found and self._selectors[key].matches(labels))
+                comparisons += len(keys) + 1
+            if comparisons > _COMPARISONS_MAX:
+                break
+        self.count_work(comparisons // 10, now)
+        return sorted(found)
+
+
+def labels_of(pod: meta.Obj) -> Mapping[str, str]:
+    """Return the labels of a pod."""
+    return pod["metadata"].get("labels") or {}

@@ -13,7 +13,7 @@ from typing import Any, Final
 from batchyard.api import meta, scheme
 from batchyard.api.errors import ApiError, InvalidObject
 from batchyard.api.validation import rules
-from batchyard.api.well_known import DEFAULT_SERVICE_CIDR
+from batchyard.api.well_known import DEFAULT_SERVICE_CIDR, POD_GATEWAY
 from batchyard.interfaces.client import ObjectReader
 
 _NODE_PORTS: Final = range(30000, 32768)
@@ -39,6 +39,9 @@ class ServiceAddresses:
     def complete_new(self, service: meta.Obj, reader: ObjectReader) -> meta.Obj:
         """Return a new Service with IP families, cluster IP and node ports. Raises InvalidObject for unusable ones."""
         spec = dict(service["spec"])
+        if spec.get("clusterIP") and not spec.get("clusterIPs"):
+            spec["clusterIPs"] = [spec["clusterIP"]]
+        _check_cluster_ips(spec)
         self._set_families(spec)
         self._set_cluster_ip(spec, service, reader)
         _set_node_ports(spec, (), service, reader)
@@ -48,14 +51,13 @@ class ServiceAddresses:
         """Return an updated Service with the addresses of the old one as far as its type has them, else new ones."""
         spec, old_spec = dict(new["spec"]), old["spec"]
         _keep_addresses(spec, old_spec)
+        if any(spec.get(field) != old_spec.get(field) for field in ("type", "clusterIP", "clusterIPs")):
+            _check_cluster_ips(spec)  # unless an older release stored them
         _keep_node_ports(spec, old_spec)
         self._set_families(spec)
-        old_ip = old_spec.get("clusterIP")
         # A former ExternalName owns no address, whatever its clusterIP says.
-        if not old_ip or old_spec.get("type") == _EXTERNAL_NAME:
+        if not old_spec.get("clusterIP") or old_spec.get("type") == _EXTERNAL_NAME:
             self._set_cluster_ip(spec, new, reader)
-        elif spec.get("clusterIP") and not spec.get("clusterIPs"):
-            spec["clusterIPs"] = [spec["clusterIP"]]
         old_ports = [port["nodePort"] for port in old_spec.get("ports") or () if port.get("nodePort")]
         _set_node_ports(spec, [*old_ports, old_spec.get("healthCheckNodePort")], new, reader)
         return new if spec == new["spec"] else {**new, "spec": spec}
@@ -89,8 +91,9 @@ class ServiceAddresses:
     def _set_cluster_ip(self, spec: dict[str, Any], service: meta.Obj, reader: ObjectReader) -> None:
         if spec.get("type") == _EXTERNAL_NAME:
             return
-        given = spec.get("clusterIP") or next(iter(spec.get("clusterIPs") or ()), "")
-        if given != _NONE and meta.key_of(service) != _API_SERVICE:
+        given = spec.get("clusterIP") or ""
+        is_own = meta.key_of(service) == _API_SERVICE and given in {str(self._network[1]), POD_GATEWAY}
+        if given != _NONE and not is_own:
             used = set(_used_ips(service, reader))
             given = self._checked(given, used) if given else self._free_ip(used, service)
         spec["clusterIP"], spec["clusterIPs"] = given, [given]
@@ -144,22 +147,57 @@ def _used_ips(service: meta.Obj, reader: ObjectReader) -> Iterator[str]:
 
 
 def _keep_addresses(spec: dict[str, Any], old_spec: Mapping[str, Any]) -> None:
-    """Keep the addresses of the old spec, or remove them if the Service has become an ExternalName."""
-    address_fields = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+    """Keep the addresses of the old spec, or remove them if the Service has become an ExternalName.
+
+    A client that knows only clusterIP changes clusterIPs with it.
+    """
+    ip, old_ip = spec.get("clusterIP") or "", old_spec.get("clusterIP") or ""
+    addresses, old_addresses = spec.get("clusterIPs") or [], old_spec.get("clusterIPs") or []
+    if ip != old_ip and addresses == old_addresses:
+        addresses = spec["clusterIPs"] = [ip] if ip else []
     if spec.get("type") == _EXTERNAL_NAME:
-        if spec.get("clusterIP") in {None, "", old_spec.get("clusterIP")}:
-            for field in address_fields:
+        if ip in {"", old_ip} and (not addresses or addresses == old_addresses):
+            for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
                 spec.pop(field, None)
         return
     if old_spec.get("type") == _EXTERNAL_NAME:
+        if ip and not addresses:
+            spec["clusterIPs"] = [ip]
         return
     for field in ("clusterIP", "ipFamilyPolicy"):
         if not spec.get(field) and old_spec.get(field):
             spec[field] = old_spec[field]
-    if spec.get("clusterIP") == old_spec.get("clusterIP"):
-        for field in ("clusterIPs", "ipFamilies"):
-            if not spec.get(field) and old_spec.get(field):
-                spec[field] = old_spec[field]
+    if spec.get("clusterIP") == old_spec.get("clusterIP") and not spec.get("ipFamilies") and old_spec.get("ipFamilies"):
+        spec["ipFamilies"] = old_spec["ipFamilies"]
+    if spec.get("clusterIP") and not spec.get("clusterIPs"):
+        spec["clusterIPs"] = old_addresses if ip in {"", old_ip} and old_addresses else [spec["clusterIP"]]
+
+
+def _check_cluster_ips(spec: Mapping[str, Any]) -> None:
+    """Raise InvalidObject unless clusterIPs has clusterIP only, and the type of the Service can have it.
+
+    Source: ValidateServiceClusterIPsRelatedFields of pkg/apis/core/validation.
+    """
+    ip, addresses, kind = spec.get("clusterIP") or "", spec.get("clusterIPs") or [], spec.get("type")
+    if kind == _EXTERNAL_NAME:
+        return
+    path, value, problem = "spec.clusterIPs", addresses, ""
+    if not ip and addresses:
+        problem = "must be empty when `clusterIP` is not specified"
+    elif ip and addresses[0] != ip:
+        problem = "first value must match `clusterIP`"
+    elif ip == _NONE and len(addresses) > 1:
+        problem = "'None' must be the first and only value"
+    elif ip == _NONE and kind in _NODE_PORT_TYPES:
+        path, value, problem = f"{path}[0]", ip, f"may not be set to 'None' for {kind} services"
+    elif len(addresses) > 2:
+        problem = "may only hold up to 2 values"
+    elif len(addresses) == 2 and (":" in addresses[0]) == (":" in addresses[1]):
+        problem = "may specify no more than one IP for each IP family"
+    elif len(addresses) == 2:
+        path, problem = f"{path}[1]", "IPv6 is not configured on this cluster"
+    if problem:
+        raise InvalidObject([rules.invalid(path, value, problem, _IP_REMEDY)])
 
 
 # Node ports.

@@ -1,6 +1,6 @@
 """HorizontalPodAutoscalers set the replicas of Deployments and custom objects by the usage of their pods."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +10,12 @@ from batchyard.api import scheme
 from batchyard.api.custom_kinds import DEFINITION
 from batchyard.api.defaults import with_defaults
 from batchyard.api.errors import Forbidden
-from batchyard.api.meta import Obj, find_condition
+from batchyard.api.meta import Key, Obj, Requirement, Selector, find_condition, key_of
+from batchyard.base.instant import SECOND
 from batchyard.interfaces.client import Update, Write, WriteResult
 from batchyard.interfaces.containers import MeasuredUsage
-from batchyard.podautoscaler.controller import PodAutoscalerController
+from batchyard.podautoscaler.controller import PodAutoscalerController, limited_metrics
+from batchyard.podautoscaler.targets import ScaledNamespace
 from unit.apps.apps_world import AppsWorld, app, template
 
 KIND = scheme.HORIZONTAL_POD_AUTOSCALER
@@ -34,7 +36,8 @@ class ScaledWorld(AppsWorld):
 
     def __init__(self, replicas: int = 2, **usage: int) -> None:
         self.usage: dict[str, int] | None = {"cpu": 250, "memory": 64 << 20, **usage}
-        super().__init__(PodAutoscalerController(self.usage_of, is_endless=True))
+        self.autoscalers = PodAutoscalerController(self.usage_of, is_endless=True)
+        super().__init__(self.autoscalers)
         pod = template()
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m", "memory": "128Mi"}}
         self.put(app("Deployment", replicas=replicas, template=pod))
@@ -241,3 +244,62 @@ def test_custom_object_is_scaled() -> None:
     world.put({**rocket, "spec": {"size": 2}, "status": {"size": 2, "pods": "app in (web)"}})
     world.put(autoscaler(scaleTargetRef={"apiVersion": "x.io/v1", "kind": "Rocket", "name": "r"}))
     assert world.get("Rocket.x.io", "r")["spec"]["size"] == 4
+
+
+class CountedPods:
+    """A reader of pods, one for each name, that counts how often they are listed."""
+
+    def __init__(self, count: int) -> None:
+        self.lists = 0
+        metadata = [make.metadata(f"p{number}", labels={"app": f"a{number}"}) for number in range(count)]
+        self.pods = {key_of(pod): pod for pod in ({"kind": "Pod", "apiVersion": "v1", "metadata": m} for m in metadata)}
+
+    def get(self, key: Key) -> Obj | None:
+        return self.pods.get(key)
+
+    def list(self, kind: str, namespace: str | None = None) -> Sequence[Obj]:
+        self.lists += 1
+        return [*self.pods.values()]
+
+    def owned_by(self, uid: str, namespace: str) -> Sequence[Obj]:
+        raise AssertionError
+
+
+def test_autoscalers_of_a_namespace_share_one_scan() -> None:
+    reader = CountedPods(200)
+    namespace = ScaledNamespace("team")
+    for number in range(200):
+        selector = Selector((Requirement("app", "In", (f"a{number}",)),))
+        namespace.set_selector(Key(KIND, "team", f"h{number}"), selector)
+        (pod,) = namespace.select_pods(selector, reader, 0, is_current=False)
+        assert pod["metadata"]["name"] == f"p{number}"
+        assert namespace.autoscalers_of([pod], 0) == [Key(KIND, "team", f"h{number}")]
+    assert reader.lists == 1
+    del reader.pods[key_of(pod)]
+    assert namespace.select_pods(selector, reader, 0, is_current=False) == []
+
+
+def test_too_much_work_delays_autoscalers_in_turn() -> None:
+    reader, namespace = CountedPods(5000), ScaledNamespace("team")
+    everything, now = Selector(()), 100 * SECOND
+    assert namespace.turn(now) == now
+    for _ in range(10):
+        namespace.select_pods(everything, reader, now, is_current=False)
+    first, second = namespace.turn(now), namespace.turn(now)
+    assert now + 9 * SECOND < first < second < now + 10 * SECOND
+    assert namespace.turn(second) == second
+
+
+def test_delayed_autoscaler_is_computed_later() -> None:
+    world = ScaledWorld(cpu=500)
+    world.autoscalers.namespace("team").count_work(30_000, world.kernel.now())
+    world.put(autoscaler())
+    assert world.replicas == 2
+    world.run(10)
+    assert world.replicas == 4
+
+
+def test_long_list_of_metrics_of_many_pods_is_cut() -> None:
+    metrics = [CPU] * 15_000
+    assert len(limited_metrics(metrics, 10_000)) == len(limited_metrics(metrics, 100_000)) == 10
+    assert len(limited_metrics(metrics, 5)) == 15_000

@@ -1,6 +1,7 @@
 """Services get cluster IPs and node ports, which no two Services share and which do not change."""
 
 from collections.abc import Mapping
+from ipaddress import IPv4Address
 from typing import Any
 
 import pytest
@@ -181,3 +182,81 @@ def test_former_external_name_cannot_take_an_address(address: str, old_ip: str |
     assert f"failed to allocate IP {address}" in response.body["message"]
     free = update(api, type="ClusterIP", externalName=None, clusterIP="10.96.0.51")
     assert (free["clusterIP"], free["clusterIPs"]) == ("10.96.0.51", ["10.96.0.51"])
+
+
+def address_errors(api: Api) -> list[str]:
+    """Return what is wrong with the addresses of the stored Services."""
+    specs = [each["spec"] for each in api.get("/api/v1/services")["items"]]
+    specs = [spec for spec in specs if spec["type"] != "ExternalName"]
+    addresses = [spec["clusterIP"] for spec in specs if spec["clusterIP"] != "None"]
+    wrong = [f"{address} is shared" for address in set(addresses) if addresses.count(address) > 1]
+    first, last = IPv4Address("10.96.0.2"), IPv4Address("10.96.255.254")
+    wrong += [f"{address} is not usable" for address in addresses if not first <= IPv4Address(address) <= last]
+    return wrong + [f"{spec} differs" for spec in specs if spec["clusterIPs"] != [spec["clusterIP"]]]
+
+
+EXTERNAL = {"type": "ExternalName", "externalName": "x.example"}
+STATES = {"ClusterIP": {}, "NodePort": {}, "LoadBalancer": {}, "ExternalName": EXTERNAL, "None": {"clusterIP": "None"}}
+VICTIM = "10.96.0.50"
+ADDRESSES = ("", "None", VICTIM, "10.96.0.60", "10.96.0.1", "10.97.0.1")
+#: Values of clusterIP and clusterIPs.
+CHOICES = [
+    *((address, None) for address in (None, *ADDRESSES)),
+    *((address, [address]) for address in ADDRESSES),
+    *((address, [VICTIM]) for address in (None, "", "None", "10.96.0.60")),
+    ("10.96.0.60", ["10.96.0.60", VICTIM]),
+    ("None", ["None", "None"]),
+    (None, []),
+]
+
+
+def state(kind: str, **spec: Any) -> dict[str, Any]:
+    """Return the spec of a type of Service, or of a headless one, without null fields."""
+    fields = {"type": "ClusterIP" if kind == "None" else kind, **STATES[kind], **spec}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@pytest.mark.parametrize("old", STATES)
+@pytest.mark.parametrize("new", STATES)
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_no_change_of_type_takes_an_address(old: str, new: str, method: str) -> None:
+    api = Api()
+    create(api, "victim", clusterIP=VICTIM)
+    for address, addresses in CHOICES:
+        api.ask("DELETE", f"{SERVICES}/web")
+        create(api, **state(old))
+        given: dict[str, Any] = {"clusterIP": address, "clusterIPs": addresses}
+        if method == "PUT":
+            response = api.ask("PUT", f"{SERVICES}/web", service(**state(new, **given)))
+        else:
+            response = patch(api, type=state(new)["type"], externalName=STATES[new].get("externalName"), **given)
+        assert response.code in {200, 422}, response
+        assert address_errors(api) == [], given
+
+
+@pytest.mark.parametrize("kind", ["ClusterIP", "NodePort", "LoadBalancer"])
+def test_cluster_ips_must_match(kind: str) -> None:
+    message = rejection(Api(), type=kind, clusterIP="10.96.0.60", clusterIPs=["10.96.0.61"])
+    assert 'spec.clusterIPs: Invalid value: ["10.96.0.61"]: first value must match `clusterIP`' in message
+    message = rejection(Api(), type=kind, clusterIPs=["10.96.0.61"])
+    assert "must be empty when `clusterIP` is not specified" in message
+    api = Api()
+    create(api, type=kind)
+    assert "first value must match `clusterIP`" in patch(api, clusterIPs=["10.96.0.61"]).body["message"]
+
+
+def test_pair_of_addresses_is_rejected() -> None:
+    pair = {"clusterIP": "10.96.0.60", "clusterIPs": ["10.96.0.60", "10.96.0.61"]}
+    assert "may specify no more than one IP for each IP family" in rejection(Api(), **pair)
+    assert "spec.clusterIPs: Forbidden: may not be set" in rejection(Api(), **EXTERNAL, clusterIPs=[VICTIM])
+    headless = rejection(Api(), type="NodePort", clusterIP="None")
+    assert "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services" in headless
+
+
+@pytest.mark.parametrize("address", [VICTIM, "10.97.0.1"])
+def test_service_of_the_api_cannot_take_an_address(address: str) -> None:
+    api, path = Api(), "/api/v1/namespaces/default/services"
+    create(api, "victim", clusterIP=VICTIM)
+    response = api.ask("POST", path, service("kubernetes", clusterIP=address))
+    assert f"failed to allocate IP {address}" in response.body["message"]
+    assert api.post(path, service("kubernetes", clusterIP="10.96.0.1"))["spec"]["clusterIPs"] == ["10.96.0.1"]

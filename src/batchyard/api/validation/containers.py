@@ -115,11 +115,11 @@ def service_errors(service: Mapping[str, Any]) -> Iterator[FieldError]:
 
 
 def _service_address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
-    cluster_ips = [("spec.clusterIP", spec.get("clusterIP"))]
-    cluster_ips += [(f"spec.clusterIPs[{i}]", address) for i, address in enumerate(spec.get("clusterIPs") or ())]
-    for path, address in cluster_ips:
-        if address and address != "None":
-            yield from ip_errors(address, path)
+    if spec.get("clusterIP") not in {None, "", "None"}:
+        yield from ip_errors(spec["clusterIP"], "spec.clusterIP")
+    for i, address in enumerate(spec.get("clusterIPs") or ()):
+        if i or address != "None":
+            yield from ip_errors(address, f"spec.clusterIPs[{i}]")
     for i, address in enumerate(spec.get("externalIPs") or ()):
         yield from ip_errors(address, f"spec.externalIPs[{i}]")
 
@@ -127,8 +127,11 @@ def _service_address_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
 def service_update_errors(new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[FieldError]:
     """Validate an update of a Service: its cluster IP cannot be replaced by another."""
     new_spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
-    is_released = new_spec.get("type") == "ExternalName" and new_spec.get("clusterIP") == old_spec.get("clusterIP")
-    yield from service_errors({**new, "spec": {**new_spec, "clusterIP": None}} if is_released else new)
+    is_released = new_spec.get("type") == "ExternalName" and all(
+        not new_spec.get(field) or new_spec[field] == old_spec.get(field) for field in ("clusterIP", "clusterIPs")
+    )
+    released_spec = {**new_spec, "clusterIP": None, "clusterIPs": None}
+    yield from service_errors({**new, "spec": released_spec} if is_released else new)
     if "ExternalName" in {new_spec.get("type"), old_spec.get("type")}:
         return
     old_ip, new_ip = old_spec.get("clusterIP"), new_spec.get("clusterIP")
@@ -146,6 +149,9 @@ def _external_name_errors(spec: Mapping[str, Any]) -> Iterator[FieldError]:
     if cluster_ip and cluster_ip != "None":
         message = "may not be set when `type` is 'ExternalName'"
         yield rules.forbidden("spec.clusterIP", message, "remove clusterIP")
+    elif spec.get("clusterIPs"):
+        message = "may not be set for ExternalName services"
+        yield rules.forbidden("spec.clusterIPs", message, "remove clusterIPs")
 
 
 def _service_port_errors(ports: Sequence[Mapping[str, Any]]) -> Iterator[FieldError]:

@@ -11,10 +11,11 @@ pkg/controller/endpointslice.
 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import AddressValueError, IPv4Address
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from batchyard.api import scheme
-from batchyard.api.meta import Key, Obj
+from batchyard.api.meta import Key, Obj, key_of
 from batchyard.api.views.pods import is_ready, is_terminal, is_terminating
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import InputError, quote_like_go
@@ -105,6 +106,7 @@ _POD_DNS_LABEL_COUNT: Final = 2
 _SERVICE_RECORD_TYPE: Final = "svc"
 _POD_RECORD_TYPE: Final = "pod"
 _REVERSE_LOOKUP_SUFFIX: Final = ".in-addr.arpa"
+_POD_NAMES_LIFETIME: Final = 1.0  # seconds
 
 
 def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
@@ -133,22 +135,40 @@ def resolve_dns_name(name: str, domain: str, reader: Reader) -> Sequence[str] | 
     return [_pod_ip(pod) for pod in pods if _has_hostname(pod, hostname[0], service_name)] or None
 
 
-def resolve_address(name: str, domain: str, reader: Reader) -> Sequence[str] | None:
-    """Return a pod's DNS name, in a list, for the name of a reverse lookup such as `5.0.77.10.in-addr.arpa`.
+class PodNames:
+    """The pods that have a DNS name, by address; a new one is known after a second."""
 
-    A pod has a DNS name if it sets a hostname and a subdomain, and the subdomain is an existing Service. None if no
-    such pod has the address, or if `name` is not that of a reverse lookup.
-    """
-    if not name.endswith(_REVERSE_LOOKUP_SUFFIX):
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._keys: dict[str, list[Key]] = {}
+        self._expires_at = -inf
+
+    def resolve_address(self, name: str, domain: str, now: float) -> Sequence[str] | None:
+        """Return a pod's DNS name, in a list, for the name of a reverse lookup such as `5.0.77.10.in-addr.arpa`.
+
+        A pod has a DNS name if it sets a hostname and a subdomain, and the subdomain is an existing Service. None if no
+        such pod has the address, or if `name` is not that of a reverse lookup.
+        """
+        if not name.endswith(_REVERSE_LOOKUP_SUFFIX):
+            return None
+        if now >= self._expires_at:
+            self._expires_at, self._keys = now + _POD_NAMES_LIFETIME, {}
+            for pod in filter(_is_named, self._reader.list(scheme.POD)):
+                self._keys.setdefault(_pod_ip(pod), []).append(key_of(pod))
+        address = ".".join(reversed(name.removesuffix(_REVERSE_LOOKUP_SUFFIX).split(".")))
+        for key in self._keys.get(address, ()):
+            current = self._reader.get(key)
+            if current is None or not _is_named(current) or _pod_ip(current) != address:
+                continue
+            subdomain = current["spec"]["subdomain"]
+            if self._reader.get(Key(scheme.SERVICE, key.namespace, subdomain)) is not None:
+                return [f"{current['spec']['hostname']}.{subdomain}.{key.namespace}.{_SERVICE_RECORD_TYPE}.{domain}"]
         return None
-    address = ".".join(reversed(name.removesuffix(_REVERSE_LOOKUP_SUFFIX).split(".")))
-    for pod in reader.list(scheme.POD):
-        spec, metadata = pod["spec"], pod["metadata"]
-        if (pod.get("status") or {}).get("podIP") != address or not spec.get("hostname") or not spec.get("subdomain"):
-            continue
-        if reader.get(Key(scheme.SERVICE, metadata["namespace"], spec["subdomain"])) is not None:
-            return [f"{spec['hostname']}.{spec['subdomain']}.{metadata['namespace']}.{_SERVICE_RECORD_TYPE}.{domain}"]
-    return None
+
+
+def _is_named(pod: Obj) -> bool:
+    spec = pod["spec"]
+    return bool(spec.get("hostname") and spec.get("subdomain") and _pod_ip(pod))
 
 
 def _service_pods(service: Obj, reader: Reader) -> Iterator[Obj]:

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -13,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias
 
+from batchyard.api.well_known import POD_CIDR
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import CREATE_ERROR, ContainerError
-from batchyard.kubelet.local.names import resolve_address, resolve_dns_name
+from batchyard.kubelet.local.names import PodNames, resolve_dns_name
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
 
@@ -121,7 +123,7 @@ def create_pod_listeners(node: Path, gateway: str, service_network: IPv4Network,
 # Address allocation for pods, round-robin, and the address of the bridge.
 
 
-_POD_NETWORK: Final = IPv4Network("10.77.0.0/16")
+_POD_NETWORK: Final = IPv4Network(POD_CIDR)
 #: The host number of the first pod; number 1 is the gateway.
 _FIRST_HOST_NUMBER: Final = 2
 
@@ -300,6 +302,40 @@ _CONNECTIONS_MAX: Final = 64
 _QUERY_TIMEOUT: Final = 10.0  # seconds
 
 
+#: The share of the platform's time that the answers to one client may take, and how much may be taken in advance.
+_CLIENT_SHARE: Final = 0.1
+_CLIENT_BURST: Final = 0.2  # seconds
+#: The least time that an answer counts.
+_ANSWER_TIME_MIN: Final = 0.0002  # seconds
+_CLIENTS_MAX: Final = 1024
+
+
+class QueryLimit:
+    """Limits the time that the answers to each client take; the clients with the least recent work are forgotten."""
+
+    def __init__(self) -> None:
+        #: When the work of a client is within its share again, by address.
+        self._free_at: dict[str, float] = {}
+
+    @property
+    def clients(self) -> int:
+        """The number of clients that are known."""
+        return len(self._free_at)
+
+    def allows(self, client: str, now: float) -> bool:
+        """Return whether a query of a client may be answered."""
+        return self._free_at.get(client, now) - now < _CLIENT_BURST / _CLIENT_SHARE
+
+    def count(self, client: str, duration: float, now: float) -> None:
+        """Count the time of an answer to a client."""
+        if client not in self._free_at and len(self._free_at) >= _CLIENTS_MAX:
+            self._free_at = {address: at for address, at in self._free_at.items() if at > now}
+        if client not in self._free_at and len(self._free_at) >= _CLIENTS_MAX:
+            del self._free_at[min(self._free_at, key=self._free_at.__getitem__)]
+        start = max(now, self._free_at.get(client, now))
+        self._free_at[client] = start + max(duration, _ANSWER_TIME_MIN) / _CLIENT_SHARE
+
+
 class NameServer:
     """The DNS server of this machine's pods, which serves names of the stored API objects over UDP and TCP."""
 
@@ -309,6 +345,8 @@ class NameServer:
         self._udp_socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._connections = 0
+        self._pod_names = PodNames(reader)
+        self._limit = QueryLimit()
 
     async def serve(self, udp_socket: socket.socket, tcp_socket: socket.socket, address: str) -> None:
         """Bind a UDP and a TCP socket of the pod network to the DNS port of an address, and start to answer queries."""
@@ -327,16 +365,22 @@ class NameServer:
         if self._server is not None:
             self._server.close()
 
-    def response_to(self, message: bytes, length_max: int) -> bytes | None:
-        """Return the DNS response to a query; None if `message` is not a query.
+    def response_to(self, message: bytes, length_max: int, client: str) -> bytes | None:
+        """Return the DNS response to a query; None if `message` is not a query, or if the client asks too much.
 
         A response of over `length_max` bytes is truncated.
         """
-        return answer_dns_query(message, self._look_up, length_max)
+        start = time.monotonic()
+        if not self._limit.allows(client, start):
+            return None
+        response = answer_dns_query(message, self._look_up, length_max)
+        now = time.monotonic()
+        self._limit.count(client, now - start, now)
+        return response
 
     def _look_up(self, question: DnsQuestion) -> Sequence[str] | None:
         if question.type == DnsType.PTR:
-            return resolve_address(question.name, self._domain, self._reader)
+            return self._pod_names.resolve_address(question.name, self._domain, time.monotonic())
         values = resolve_dns_name(question.name, self._domain, self._reader)
         return values if question.type == DnsType.A or values is None else ()
 
@@ -344,17 +388,19 @@ class NameServer:
         """Answer the next UDP query. If the response cannot be sent, do nothing: the client retries."""
         with suppress(OSError):
             message, client_address = udp_socket.recvfrom(_MESSAGE_SIZE_MAX)
-            response = self.response_to(message, DATAGRAM_MAX)
+            response = self.response_to(message, DATAGRAM_MAX, client_address[0])
             if response is not None:
                 udp_socket.sendto(response, client_address)
 
     async def _serve_tcp_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
+        client = writer.get_extra_info("peername")[0]
         try:
             while self._connections <= _CONNECTIONS_MAX:
                 async with asyncio.timeout(_QUERY_TIMEOUT):
                     message_length = int.from_bytes(await reader.readexactly(2))
-                    response = self.response_to(await reader.readexactly(message_length), _MESSAGE_SIZE_MAX)
+                    message = await reader.readexactly(message_length)
+                    response = self.response_to(message, _MESSAGE_SIZE_MAX, client)
                     if response is None:
                         break
                     writer.write(len(response).to_bytes(2) + response)

@@ -6,11 +6,13 @@ below the node's folder: `pods/UID/sandbox`, `pods/UID/runs/CONTAINER/N`, `pods/
 """
 
 import json
-import shutil
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Duration, Instant
@@ -136,9 +138,71 @@ def _is_image_pull(key: Key) -> bool:
     return key.name.count("/") > 1
 
 
+# Deletion of folders that pods have filled.
+
+_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OWNER_MODE: Final = 0o700
+
+
 def delete_folder(path: Path) -> None:
-    """Delete a folder and its content, ignoring errors."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Delete a folder and its content, however deep, without following links and ignoring errors.
+
+    Folders in it move to its top before they are emptied, so that at most a few files are open at once.
+    """
+    with suppress(OSError):
+        top_fd = os.open(path, _OPEN_FOLDER)
+        try:
+            while _delete_entries(top_fd, top_fd):
+                pass
+        finally:
+            os.close(top_fd)
+        path.rmdir()
+
+
+def _delete_entries(folder_fd: int, top_fd: int) -> bool:
+    """Delete the entries of the top folder; of another folder, delete the files and move the folders to the top.
+
+    Return whether an entry was deleted or moved.
+    """
+    is_changed = False
+    with os.scandir(folder_fd) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.name, dir_fd=folder_fd)
+                elif folder_fd != top_fd:
+                    os.close(_open_writable(entry.name, folder_fd))
+                    os.rename(entry.name, uuid4().hex, src_dir_fd=folder_fd, dst_dir_fd=top_fd)
+                else:
+                    is_changed |= _delete_top_folder(entry.name, top_fd)
+                    continue
+                is_changed = True
+    return is_changed
+
+
+def _delete_top_folder(name: str, top_fd: int) -> bool:
+    is_changed = False
+    folder_fd = _open_writable(name, top_fd)
+    try:
+        is_changed = _delete_entries(folder_fd, top_fd)
+    finally:
+        os.close(folder_fd)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=top_fd)
+        return True
+    return is_changed
+
+
+def _open_writable(name: str, parent_fd: int) -> int:
+    """Open a folder whose entries can be deleted, if necessary with another mode; return its descriptor."""
+    path_fd = os.open(name, _OPEN_FOLDER | os.O_PATH, dir_fd=parent_fd)
+    try:
+        if os.fstat(path_fd).st_mode & _OWNER_MODE != _OWNER_MODE:
+            with suppress(OSError):  # another user may own it
+                Path(f"/proc/self/fd/{path_fd}").chmod(_OWNER_MODE)
+        return os.open(".", _OPEN_FOLDER, dir_fd=path_fd)
+    finally:
+        os.close(path_fd)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

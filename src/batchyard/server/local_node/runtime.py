@@ -8,7 +8,6 @@ events of run objects (batchyard.interfaces.containers).
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import stat
@@ -141,7 +140,7 @@ def _remove_leftovers(folder: Path, files: Mapping[str, volumes.VolumeFile]) -> 
         if path.is_symlink() and (path.name == _NEXT_LINK or str(path.readlink()).startswith(f"{DATA_LINK}/")):
             path.unlink()
         elif path.name.startswith(_RESERVED_PREFIX) and path.is_dir():
-            shutil.rmtree(path)
+            delete_folder(path)
 
 
 def _make_folders(volume_folder: Path, deepest_folder: Path, mode: int) -> None:

@@ -1,6 +1,5 @@
 """The folders of provisioned volumes: deleted after their volume, if its reclaim policy is Delete."""
 
-import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from batchyard.api import meta, scheme
 from batchyard.base.instant import SECOND, Instant
 from batchyard.interfaces.client import EventType, Reader, Update, WatchEvent
 from batchyard.interfaces.controller import ReconcileResult
-from batchyard.server.local_node.run_dirs import CLAIMS_FOLDER
+from batchyard.server.local_node.run_dirs import CLAIMS_FOLDER, delete_folder
 from batchyard.volumes.binding import FOLDER_FINALIZER, is_folder
 
 _TRASH_PREFIX: Final = ".deleted-"
@@ -75,4 +74,4 @@ def _waits_for_folder(volume: meta.Obj) -> bool:
 
 def _delete_in_background(path: Path) -> None:
     """Delete a folder in a thread, because it may be large; what remains after a crash is deleted at the next start."""
-    threading.Thread(target=shutil.rmtree, args=(path,), kwargs={"ignore_errors": True}, daemon=True).start()
+    threading.Thread(target=delete_folder, args=(path,), daemon=True).start()

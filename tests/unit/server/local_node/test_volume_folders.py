@@ -1,6 +1,7 @@
 """Folders of provisioned volumes are deleted after their volume, unless it is retained."""
 
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from batchyard.api import scheme
 from batchyard.api.meta import Obj
+from batchyard.server.local_node.run_dirs import delete_folder
 from batchyard.server.local_node.volume_folders import VolumeFolderController, prepare_claims_folder
 from integration_shim.machine import until
 from stage import Stage
@@ -68,3 +70,40 @@ def test_leftovers_are_deleted_at_the_start(tmp_path: Path) -> None:
     prepare_claims_folder(tmp_path)
     wait_until_gone(leftover)
     assert prepare_claims_folder(tmp_path).stat().st_mode & 0o777 == 0o700
+
+
+def make_deep_folder(path: Path, depth: int, mode: int, link: Path) -> None:
+    """Create a chain of folders of a mode, the upper ones with a file and a link."""
+    path.mkdir()
+    fd = os.open(path, os.O_RDONLY)
+    for level in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        if level < 20:
+            os.symlink(link, "link", dir_fd=fd)
+            os.close(os.open("file", os.O_CREAT, dir_fd=fd))
+        deeper = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.fchmod(fd, mode)
+        os.close(fd)
+        fd = deeper
+    os.close(fd)
+
+
+@pytest.mark.parametrize(("depth", "mode"), [(5000, 0o700), (50, 0o500)])
+def test_deep_folder_is_deleted_with_few_open_files(folder: Path, depth: int, mode: int) -> None:
+    outside, deep = folder.parent / "outside", folder / "deep"
+    make_deep_folder(deep, depth, mode, outside)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = max(int(each.name) for each in Path("/proc/self/fd").iterdir()) + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 6, limits[1]))
+    try:
+        delete_folder(deep)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not deep.exists()
+    assert (outside / "kept").exists()
+
+
+def test_link_in_place_of_a_folder_is_not_followed(folder: Path) -> None:
+    outside = folder.parent / "outside"
+    delete_folder(folder / NAME / "link")
+    assert (outside / "kept").exists()
