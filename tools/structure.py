@@ -28,7 +28,7 @@ PACKAGE: Final = "batchyard"
 SMALL: Final = 60  # lines
 #: The maximum of each figure. Only `files` may rise, for a new feature.
 LIMITS: Final[Mapping[str, float]] = {
-    "files": 686,
+    "files": 690,
     "largest folder": 25,
     "small modules imported once": 1,
     "duplicated class names": 2,

@@ -4,7 +4,6 @@ definitions     the CustomResourceDefinitions of these kinds
 new_objects     the objects that the controllers create: defaults and validation
 training_jobs   the jobs of Kubeflow's training operator: fields, validation, pods, environment
 kubeflow        their controller
-ray_schemas     schemas of RayClusters and RayJobs
 ray_nodes       RayClusters as values: fields, validation
 ray_pods        their pods and Services, and the command lines of Ray
 ray             the controller of RayClusters

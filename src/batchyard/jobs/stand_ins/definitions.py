@@ -5,23 +5,24 @@ the fields that the controllers read, and accept all others.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from batchyard.api import well_known
 from batchyard.api.meta import Obj
 from batchyard.controller_groups import JOB_CONTROLLERS
 from batchyard.jobs.described.description import JobKindSpec, built_in_descriptions
-from batchyard.jobs.stand_ins.ray_schemas import RAY_PROPERTIES
 
-_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-_STRING: Final[Mapping[str, Any]] = {"type": "string"}
-_COUNT: Final[Mapping[str, Any]] = {"type": "integer", "format": "int32", "minimum": 0}
-_TIME: Final[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
-_CONDITION_FIELDS: Final[Mapping[str, Any]] = {"type": _STRING, "status": _STRING}
+_Schema: TypeAlias = Mapping[str, Any]
+
+_ANY_OBJECT: Final[_Schema] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_STRING: Final[_Schema] = {"type": "string"}
+_COUNT: Final[_Schema] = {"type": "integer", "format": "int32", "minimum": 0}
+_TIME: Final[_Schema] = {"type": "string", "format": "date-time"}
+_CONDITION_FIELDS: Final[_Schema] = {"type": _STRING, "status": _STRING}
 _CONDITION: Final = {**_ANY_OBJECT, "properties": _CONDITION_FIELDS, "required": list(_CONDITION_FIELDS)}
 _REPLICA_STATUS: Final = {**_ANY_OBJECT, "properties": dict.fromkeys(("active", "succeeded", "failed"), _COUNT)}
 #: The fields of the status that the controllers read.
-_TRAINING_STATUS: Final[Mapping[str, Any]] = {
+_TRAINING_STATUS: Final[_Schema] = {
     **_ANY_OBJECT,
     "properties": {
         "conditions": {"type": "array", "items": _CONDITION},
@@ -30,6 +31,96 @@ _TRAINING_STATUS: Final[Mapping[str, Any]] = {
         "completionTime": _TIME,
     },
 }
+
+# The fields of RayClusters and RayJobs. Source of the defaults: ray-operator/config/crd of KubeRay.
+
+
+_STRINGS: Final[_Schema] = {"type": "object", "additionalProperties": _STRING}
+_BOOLEAN: Final[_Schema] = {"type": "boolean"}
+_INTEGER: Final[_Schema] = {"type": "integer", "format": "int32"}
+
+
+def _object(required: tuple[str, ...] = (), **properties: _Schema) -> dict[str, Any]:
+    """Return the schema of an object that may have other fields too."""
+    fields = {"properties": properties} if properties else {}
+    return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, **fields, **_required(required)}
+
+
+def _required(names: tuple[str, ...]) -> dict[str, Any]:
+    return {"required": list(names)} if names else {}
+
+
+_TEMPLATE: Final = _object(("spec",), spec=_object(("containers",), containers={"type": "array", "items": _object()}))
+_GROUP_FIELDS: Final[Mapping[str, _Schema]] = {
+    "template": _TEMPLATE,
+    "rayStartParams": _STRINGS,
+    "resources": _STRINGS,
+    "labels": _STRINGS,
+}
+_HEAD_GROUP: Final = _object(
+    ("template",), **_GROUP_FIELDS, serviceType=_STRING, enableIngress=_BOOLEAN, headService=_object()
+)
+_WORKER_GROUP: Final = _object(
+    ("groupName", "template"),
+    **_GROUP_FIELDS,
+    groupName=_STRING,
+    replicas={**_COUNT, "default": 0},
+    minReplicas={**_INTEGER, "default": 0},
+    maxReplicas={**_INTEGER, "default": 2**31 - 1},
+    numOfHosts={**_INTEGER, "default": 1},
+    suspend=_BOOLEAN,
+    scaleStrategy=_object(workersToDelete={"type": "array", "items": _STRING}),
+)
+_MANAGER: Final[_Schema] = {"type": "string", "enum": ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"]}
+_CLUSTER: Final = _object(
+    ("headGroupSpec",),
+    headGroupSpec=_HEAD_GROUP,
+    workerGroupSpecs={"type": "array", "items": _WORKER_GROUP},
+    rayVersion=_STRING,
+    suspend=_BOOLEAN,
+    managedBy=_MANAGER,
+    headServiceAnnotations=_STRINGS,
+    enableInTreeAutoscaling=_BOOLEAN,
+    authOptions=_object(mode=_STRING),
+    upgradeStrategy=_object(type=_STRING),
+)
+_SUBMISSION_MODES: Final = ["K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"]
+_JOB: Final = _object(
+    rayClusterSpec=_CLUSTER,
+    clusterSelector=_STRINGS,
+    entrypoint=_STRING,
+    entrypointNumCpus={"type": "number"},
+    entrypointNumGpus={"type": "number"},
+    entrypointResources=_STRING,
+    runtimeEnvYAML=_STRING,
+    metadata=_STRINGS,
+    jobId=_STRING,
+    submissionMode={"type": "string", "enum": _SUBMISSION_MODES, "default": "K8sJobMode"},
+    submitterPodTemplate=_TEMPLATE,
+    submitterConfig=_object(backoffLimit=_INTEGER),
+    suspend=_BOOLEAN,
+    managedBy=_MANAGER,
+    shutdownAfterJobFinishes=_BOOLEAN,
+    ttlSecondsAfterFinished={**_INTEGER, "default": 0},
+    activeDeadlineSeconds=_INTEGER,
+    preRunningDeadlineSeconds={**_INTEGER, "minimum": 1},
+    backoffLimit={**_INTEGER, "default": 0},
+)
+_CLUSTER_STATUS: Final = _object(state=_STRING, conditions={"type": "array", "items": _CONDITION})
+_JOB_STATUS: Final = _object(
+    (),
+    **dict.fromkeys(("jobId", "rayClusterName", "dashboardURL", "jobStatus", "jobDeploymentStatus"), _STRING),
+    **dict.fromkeys(("reason", "message"), _STRING),
+    **dict.fromkeys(("startTime", "endTime"), _TIME),
+    **dict.fromkeys(("succeeded", "failed"), _INTEGER),
+    rayClusterStatus=_object(),
+)
+#: The properties of objects, by kind.
+_RAY_PROPERTIES: Final[Mapping[str, Mapping[str, _Schema]]] = {
+    "RayCluster.ray.io": {"spec": _CLUSTER, "status": _CLUSTER_STATUS},
+    "RayJob.ray.io": {"spec": _JOB, "status": _JOB_STATUS},
+}
+
 #: The columns of kinds: name, type, path and priority.
 _KUBEFLOW_COLUMNS: Final = (
     ("State", "string", ".status.conditions[-1:].type", 0),
@@ -88,7 +179,7 @@ def _definition(spec: JobKindSpec) -> Obj:
 def _version(spec: JobKindSpec) -> dict[str, Any]:
     is_kubeflow = spec.group == "kubeflow.org"
     training_properties = {"spec": _training_schema(spec), "status": _TRAINING_STATUS} if is_kubeflow else {}
-    properties = RAY_PROPERTIES.get(spec.group_kind) or training_properties
+    properties = _RAY_PROPERTIES.get(spec.group_kind) or training_properties
     columns = [
         {"name": name, "type": column_type, "jsonPath": path, **({"priority": priority} if priority else {})}
         for name, column_type, path, priority in _COLUMNS.get(spec.group_kind, ())
