@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -18,6 +17,7 @@ from batchyard.api.well_known import POD_CIDR
 from batchyard.interfaces.client import Reader
 from batchyard.kubelet.local.errors import CREATE_ERROR, ContainerError
 from batchyard.kubelet.local.names import PodNames, resolve_dns_name
+from batchyard.server.clocks.wall import monotonic_seconds
 from batchyard.shim import state_dir
 from batchyard.shim.isolation import network
 
@@ -370,17 +370,17 @@ class NameServer:
 
         A response of over `length_max` bytes is truncated.
         """
-        start = time.monotonic()
+        start = monotonic_seconds()
         if not self._limit.allows(client, start):
             return None
         response = answer_dns_query(message, self._look_up, length_max)
-        now = time.monotonic()
+        now = monotonic_seconds()
         self._limit.count(client, now - start, now)
         return response
 
     def _look_up(self, question: DnsQuestion) -> Sequence[str] | None:
         if question.type == DnsType.PTR:
-            return self._pod_names.resolve_address(question.name, self._domain, time.monotonic())
+            return self._pod_names.resolve_address(question.name, self._domain, monotonic_seconds())
         values = resolve_dns_name(question.name, self._domain, self._reader)
         return values if question.type == DnsType.A or values is None else ()
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
 from batchyard.api.meta import Key, Obj, key_of
 from batchyard.base.instant import SECOND, Duration, Instant
@@ -172,7 +171,7 @@ def _delete_entries(folder_fd: int, top_fd: int) -> bool:
                     os.unlink(entry.name, dir_fd=folder_fd)
                 elif folder_fd != top_fd:
                     os.close(_open_writable(entry.name, folder_fd))
-                    os.rename(entry.name, uuid4().hex, src_dir_fd=folder_fd, dst_dir_fd=top_fd)
+                    os.rename(entry.name, f"deleted-{entry.inode()}", src_dir_fd=folder_fd, dst_dir_fd=top_fd)
                 else:
                     is_changed |= _delete_top_folder(entry.name, top_fd)
                     continue
