@@ -21,7 +21,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -222,16 +222,22 @@ async def measure(options: argparse.Namespace) -> Mapping[str, Any]:
     async with installed() if options.webhooks else plain as cluster:
         await create_queues(cluster, arrivals, has_room=is_steady)
         load = JobLoad(cluster, arrivals, must_delete=is_steady)
-        cpu, requests = cluster.cpu_seconds(), await writes_of(cluster)
-        wall = await load.run()
-        seconds = {name: round(value - cpu[name], 1) for name, value in cluster.cpu_seconds().items()}
-        writes = {
-            name: round((count - requests.get(name, 0)) / len(arrivals), 2)
-            for name, count in (await writes_of(cluster)).items()
-        }
+        wall, seconds, writes = await measure_costs(cluster, load.run(), len(arrivals))
     result = {"jobs": len(arrivals), "wallSeconds": round(wall, 1), "admissionSeconds": load.admission_seconds()}
     result |= {"evictions": load.evictions, "cpuSeconds": seconds, "webhooks": options.webhooks}
-    return result | {"writesPerJob": {name: count for name, count in sorted(writes.items()) if count >= 0.05}}
+    return result | {"writesPerJob": writes}
+
+
+async def measure_costs(
+    cluster: PeerCluster, load: Awaitable[float], count: int
+) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
+    """Run a load of `count` objects; return its result, the CPU seconds by program, and the writes per object."""
+    cpu, requests = cluster.cpu_seconds(), await writes_of(cluster)
+    wall = await load
+    seconds = {name: round(value - cpu[name], 1) for name, value in cluster.cpu_seconds().items()}
+    totals = sorted((await writes_of(cluster)).items())
+    writes = {name: round((total - requests.get(name, 0)) / count, 2) for name, total in totals}
+    return wall, seconds, {name: each for name, each in writes.items() if each >= 0.05}
 
 
 async def writes_of(cluster: PeerCluster) -> Mapping[str, float]:
@@ -250,8 +256,12 @@ def main() -> None:
     parser.add_argument("--webhooks", action="store_true")
     parser.add_argument("--output", choices=("text", "json"), default="text")
     options = parser.parse_args()
-    figures = run_until_signal(measure(options))
-    if options.output == "json":
+    print_figures(run_until_signal(measure(options)), options.output)
+
+
+def print_figures(figures: Mapping[str, Any], output: str) -> None:
+    """Print figures as `json`, or as lines of text."""
+    if output == "json":
         print(json.dumps(figures, indent=1))
     else:
         print("\n".join(f"{name}: {value}" for name, value in figures.items()))

@@ -16,7 +16,6 @@ from the time when a pod should be created until its gate is removed, the CPU se
 import argparse
 import asyncio
 import base64
-import json
 import os
 import socket
 import ssl
@@ -31,7 +30,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 from loads import WorkloadSet
-from operator_jobs import JobArrival, create_queues, installed, writes_of
+from operator_jobs import JobArrival, create_queues, installed, measure_costs, print_figures
 from peer_clusters import MERGE_PATCH, QUIET, PeerCluster, connect, pause, programs_of_children, run_until_signal
 from wire import JSON, WireRequest
 
@@ -248,20 +247,14 @@ async def measure(options: argparse.Namespace) -> Mapping[str, Any]:
     async with manager as cluster:
         await create_queues(cluster, [JobArrival(0, "q0", "quota", _CLASS)] * options.pods, has_room=True)
         load = PodLoad(cluster, options.pods, options.rate, has_queue=not options.no_queue)
-        cpu, requests = cluster.cpu_seconds(), await writes_of(cluster)
-        wall = await load.run()
-        seconds = {name: round(value - cpu[name], 1) for name, value in cluster.cpu_seconds().items()}
-        writes = {
-            name: round((count - requests.get(name, 0)) / options.pods, 2)
-            for name, count in (await writes_of(cluster)).items()
-        }
+        wall, seconds, writes = await measure_costs(cluster, load.run(), options.pods)
     return {
         "pods": options.pods,
         "secondsUntilUngated": round(load.ungated_seconds, 1),
         "wallSeconds": round(wall, 1),
         "gateSeconds": shares_of(sorted(load.waits.values())),
         "cpuSeconds": seconds,
-        "writesPerPod": {name: count for name, count in sorted(writes.items()) if count >= 0.05},
+        "writesPerPod": writes,
     }
 
 
@@ -282,11 +275,7 @@ def main() -> None:
     options = parser.parse_args()
     if (options.kueue is None) != (options.manager is None):
         parser.error("--kueue and --manager belong together")
-    figures = run_until_signal(measure(options))
-    if options.output == "json":
-        print(json.dumps(figures, indent=1))
-    else:
-        print("\n".join(f"{name}: {value}" for name, value in figures.items()))
+    print_figures(run_until_signal(measure(options)), options.output)
 
 
 if __name__ == "__main__":

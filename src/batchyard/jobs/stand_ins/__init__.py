@@ -1,7 +1,7 @@
 """Controllers for kinds of jobs whose own controllers do not run (`batchyard up --job-controllers`).
 
 definitions     the CustomResourceDefinitions of these kinds
-new_objects     the objects that the controllers create: defaults and validation
+new_objects     the objects that the controllers create: defaults and validation; conversion of fields
 training_jobs   the jobs of Kubeflow's training operator: fields, validation, pods, environment
 kubeflow        their controller
 ray_nodes       RayClusters as values: fields, validation

@@ -43,7 +43,7 @@ _INTEGER: Final[_Schema] = {"type": "integer", "format": "int32"}
 def _object(required: tuple[str, ...] = (), **properties: _Schema) -> dict[str, Any]:
     """Return the schema of an object that may have other fields too."""
     fields = {"properties": properties} if properties else {}
-    return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, **fields, **_required(required)}
+    return {**_ANY_OBJECT, **fields, **_required(required)}
 
 
 def _required(names: tuple[str, ...]) -> dict[str, Any]:

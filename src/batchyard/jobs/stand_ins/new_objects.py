@@ -3,7 +3,9 @@
 The definitions accept any pod template, and the client of the controllers checks no schemas.
 """
 
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from batchyard.api.errors import FieldError, InvalidObject
 from batchyard.api.manifests import decode
@@ -21,6 +23,15 @@ def complete_object(manifest: Obj) -> Obj:
     if decoded.obj is None:
         raise InvalidObject(decoded.faults)
     return decoded.obj
+
+
+def convert_fields(value: Any, expected_type: type[Any], path: str, error_type: type[Exception]) -> Any:
+    """Return a value as a structure of `expected_type`. Raises `error_type`, whose message begins with `path`."""
+    try:
+        return msgspec.convert(value, expected_type)
+    except msgspec.ValidationError as error:
+        message, _, field = str(error).partition(" - at `$")
+        raise error_type(f"{path}{field.rstrip('`')}: Invalid value: {message}") from error
 
 
 def template_errors(template: Obj, path: str) -> list[FieldError]:

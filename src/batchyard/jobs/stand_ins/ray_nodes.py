@@ -10,6 +10,7 @@ import msgspec
 
 from batchyard.api.meta import Obj, annotation, label, parse_quantity
 from batchyard.api.validation.rules import dns1035_label_errors
+from batchyard.jobs.stand_ins.new_objects import convert_fields
 
 RAY_CLUSTER: Final = "RayCluster.ray.io"
 RAY_JOB: Final = "RayJob.ray.io"
@@ -184,21 +185,12 @@ class RayClusterFields(msgspec.Struct, frozen=True, rename="camel"):
         return self.worker_group_specs or ()
 
 
-def convert_fields(value: Any, expected_type: type[Any], path: str) -> Any:
-    """Return a value as a structure of `expected_type`. Raises InvalidRayObject, whose message begins with `path`."""
-    try:
-        return msgspec.convert(value, expected_type)
-    except msgspec.ValidationError as error:
-        message, _, field = str(error).partition(" - at `$")
-        raise InvalidRayObject(f"{path}{field.rstrip('`')}: Invalid value: {message}") from error
-
-
 def parse_cluster_fields(spec: Any, owner: Obj, path: str = "spec") -> RayClusterFields:
     """Return the fields of a valid RayCluster's spec at `path` of `owner`, a RayCluster or RayJob.
 
     Raises InvalidRayObject, also for a feature that needs KubeRay's own operator.
     """
-    fields: RayClusterFields = convert_fields(spec, RayClusterFields, path)
+    fields: RayClusterFields = convert_fields(spec, RayClusterFields, path, InvalidRayObject)
     for feature in _unsupported_features(fields, owner):
         raise InvalidRayObject(f"{feature} needs KubeRay's own operator")
     if not fields.head_group_spec.template.spec.containers:

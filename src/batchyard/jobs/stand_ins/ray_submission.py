@@ -18,7 +18,8 @@ from batchyard.api.meta import Obj, controller_reference
 from batchyard.api.times import format_second
 from batchyard.api.yaml_documents import read_documents
 from batchyard.jobs.stand_ins import ray_nodes
-from batchyard.jobs.stand_ins.ray_nodes import InvalidRayObject, RayPodTemplate, convert_fields
+from batchyard.jobs.stand_ins.new_objects import convert_fields
+from batchyard.jobs.stand_ins.ray_nodes import InvalidRayObject, RayPodTemplate
 from batchyard.jobs.stand_ins.ray_pods import RayCluster
 
 _K8S_JOB_MODE: Final = "K8sJobMode"
@@ -95,7 +96,7 @@ class RayJob:
         """Parse a RayJob. Raises InvalidRayObject, also for a feature that needs KubeRay's own operator."""
         self.obj = obj
         self.name, self.namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
-        self.fields: RayJobFields = convert_fields(obj.get("spec") or {}, RayJobFields, "spec")
+        self.fields: RayJobFields = convert_fields(obj.get("spec") or {}, RayJobFields, "spec", InvalidRayObject)
         _check(self.fields)
         #: The runtime environment as JSON; '' for none.
         self.runtime_env = _to_json(self.fields.runtime_env)

@@ -12,7 +12,7 @@ import msgspec
 from batchyard.api.errors import FieldError
 from batchyard.api.meta import Obj, controller_reference, group_kind
 from batchyard.api.validation.rules import attribute_to_webhook, dns1035_label_errors, immutable, unsupported
-from batchyard.jobs.stand_ins.new_objects import template_errors
+from batchyard.jobs.stand_ins.new_objects import convert_fields, template_errors
 
 JOB_NAME_LABEL: Final = "training.kubeflow.org/job-name"
 OPERATOR_NAME_LABEL: Final = "training.kubeflow.org/operator-name"
@@ -122,7 +122,7 @@ class TrainingJob:
         self.obj, self.framework = obj, framework
         self.name, self.namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
         spec = obj.get("spec") or {}
-        self.fields: _JobFields = _convert(spec, _JobFields, "spec")
+        self.fields: _JobFields = convert_fields(spec, _JobFields, "spec", InvalidTrainingJob)
         self.policy: RunPolicy = self.fields.run_policy or RunPolicy()
         self.replicas = _parse_replicas(spec.get(framework.replica_field), framework)
         _check(self)
@@ -242,7 +242,7 @@ def _parse_replicas(specs: Any, framework: Framework) -> dict[str, ReplicaSpec]:
 
 
 def _parse_replica(spec: Any, path: str, framework: Framework) -> ReplicaSpec:
-    fields = _convert(spec, _ReplicaFields, path)
+    fields = convert_fields(spec, _ReplicaFields, path, InvalidTrainingJob)
     containers_path = f"{path}.template.spec.containers"
     containers = fields.template.spec.containers
     if not containers:
@@ -277,14 +277,6 @@ def _check(job: TrainingJob) -> None:
         raise InvalidTrainingJob(f"{path}: Forbidden: must not have more than 1 Chief or Master role")
     if job.total > REPLICAS_MAX or any(replica.pods < 0 for replica in job.replicas.values()):
         raise InvalidTrainingJob(f"{path}: Invalid value: {job.total}: a job has between 0 and {REPLICAS_MAX} pods")
-
-
-def _convert(value: Any, expected_type: type[Any], path: str) -> Any:
-    try:
-        return msgspec.convert(value, expected_type)
-    except msgspec.ValidationError as error:
-        message, _, field = str(error).partition(" - at `$")
-        raise InvalidTrainingJob(f"{path}{field.rstrip('`')}: Invalid value: {message}") from error
 
 
 def _containers(job: TrainingJob, spec: Obj, variables: Sequence[EnvironmentVariable]) -> list[dict[str, Any]]:
